@@ -1,0 +1,105 @@
+"""`Problem`: a PyTorch module to replace, in KernelBench's form."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
+
+
+class ProblemError(ValueError):
+    """The text is not a usable problem; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A PyTorch reference to replace.
+
+    `source` is a Python file that defines `class Model(nn.Module)`, `get_inputs()` (a list of the positional
+    arguments of `forward`) and `get_init_inputs()` (those of the constructor): KernelBench's task contract.
+    """
+
+    source: str
+    name: str = "problem"
+    level: int | None = None
+    difficulty: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Content hash: two problems with the same source are the same problem."""
+        return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def check(self) -> Problem:
+        """Return self, or raise `ProblemError` when the contract is not met. Nothing is executed."""
+        try:
+            tree = ast.parse(self.source)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            where = f", line {line}" if line else ""
+            raise ProblemError(f"{self.name} is not valid Python{where}: {getattr(error, 'msg', error)}.") from None
+        defined = set(_defined_names(tree))
+        if "Model" not in defined:
+            raise ProblemError(f"{self.name} defines no class `Model`: a problem needs `class Model(nn.Module)`.")
+        for function in REQUIRED_FUNCTIONS:
+            if function not in defined:
+                raise ProblemError(f"{self.name} defines no function `{function}()`: a problem needs one.")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Problem:
+        return cls(**data)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Problem:
+        """Read one KernelBench task file. Raises `ProblemError` with a sentence for the user."""
+        path = Path(path)
+        level = re.fullmatch(r"level(\d+)", path.parent.name)
+        source = read_source(path, "problem")
+        return cls(source, name=path.stem, level=int(level.group(1)) if level else None).check()
+
+
+def load_problems(folder: str | Path) -> Iterator[Problem]:
+    """Every problem file below `folder`, in KernelBench's order (level, then leading number, then name)."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ProblemError(f"There is no folder {folder}.")
+    for path in sorted(folder.rglob("*.py"), key=_natural_order):
+        yield Problem.from_file(path)
+
+
+def read_source(path: Path, what: str) -> str:
+    """Text of a source file exactly as stored (newlines kept). Raises `ProblemError` with a sentence for the user."""
+    if not path.exists():
+        raise ProblemError(f"There is no {what} file {path}.")
+    if path.is_dir():
+        raise ProblemError(f"{path} is a folder; give the {what} file itself.")
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise ProblemError(f"{path} is not UTF-8 text.") from None
+    except OSError as error:
+        raise ProblemError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def _defined_names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def _natural_order(path: Path) -> list[tuple[int, int, str]]:
+    parts = re.split(r"(\d+)", str(path))
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]

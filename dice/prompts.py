@@ -1,0 +1,155 @@
+"""What a model is asked, and how its reply becomes a `Kernel`.
+
+Three prompts: the KernelBench one-shot statement (paper A.1.2: evaluation and the generation stage of RL), its
+infilling variant (paper A.1.1), and a compact zero-shot one for small models that know the answer's form.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dice.kernel import Kernel, KernelParts
+from dice.problem import Problem
+
+EXAMPLE_PROBLEM = '''import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, a, b):
+        return a + b
+
+
+def get_inputs():
+    return [torch.randn(1, 128), torch.randn(1, 128)]
+
+
+def get_init_inputs():
+    return []
+'''
+
+EXAMPLE_KERNEL = '''import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+
+__global__ void add_kernel(const float* a, const float* b, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        out[i] = a[i] + b[i];
+    }
+}
+
+torch::Tensor add_cuda(torch::Tensor a, torch::Tensor b) {
+    auto out = torch::empty_like(a);
+    int n = a.numel();
+    int threads = 256;
+    int blocks = (n + threads - 1) / threads;
+    add_kernel<<<blocks, threads>>>(a.data_ptr<float>(), b.data_ptr<float>(), out.data_ptr<float>(), n);
+    return out;
+}
+"""
+
+cpp_source = "torch::Tensor add_cuda(torch::Tensor a, torch::Tensor b);"
+
+add = load_inline(name="add", cpp_sources=cpp_source, cuda_sources=cuda_source, functions=["add_cuda"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.add = add
+
+    def forward(self, a, b):
+        return self.add.add_cuda(a.contiguous(), b.contiguous())
+'''
+
+_STATEMENT = """You speed up PyTorch models by writing CUDA kernels for them.
+
+You may replace any operators of the given architecture with your own CUDA kernels and leave the others as they are. \
+Choose freely which to replace, fuse several into one kernel (a matrix product with its activation, say), or use a \
+better algorithm (an online softmax, say).
+"""
+
+_EXAMPLE = f"""Here is the form of an answer, on a small architecture whose kernel is compiled inline:
+```python
+{EXAMPLE_PROBLEM}```
+
+The same architecture with its operator replaced by a CUDA kernel:
+```python
+{EXAMPLE_KERNEL}```
+"""
+
+_INSTRUCTION = """Optimise the architecture named Model with custom CUDA kernels. Call the optimised architecture \
+ModelNew. Give the whole new file in one code block. It must be real code that compiles and runs, not pseudo-code. \
+Write no tests and no text besides the code.
+"""
+
+_INFILL_INSTRUCTION = """Write the missing core: the CUDA C++ source that stands between this beginning and this end. \
+Then give the whole file, beginning and end unchanged, in one code block. It must be real code that compiles and runs. \
+Write no tests and no text besides the code.
+"""
+
+
+def one_shot(problem: Problem) -> str:
+    """KernelBench's one-shot prompt in our words: statement, example pair, architecture, instruction (paper A.1.2)."""
+    return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), _INSTRUCTION))
+
+
+def infill(problem: Problem, parts: KernelParts) -> str:
+    """The one-shot prompt with the kernel's prefix and suffix given (paper A.1.1); the reply is the whole file."""
+    scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
+    return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), scaffold, _INFILL_INSTRUCTION))
+
+
+def zero_shot(problem: Problem) -> str:
+    """The compact prompt that DICE's small models are trained on: one line, then the architecture."""
+    return f"Write ModelNew with a CUDA kernel.\n```python\n{problem.source.strip()}\n```"
+
+
+def reply(kernel: Kernel) -> str:
+    """The reply a model should give: the kernel file in one code fence. `extract_kernel` is its inverse."""
+    return f"```python\n{kernel.source.strip()}\n```"
+
+
+def extract_kernel(text: str) -> Kernel | None:
+    """The kernel file inside a model's reply, or None when the reply holds nothing that looks like one.
+
+    Takes the first code fence with a `ModelNew`; else the first that imports torch or compiles something; else the
+    text from the first line of code on when fences are missing. A fence that never closes (a truncated reply) counts.
+    Thinking and chat control tokens are dropped first.
+    """
+    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<\|[A-Za-z_]+\|>", "", text)
+    if "<think>" in text:
+        return None
+    blocks = _fenced_blocks(text) or _unfenced(text)
+    named = [block for block in blocks if re.search(r"\bModelNew\b", block)]
+    plausible = [block for block in blocks if re.search(r"^\s*(?:import|from)\s+torch\b|load_inline", block, re.MULTILINE)]
+    chosen = next(iter(named + plausible), "")
+    return Kernel(chosen) if chosen.strip() else None
+
+
+def _architecture(problem: Problem) -> str:
+    return f"You are given this architecture:\n```python\n{problem.source.strip()}\n```\n"
+
+
+def _fenced_blocks(text: str) -> list[str]:
+    """Contents of ``` fences in order. An opening fence stands at the start of a line; a missing close is the end."""
+    pattern = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*\r?$|\Z)", re.DOTALL | re.MULTILINE)
+    return [match[3] for match in pattern.finditer(text)]
+
+
+def _unfenced(text: str) -> list[str]:
+    """The reply from its first line of Python on, without a stray fence line or a bare language tag."""
+    lines = text.splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        if re.match(r"(import|from)\s+\w+|class\s+ModelNew\b|@", line):
+            return ["".join(rest for rest in lines[index:] if not rest.strip().startswith("```"))]
+    return []
