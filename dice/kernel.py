@@ -15,7 +15,9 @@ _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"'
 _AFTER_GLOBAL = re.compile(r"\b__global__\b(?P<rest>[^;{]*)", re.DOTALL)
 _CALL_LIKE = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _PYBIND_DEF = re.compile(r'\.\s*def\s*\(\s*"([^"]+)"')
-_NOT_A_NAME = frozenset({"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__attribute__", "__align__", "decltype"})
+_NOT_A_NAME = frozenset(
+    {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__attribute__", "__align__", "decltype"}
+)
 
 
 class SplitError(ValueError):
@@ -62,7 +64,7 @@ class Kernel:
 
     @property
     def bound_functions(self) -> tuple[str, ...]:
-        """Names that the extension exports to Python: `functions=[...]` of `load_inline` and pybind's `m.def("...")`."""
+        """Names the extension exports to Python: `functions=[...]` of `load_inline` and pybind's `m.def("...")`."""
         tree = _parse(self.source)
         if tree is None:
             return ()
@@ -166,7 +168,9 @@ def _adjacent(tree: ast.Module, first: ast.expr | ast.stmt, last: ast.expr | ast
     if first not in body or last not in body:
         return False
     between = body[body.index(first) : body.index(last) + 1]  # type: ignore[arg-type]
-    return all(isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr) for node in between)
+    return all(
+        isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr) for node in between
+    )
 
 
 def _span(source: str, node: ast.expr | ast.stmt) -> tuple[int, int]:

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dice.errors import UserError
+
 REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
 
 
-class ProblemError(ValueError):
+class ProblemError(UserError, ValueError):
     """The text is not a usable problem; the message is one sentence for the user."""
 
 

@@ -11,7 +11,7 @@ import re
 from dice.kernel import Kernel, KernelParts
 from dice.problem import Problem
 
-EXAMPLE_PROBLEM = '''import torch
+EXAMPLE_PROBLEM = """import torch
 import torch.nn as nn
 
 
@@ -29,7 +29,7 @@ def get_inputs():
 
 def get_init_inputs():
     return []
-'''
+"""
 
 EXAMPLE_KERNEL = '''import torch
 import torch.nn as nn
@@ -131,7 +131,9 @@ def extract_kernel(text: str) -> Kernel | None:
         return None
     blocks = _fenced_blocks(text) or _unfenced(text)
     named = [block for block in blocks if re.search(r"\bModelNew\b", block)]
-    plausible = [block for block in blocks if re.search(r"^\s*(?:import|from)\s+torch\b|load_inline", block, re.MULTILINE)]
+    plausible = [
+        block for block in blocks if re.search(r"^\s*(?:import|from)\s+torch\b|load_inline", block, re.MULTILINE)
+    ]
     chosen = next(iter(named + plausible), "")
     return Kernel(chosen) if chosen.strip() else None
 
@@ -142,7 +144,9 @@ def _architecture(problem: Problem) -> str:
 
 def _fenced_blocks(text: str) -> list[str]:
     """Contents of ``` fences in order. An opening fence stands at the start of a line; a missing close is the end."""
-    pattern = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*\r?$|\Z)", re.DOTALL | re.MULTILINE)
+    pattern = re.compile(
+        r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*\r?$|\Z)", re.DOTALL | re.MULTILINE
+    )
     return [match[3] for match in pattern.finditer(text)]
 
 

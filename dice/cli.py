@@ -1,0 +1,237 @@
+"""The `dice` command: what each subcommand takes. Heavy modules load only inside the command that needs them.
+
+Exit codes: 0 yes, 1 no or failed, 2 unusable input, 3 this machine cannot do it (said in one line), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
+
+import dice
+from dice.errors import MachineError, UserError
+
+Backend = Literal["auto", "cuda", "emulated"]
+Remasking = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
+
+
+@dataclass
+class Generate:
+    """Write a CUDA kernel for a PyTorch module, then compile it, run it and check it."""
+
+    problems: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM.py", help_behavior_hint="")]
+    """One or more files that define Model, get_inputs and get_init_inputs."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Where the kernel goes: a file, or a folder when there are several problems (default: NAME_kernel.py)."""
+    model: str = "nano"
+    """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
+    samples: int = 1
+    """Candidates to write; the best verified one is kept."""
+    refine: int = 0
+    """After a failed verdict, write the CUDA core anew behind the same beginning, up to this many times."""
+    backend: Backend = "auto"
+    """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
+    trace: Path | None = None
+    """Also write how the text was denoised (token ids, reveal steps, log-probabilities) to this JSON file."""
+    prompt: Literal["auto", "zero-shot", "one-shot"] = "auto"
+    """The compact prompt nano was trained on, or KernelBench's one-shot prompt; auto picks by model."""
+    max_new_tokens: int = 2048
+    """Longest reply, in tokens."""
+    temperature: float = 0.0
+    """0 takes the likeliest token; above 0 samples. The second sample on uses 0.7 when this is 0."""
+    top_p: float = 1.0
+    top_k: int = 0
+    remasking: Remasking = "low_confidence_dynamic"
+    """Which masked tokens a denoising step reveals."""
+    confidence_threshold: float = 0.9
+    """low_confidence_dynamic reveals every token at least this likely."""
+    seed: int = 0
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    timing: bool = True
+    """Time the kernel against PyTorch (cuda backend only)."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        from dice.commands.generate import run
+
+        return run(self)
+
+
+@dataclass
+class Verify:
+    """Compile, run and check a kernel against the PyTorch module it replaces."""
+
+    problem: Annotated[Positional[Path], arg(metavar="PROBLEM.py")]
+    """File that defines Model, get_inputs and get_init_inputs."""
+    kernel: Annotated[Positional[Path], arg(metavar="KERNEL.py")]
+    """File that defines ModelNew."""
+    backend: Backend = "auto"
+    trials: int = 5
+    """Fresh inputs to check on."""
+    protocol: Literal["dice", "kernelbench", "kernelbench-v0", "dice-paper"] = "dice"
+    """Tolerances: ours, KernelBench's of today (1e-4), or the 1e-2 of 2025 that the paper used."""
+    timing: bool = True
+    """Time the kernel against PyTorch (cuda backend only)."""
+    compile_timeout: float = 120.0
+    """Seconds the compiler may take."""
+    run_timeout: float = 60.0
+    """Seconds the candidate may run."""
+    memory_mb: int = 8192
+    """Host memory the candidate may use."""
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        from dice.commands.verify import run
+
+        return run(self)
+
+
+@dataclass
+class Doctor:
+    """Say what this machine can do, and what is missing for the rest."""
+
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        from dice.commands.doctor import run
+
+        return run(self)
+
+
+@dataclass
+class Synth:
+    """Write the synthetic corpus: PyTorch problems with CUDA kernels, each verified before it enters."""
+
+    out: Path
+    """Folder for the Parquet files and report.json. An interrupted run resumes here."""
+    pairs: int = 1000
+    """Training pairs to write."""
+    heldout: int = 240
+    """Pairs of the held-out set (compositions and operator contexts that no training pair has)."""
+    seed: int = 0
+    workers: int = os.cpu_count() or 1
+    """Candidates verified at once."""
+    backend: Backend = "auto"
+    verify: bool = True
+    """Verify each pair; without it, pairs are only written."""
+    decontaminate: tuple[Path, ...] = ()
+    """Folders of benchmark problems: a pair that equals or nearly equals one of theirs is dropped."""
+    json: bool = False
+    """Print the report as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.data import synth
+
+        return synth(self)
+
+
+@dataclass
+class Bpe:
+    """Train nano's byte-level BPE tokenizer on a corpus."""
+
+    data: tuple[Path, ...]
+    """Parquet files or folders with prompt and response columns."""
+    out: Path
+    """Folder for the tokenizer files."""
+    vocab_size: int = 2048
+
+    def run(self) -> int:
+        from dice.commands.data import bpe
+
+        return bpe(self)
+
+
+@dataclass
+class Data:
+    """Make training data."""
+
+    command: (
+        Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
+        | Annotated[Bpe, subcommand("tokenizer", description=Bpe.__doc__)]
+    )
+
+    def run(self) -> int:
+        return self.command.run()
+
+
+@dataclass
+class Sft:
+    """Supervised fine-tuning by block diffusion (paper Eq. 2)."""
+
+    arguments: Annotated[Positional[tuple[str, ...]], arg(metavar="[--recipe NAME] [--FIELD VALUE]")] = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train sft --help` lists them."""
+
+    def run(self) -> int:
+        from dice.commands.train import sft
+
+        return sft(list(self.arguments))
+
+
+@dataclass
+class Train:
+    """Train a model."""
+
+    command: Annotated[Sft, subcommand("sft", description=Sft.__doc__)]
+
+    def run(self) -> int:
+        return self.command.run()
+
+
+Command = OmitSubcommandPrefixes[
+    OmitArgPrefixes[
+        Annotated[Generate, subcommand("generate", description=Generate.__doc__)]
+        | Annotated[Verify, subcommand("verify", description=Verify.__doc__)]
+        | Annotated[Doctor, subcommand("doctor", description=Doctor.__doc__)]
+        | Annotated[Data, subcommand("data", description=Data.__doc__)]
+        | Annotated[Train, subcommand("train", description=Train.__doc__)]
+    ]
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(f"dice {dice.__version__}")
+        return 0
+    try:
+        return _parse(arguments).run()
+    except UserError as error:
+        return _say(error, 2)
+    except MachineError as error:
+        return _say(error, 3)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        return _say(f"cannot write: {error.strerror}{where}.", 3)
+
+
+def _parse(arguments: list[str]) -> Generate | Verify | Doctor | Data | Train | Sft:
+    if arguments[:2] == ["train", "sft"]:  # its flags are those of the chosen recipe, which only that command knows
+        return Sft(tuple(arguments[2:]))
+    return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])  # type: ignore[return-value]
+
+
+def _say(message: object, code: int) -> int:
+    print(f"dice: {message}", file=sys.stderr)
+    return code

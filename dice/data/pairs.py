@@ -1,0 +1,112 @@
+"""Read (prompt, response) pairs from the files people have: Parquet or JSON Lines, pairs or chats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dice.errors import UserError
+
+Message = dict[str, str]
+_CHAT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One training example: the messages before the answer, and the answer."""
+
+    messages: tuple[Message, ...]
+    response: str
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """Every pair of a `.parquet`, `.jsonl` or `.json` file, or of all such files of a folder in name order.
+
+    A row has either a `prompt` column (text, or a list of chat messages) with a `response` column (text), or a
+    `messages` column whose last message is the assistant's. Raises `UserError` in one sentence for a missing file, an
+    unreadable one, a missing column, a wrong type or an empty file.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"There is no data file {path}.")
+    pairs = [_pair(row, where) for file in _files(path) for where, row in _rows(file)]
+    if not pairs:
+        raise UserError(f"{path} holds no rows: there is nothing to train on.")
+    return pairs
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl", ".json"))
+    if not files:
+        raise UserError(f"The folder {path} holds no .parquet, .jsonl or .json file.")
+    return files
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        if path.suffix == ".parquet":
+            table = pq.ParquetFile(path).read()
+            rows: list[Any] = table.to_pylist()
+        elif path.suffix == ".jsonl":
+            lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 is legal inside JSON text
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield f"{path}, line {number}", _as_row(json.loads(line), f"{path}, line {number}")
+            return
+        elif path.suffix == ".json":
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            raise UserError(f"{path} is neither .parquet, .jsonl nor .json.")
+    except (pa.ArrowException, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as {path.suffix[1:]}: {str(error).splitlines()[0]}.") from None
+    if not isinstance(rows, list):
+        raise UserError(f"{path} must hold a list of rows.")
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}, row {number}", _as_row(row, f"{path}, row {number}")
+
+
+def _as_row(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is not an object with named columns.")
+    return value
+
+
+def _pair(row: dict[str, Any], where: str) -> Pair:
+    if row.get("messages") is not None:
+        messages = _messages(row["messages"], where, "messages")
+        if len(messages) < 2 or messages[-1]["role"] != "assistant":
+            raise UserError(f"{where}: the last of at least two `messages` must be the assistant's.")
+        return Pair(messages[:-1], messages[-1]["content"])
+    for column in ("prompt", "response"):
+        if row.get(column) is None:
+            have = ", ".join(map(str, row)) or "none"
+            raise UserError(f"{where} has no `{column}` (nor `messages`); its columns are: {have}.")
+    prompt, response = row["prompt"], row["response"]
+    if not isinstance(response, str):
+        raise UserError(f"{where}: `response` is not text.")
+    if isinstance(prompt, str):
+        return Pair(({"role": "user", "content": prompt},), response)
+    return Pair(_messages(prompt, where, "prompt"), response)
+
+
+def _messages(value: Any, where: str, column: str) -> tuple[Message, ...]:
+    """Chat messages in either common spelling: role/content, or ShareGPT's from/value."""
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{where}: `{column}` is neither text nor a list of chat messages.")
+    messages = []
+    for message in value:
+        if not isinstance(message, dict):
+            raise UserError(f"{where}: `{column}` holds something that is not a chat message.")
+        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise UserError(f"{where}: a chat message in `{column}` lacks its role or its text.")
+        messages.append({"role": _CHAT_ROLES.get(role, role), "content": content})
+    return tuple(messages)

@@ -1,0 +1,1 @@
+"""Training: block-diffusion SFT and BiC-RL."""
