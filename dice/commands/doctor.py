@@ -1,0 +1,106 @@
+"""`dice doctor`: what this machine can do, and what is missing for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from rich.markup import escape
+
+import dice
+
+if TYPE_CHECKING:
+    from dice.cli import Doctor
+
+MARK = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "info": "       "}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: what was looked at, what was found, and what to do when it is missing."""
+
+    name: str
+    state: Literal["ok", "missing", "info"]
+    found: str
+    advice: str = ""
+
+
+def run(args: Doctor) -> int:
+    findings = examine()
+    can = {finding.name: finding.state == "ok" for finding in findings}
+    backends = [name for name in ("cuda", "emulated") if can[f"{name} backend"]]
+    if args.json:
+        print(json.dumps({"backends": backends, "findings": [asdict(finding) for finding in findings]}))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for finding in findings:
+            advice = f" [dim]-> {escape(finding.advice)}[/]" if finding.advice else ""
+            console.print(f"{MARK[finding.state]}  {finding.name:<18} {escape(finding.found)}{advice}")
+        verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
+        console.print(f"\nThis machine {verdict}.")
+    return 0 if backends else 3
+
+
+def examine() -> list[Finding]:
+    """Look at the compiler, the GPU, the sandbox, the model and the disk. Starts short processes, changes nothing."""
+    import torch
+
+    from dice.verify.options import find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
+
+    gxx, nvcc, no_cuda = find_host_compiler(), find_nvcc(), why_no_cuda()
+    gpu = str(probe_cuda()["device"]) if not no_cuda else ""
+    python = f"Python {platform.python_version()}, torch {torch.__version__}, dice {dice.__version__}"
+    return [
+        Finding("machine", "info", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"),
+        Finding("python", "ok", python),
+        Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), "install g++ (Debian: apt-get install g++)")),
+        Finding("nvcc", *_tool(nvcc and str(nvcc), toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),
+        Finding("GPU", "ok", gpu) if gpu else Finding("GPU", "missing", no_cuda, "timings need an NVIDIA GPU"),
+        Finding("emulated backend", "ok", "kernels run on the CPU, thread by thread: right or wrong, no timing")
+        if gxx
+        else Finding("emulated backend", "missing", "there is no C++ compiler", "install g++"),
+        Finding("cuda backend", "ok", f"kernels run on {gpu}")
+        if gpu
+        else Finding("cuda backend", "missing", no_cuda, "use --backend emulated"),
+        _sandbox(),
+        _model(),
+        _cache(),
+    ]
+
+
+def _tool(path: str | None, version: str, advice: str) -> tuple[Literal["ok", "missing"], str, str]:
+    return ("ok", f"{version} ({path})", "") if path else ("missing", "not found", advice)
+
+
+def _sandbox() -> Finding:
+    from dice.verify.sandbox import describe
+
+    tier, detail = describe()
+    return Finding("sandbox", "ok" if tier != "process" else "info", f"{tier}: {detail}")
+
+
+def _model() -> Finding:
+    from dice.errors import UserError
+    from dice.model.checkpoint import resolve_model
+
+    try:
+        return Finding("nano checkpoint", "ok", str(resolve_model("nano")))
+    except UserError as error:
+        return Finding("nano checkpoint", "missing", str(error), "give --model a folder or a hub id")
+
+
+def _cache() -> Finding:
+    from dice.verify.options import default_cache_dir
+
+    folder = default_cache_dir()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    if not os.access(existing, os.W_OK):
+        return Finding("cache", "missing", f"{folder} is not writable", "set XDG_CACHE_HOME to a folder that is")
+    state: Literal["ok", "missing"] = "ok" if free > 1 else "missing"
+    return Finding("cache", state, f"{folder}, {free:.0f} GiB free", "" if free > 1 else "free some disk space")

@@ -1,0 +1,189 @@
+"""The kernel side: the parts every kernel file is assembled from, in one fixed order and with fixed names.
+
+Where the problem side is as varied as possible, this side is as regular as possible: one layout of the file, one name
+per role (`x`, `y`, `out`, `n`, `row`, `D`, ...), so that a small model can learn to be exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dice.data.synth.script import Script, Step
+
+FILE = '''import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+
+{code}
+
+torch::Tensor {name}_cuda({parameters}) {{
+{host}
+    return out;
+}}
+"""
+
+cpp_source = "torch::Tensor {name}_cuda({parameters});"
+
+ops = load_inline(
+    name="{name}",
+    cpp_sources=cpp_source,
+    cuda_sources=cuda_source,
+    functions=["{name}_cuda"],
+    verbose=False,
+)
+
+
+class ModelNew(nn.Module):
+{init}    def forward(self, {arguments}):
+        return ops.{name}_cuda({call})
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor the kernel reads: its name in C++, how ModelNew.forward spells it, its element type."""
+
+    name: str
+    python: str
+    type: str = "float"
+
+    @property
+    def is_input(self) -> bool:
+        return self.name == self.python
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Who works on one row: a block (warp shuffles or a shared tree), a warp, or a single thread.
+
+    Kernels over rows are written once against `loop`, `at` and `reduce`; the scope supplies the rest.
+    """
+
+    style: str
+    start: str  # declarations at the top of the kernel; {base} is where the row begins
+    loop: str
+    helper: str  # name of the reduction helpers, e.g. block -> block_sum; empty when nothing is shared
+    lead: str  # condition under which one thread writes the row's result
+    grid: str
+
+    def reduce(self, kind: str, variable: str) -> str:
+        """Statement that combines `variable` over the row's threads; empty when one thread has it all."""
+        return f"    {variable} = {self.helper}_{kind}({variable});\n" if self.helper else ""
+
+
+BLOCK_SHUFFLE = Scope("block_per_row", "    int row = blockIdx.x;\n", "for (int j = threadIdx.x; j < D; j += 256)", "block",
+                      "threadIdx.x == 0", "rows, 256")  # fmt: skip
+BLOCK_TREE = Scope("block_per_row_tree", BLOCK_SHUFFLE.start, BLOCK_SHUFFLE.loop, "block", "threadIdx.x == 0", "rows, 256")
+WARP = Scope("warp_per_row", "    int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;\n    if (row >= rows) return;\n",
+             "for (int j = lane; j < D; j += 32)", "warp", "lane == 0", "(rows + 7) / 8, 256")  # fmt: skip
+THREAD = Scope("thread_per_row", "    int row = blockIdx.x * blockDim.x + threadIdx.x;\n    if (row >= rows) return;\n",
+               "for (int j = 0; j < D; j++)", "", "", "(rows + 255) / 256, 256")  # fmt: skip
+
+_COMBINE = {"sum": "{a} + {b}", "max": "fmaxf({a}, {b})", "min": "fminf({a}, {b})", "prod": "{a} * {b}"}
+
+
+def reduction_helper(scope: Scope, kind: str, ctype: str = "float") -> str:
+    """The `__device__` function that combines one value per thread over a block or warp; every thread gets the result."""
+    if not scope.helper:
+        return ""
+    combine = _COMBINE[kind] if ctype == "float" else _COMBINE[kind].replace("fm", "m").replace("f(", "(")
+
+    def joined(a: str, b: str) -> str:
+        return combine.format(a=a, b=b)
+
+    shuffle = f"    for (int k = 16; k > 0; k /= 2) v = {joined('v', '__shfl_xor_sync(0xffffffff, v, k)')};\n"
+    head = f"__device__ {ctype} {scope.helper}_{kind}({ctype} v) {{\n"
+    if scope is WARP:
+        return f"{head}{shuffle}    return v;\n}}\n\n"
+    if scope is BLOCK_TREE:
+        return (
+            f"{head}    __shared__ {ctype} s[256];\n    int t = threadIdx.x;\n    s[t] = v;\n    __syncthreads();\n"
+            f"    for (int k = 128; k > 0; k /= 2) {{\n        if (t < k) s[t] = {joined('s[t]', 's[t + k]')};\n"
+            "        __syncthreads();\n    }\n    v = s[0];\n    __syncthreads();\n    return v;\n}\n\n"
+        )
+    return (
+        f"{head}    __shared__ {ctype} s[8];\n{shuffle}    if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v;\n"
+        f"    __syncthreads();\n    v = s[0];\n    for (int k = 1; k < 8; k++) v = {joined('v', 's[k]')};\n"
+        "    __syncthreads();\n    return v;\n}\n\n"
+    )
+
+
+def statements(steps: Sequence[Step], indent: int, variable: str = "v") -> str:
+    """The chain's statements, one per line."""
+    return "".join(f"{' ' * indent}{step.cuda(variable)}\n" for step in steps)
+
+
+class KernelFile:
+    """Assembles one kernel file. `tensors` are in the order of the host function's parameters."""
+
+    def __init__(self, script: Script, name: str, tensors: Sequence[Tensor], out_type: str = "float") -> None:
+        self.script = script
+        self.name = name
+        self.tensors = tuple(tensors)
+        self.out_type = out_type
+
+    @property
+    def floats(self) -> list[str]:
+        """Scalars the device code takes at run time."""
+        return [name for name, ctype in self.script.scalars.items() if ctype == "float"]
+
+    def pre(self, steps: Sequence[Step], name: str = "pre") -> str:
+        """A chain as a `__device__` function, for kernels that load an element at several places."""
+        if not steps:
+            return ""
+        parameters = ", ".join(["float v", *(f"float {scalar}" for scalar in self.used(steps))])
+        return f"__device__ float {name}({parameters}) {{\n{statements(steps, 4)}    return v;\n}}\n\n"
+
+    def load(self, steps: Sequence[Step], element: str, name: str = "pre") -> str:
+        """The expression that loads one element through `pre`."""
+        return f"{name}({', '.join([element, *self.used(steps)])})" if steps else element
+
+    def used(self, steps: Sequence[Step]) -> list[str]:
+        present = {scalar for step in steps for scalar in step.scalars}
+        return [name for name in self.floats if name in present]
+
+    def kernel(self, body: str, integers: Sequence[str] = ()) -> str:
+        """The `__global__` function; parameters are the tensors, `out`, the integers, then the scalars."""
+        parameters = [f"const {tensor.type}* {tensor.name}" for tensor in self.tensors]
+        parameters += [f"{self.out_type}* out", *(f"int {name}" for name in integers)]
+        parameters += [f"float {name}" for name in self.floats]
+        return f"__global__ void {self.name}_kernel({', '.join(parameters)}) {{\n{body}}}"
+
+    def launch(self, grid: str, integers: Sequence[str] = ()) -> str:
+        arguments = [f"{tensor.name}.data_ptr<{tensor.type}>()" for tensor in self.tensors]
+        arguments += [f"out.data_ptr<{self.out_type}>()", *integers, *self.floats]
+        return f"    {self.name}_kernel<<<{grid}>>>({', '.join(arguments)});\n"
+
+    def write(self, code: str, host: str, integers: Sequence[tuple[str, str]] = ()) -> str:
+        """The whole file. `host` is the body between the `contiguous` lines and `return out`.
+
+        `integers` are further host parameters with the expression that `forward` passes for each.
+        """
+        scalars = self.script.scalars
+        parameters = [f"torch::Tensor {tensor.name}" for tensor in self.tensors]
+        parameters += [f"int {name}" for name, _ in integers] + [f"{ctype} {name}" for name, ctype in scalars.items()]
+        call = [tensor.python for tensor in self.tensors]
+        call += [expression for _, expression in integers] + [f"self.{name}" for name in scalars]
+        inputs = [tensor.name for tensor in self.tensors if tensor.is_input]
+        contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in inputs)
+        return FILE.format(
+            code=code.strip("\n"),
+            name=self.name,
+            parameters=", ".join(parameters),
+            host=(contiguous + host).rstrip("\n"),
+            init=self._init(),
+            arguments=", ".join(inputs),
+            call=", ".join(call),
+        )
+
+    def _init(self) -> str:
+        lines = self.script.shared_init
+        if not lines and not self.script.arguments:
+            return ""
+        body = "".join(f"        {line}\n" for line in lines)
+        return f"    def __init__({self.script.constructor}):\n        super().__init__()\n{body}\n"

@@ -1,0 +1,1 @@
+"""Block-diffusion decoding: sampling, the batched engine, and the trace it leaves."""

@@ -1,0 +1,110 @@
+"""`Trace`: how one text was denoised. The only thing reinforcement learning trains on; also what a live display shows."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+StopReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One denoised text, as token ids: never re-tokenised text.
+
+    `token_ids` is everything that was denoised after the prompt, whole last block included, because tokens after the
+    first stop id may have been revealed before it and then conditioned what came later. `kept` says how many of them
+    are the answer: up to and including the first stop id, or `max_new_tokens`.
+
+    - `steps[i]`: the denoising step, counted from 0 over the whole text, that revealed `token_ids[i]`. Tokens of one
+      block share a range of steps, later blocks have larger ones.
+    - `logprobs[i]`: natural log-probability of `token_ids[i]` under the distribution that it was drawn from at that
+      step: temperature, top-k and top-p applied in mode "sample"; the untruncated softmax (at temperature 1 when
+      temperature is 0) in mode "greedy"; 0 in mode "compat". The mask token and unused vocabulary rows are excluded.
+    - Blocks lie on the absolute grid: token i belongs to block (len(prompt_ids) + i) // block_size.
+    - `forwards`: model calls that this text took part in, the prefill included.
+    - `stop_reason`: "stop" (a stop id ended it) or "length".
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    steps: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    kept: int
+    block_size: int
+    mask_token_id: int
+    strategy: str
+    mode: str
+    forwards: int
+    stop_reason: StopReason
+
+    def __post_init__(self) -> None:
+        if not len(self.token_ids) == len(self.steps) == len(self.logprobs):
+            raise ValueError("A trace needs one step and one log-probability for every token.")
+        if not 0 <= self.kept <= len(self.token_ids):
+            raise ValueError("A trace cannot keep more tokens than it has.")
+
+    @property
+    def response_ids(self) -> tuple[int, ...]:
+        """The answer, its stop token included."""
+        return self.token_ids[: self.kept]
+
+    @property
+    def denoising_steps(self) -> int:
+        """How many denoising steps the whole text took."""
+        return max(self.steps, default=-1) + 1
+
+    def frames(self) -> Iterator[tuple[int, ...]]:
+        """The response as it looked before step 0, after step 0, after step 1, ...: masks where not yet revealed.
+
+        Frame s is what step s was given, and frame s + 1 what it left. All frames have the length of `token_ids`.
+        """
+        current = [self.mask_token_id] * len(self.token_ids)
+        by_step: list[list[int]] = [[] for _ in range(self.denoising_steps)]
+        for position, step in enumerate(self.steps):
+            by_step[step].append(position)
+        yield tuple(current)
+        for positions in by_step:
+            for position in positions:
+                current[position] = self.token_ids[position]
+            yield tuple(current)
+
+    def to_json(self, *, compact: bool = False) -> dict[str, Any]:
+        """A JSON object; `compact` packs the four long columns as base64 (int32 and float32, little-endian)."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        for name in _INTEGER_COLUMNS:
+            data[name] = _pack("i", data[name]) if compact else list(data[name])
+        data["logprobs"] = _pack("f", self.logprobs) if compact else list(self.logprobs)
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Trace:
+        """Read either form of `to_json`."""
+        data = dict(data)
+        for name in _INTEGER_COLUMNS:
+            data[name] = tuple(_unpack("i", data[name]))
+        data["logprobs"] = tuple(_unpack("f", data["logprobs"]))
+        return cls(**data)
+
+
+_INTEGER_COLUMNS = ("prompt_ids", "token_ids", "steps")
+
+
+def _pack(kind: str, values: Sequence[float]) -> str:
+    return base64.b64encode(_little_endian(array(kind, values)).tobytes()).decode("ascii")
+
+
+def _unpack(kind: str, values: str | Sequence[float]) -> Sequence[float]:
+    if not isinstance(values, str):
+        return values
+    return _little_endian(array(kind, base64.b64decode(values)))
+
+
+def _little_endian(values: array[float]) -> array[float]:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

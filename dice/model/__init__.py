@@ -1,0 +1,1 @@
+"""The SDAR transformer: module, masks, checkpoints, tokenizer."""

@@ -1,0 +1,287 @@
+"""Hugging Face checkpoint folders in SDAR's layout: read them safely, write them whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dice.model.config import ConfigError, SDARConfig
+from dice.model.sdar import SDAR
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+NANO_FOLDER = Path(__file__).resolve().parent.parent / "nano"
+
+# Copied beside the weights when saving: the tokenizer, and the Python files that config.json's auto_map names.
+COMPANION_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
+    "special_tokens_map.json", "chat_template.jinja", "generation_config.json", "configuration_sdar.py",
+    "modeling_sdar.py", "tokenization_qwen2.py", "fused_linear_diffusion_cross_entropy.py",
+)  # fmt: skip
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be read or written; the message is one sentence for the user."""
+
+
+def resolve_model(name: str | Path) -> Path:
+    """The local folder of a model: "nano" (ships with the package), a folder, or a Hugging Face hub id (downloaded).
+
+    Raises `CheckpointError` when there is no such model or the hub cannot be reached.
+    """
+    if str(name) == "nano":
+        if not (NANO_FOLDER / "config.json").is_file():
+            raise CheckpointError("This installation does not contain the `nano` model; give a model folder instead.")
+        return NANO_FOLDER
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise CheckpointError(f"{folder} is a file; give the model's folder.")
+    parts = str(name).split("/")
+    if len(parts) != 2 or str(name).startswith((".", "/", "~")) or not all(parts):
+        raise CheckpointError(f"There is no model folder {folder}.")
+    return _download(str(name))
+
+
+def load_model(
+    path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> SDAR:
+    """The model in folder `path` (or "nano", or a hub id), ready for inference or training.
+
+    `dtype` None keeps the stored type. Weights go from disk to `device` one tensor at a time, so host memory never
+    holds a second copy. Raises `CheckpointError` with one sentence for anything missing, unexpected or damaged.
+    """
+    folder = resolve_model(path)
+    config = read_config(folder)
+    with torch.device("meta"):
+        model = SDAR(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    files = _weight_files(folder)
+    _check_names(folder, expected, files)
+    state: dict[str, Tensor] = {}
+    for file in sorted(set(files.values())):
+        for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
+            state[name] = tensor.to(device=device, dtype=dtype or tensor.dtype)
+    model.load_state_dict(state, strict=True, assign=True)
+    model.init_rope(device)
+    return model.requires_grad_(True)
+
+
+def read_config(folder: str | Path) -> SDARConfig:
+    """The configuration of a checkpoint folder; the mask id falls back to the tokenizer's `<|MASK|>`."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"There is no model folder {folder}.")
+    try:
+        return SDARConfig.from_file(folder, mask_token_id=_mask_id_of_tokenizer(folder))
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def save_model(
+    model: SDAR | dict[str, Tensor],
+    config: SDARConfig,
+    path: str | Path,
+    tokenizer_files: str | Path | Iterable[str | Path] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = 5 * 1000**3,
+) -> Path:
+    """Write a folder that SDAR's own code and this package load; return it.
+
+    `model` may be a state dict (e.g. gathered from a sharded model). `tokenizer_files` is a folder whose
+    `COMPANION_FILES` are copied, or the files themselves. The folder appears whole or not at all: everything is
+    written beside it first, then renamed. An existing checkpoint there is replaced; any other folder is refused.
+    """
+    path = Path(path)
+    state = model.state_dict() if isinstance(model, SDAR) else model
+    dtype = dtype or next(iter(state.values())).dtype
+    settings = {**config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    with _replacing(path) as folder:
+        _write_json(folder / "config.json", settings)
+        _write_weights(folder, state, dtype, max_shard_bytes)
+        for file in _companions(tokenizer_files):
+            shutil.copyfile(file, folder / file.name)
+    return path
+
+
+def _weight_files(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name, from the index or the single file's header."""
+    index = folder / INDEX_NAME
+    if not index.is_file():
+        single = folder / SINGLE_NAME
+        if not single.is_file():
+            raise CheckpointError(f"{folder} holds neither {SINGLE_NAME} nor {INDEX_NAME}.")
+        with _opened(single) as tensors:
+            return dict.fromkeys(tensors.keys(), SINGLE_NAME)
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        raise CheckpointError(f"{index} is not a valid weight index.") from None
+    if not isinstance(weight_map, dict) or not all(_is_file_name(file) for file in weight_map.values()):
+        raise CheckpointError(f"{index} is not a valid weight index.")
+    absent = sorted(file for file in set(weight_map.values()) if not (folder / file).is_file())
+    if absent:
+        raise CheckpointError(f"{folder} lacks {len(absent)} weight file(s) that its index names: {_some(absent)}.")
+    return weight_map
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).name == value and value.endswith(".safetensors")
+
+
+def _check_names(folder: Path, expected: dict[str, tuple[int, ...]], files: dict[str, str]) -> None:
+    missing = sorted(expected.keys() - files.keys())
+    if missing:
+        raise CheckpointError(f"{folder} lacks {len(missing)} tensor(s) of this architecture: {_some(missing)}.")
+    unexpected = sorted(files.keys() - expected.keys())
+    if unexpected:
+        raise CheckpointError(
+            f"{folder} holds {len(unexpected)} tensor(s) that this architecture does not have: {_some(unexpected)}."
+        )
+
+
+def _read_tensors(
+    file: Path, names: list[str], expected: dict[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    with _opened(file) as tensors:
+        stored = set(tensors.keys())
+        for name in names:
+            if name not in stored:
+                raise CheckpointError(f"{file} lacks the tensor {name} that the index promises.")
+            shape = tuple(tensors.get_slice(name).get_shape())
+            if shape != expected[name]:
+                raise CheckpointError(
+                    f"{file} stores {name} with shape {list(shape)}, but config.json asks for {list(expected[name])}."
+                )
+            yield name, tensors.get_tensor(name)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        handle = safe_open(file, framework="pt")
+    except (SafetensorError, OSError, struct.error) as error:
+        raise CheckpointError(f"{file} is damaged or incomplete ({error}).") from None
+    with handle as tensors:
+        yield tensors
+
+
+def _mask_id_of_tokenizer(folder: Path) -> int | None:
+    """Id of `<|MASK|>` by tokenizer_config.json; its other spelling, `<MASK>`, names the same row."""
+    try:
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    for token_id, token in settings.get("added_tokens_decoder", {}).items():
+        if token.get("content") in ("<|MASK|>", "<MASK>"):
+            return int(token_id)
+    return None
+
+
+def _write_weights(folder: Path, state: dict[str, Tensor], dtype: torch.dtype, max_shard_bytes: int) -> None:
+    shards = _shards(state, dtype.itemsize, max_shard_bytes)
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        # Cloning detaches fused projections from their shared storage, which safetensors would refuse.
+        tensors = {name: state[name].detach().to("cpu", dtype).contiguous().clone() for name in names}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(names, file))
+    if len(shards) > 1:
+        total = sum(tensor.numel() for tensor in state.values()) * dtype.itemsize
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        _write_json(folder / INDEX_NAME, index)
+
+
+def _shards(state: dict[str, Tensor], itemsize: int, max_shard_bytes: int) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    room = max_shard_bytes
+    for name, tensor in state.items():
+        size = tensor.numel() * itemsize
+        if size > room and shards[-1]:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def _companions(source: str | Path | Iterable[str | Path] | None) -> list[Path]:
+    if source is None:
+        return []
+    if isinstance(source, str | Path):
+        return [Path(source) / name for name in COMPANION_FILES if (Path(source) / name).is_file()]
+    return [Path(file) for file in source]
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary sibling of `path` that takes its place when the body succeeds and vanishes when it fails."""
+    if path.exists() and not (path / "config.json").is_file() and not (path.is_dir() and not any(path.iterdir())):
+        raise CheckpointError(f"{path} exists and is not a model folder, so it is not replaced.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tag = uuid4().hex[:12]
+    fresh, old = path.with_name(f".{path.name}.{tag}.new"), path.with_name(f".{path.name}.{tag}.old")
+    fresh.mkdir()
+    try:
+        yield fresh
+        for file in fresh.iterdir():
+            _sync(file)
+        if path.exists():
+            path.rename(old)
+        fresh.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise CheckpointError(f"Cannot write the model folder {path}: {error.strerror or error}.") from error
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_json(file: Path, data: dict[str, Any]) -> None:
+    file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _some(names: list[str], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _download(repository: str) -> Path:
+    # Imported here: the hub client is slow to import and only needed when a hub id is given.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(repository, allow_patterns=patterns))
+    except (RepositoryNotFoundError, HFValidationError):
+        raise CheckpointError(f"There is neither a folder nor a Hugging Face model called {repository}.") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        raise CheckpointError(
+            f"There is no folder {repository}, and the Hugging Face hub cannot be reached to download a model of that name."
+        ) from None

@@ -1,0 +1,322 @@
+"""SDAR in plain PyTorch: Qwen3's weights and arithmetic, run with block-diffusion masks and no shift.
+
+Logits at position i predict the token AT position i (SDAR does not shift). One module, three ways to call it:
+
+- `model(ids, positions, mask)`: full forward with an explicit mask. Training, scoring, tests.
+- `model.prefill(ids, cache)`: the same forward, block-causal, that also stores keys and values.
+- `model.step(ids, starts, cache)`: a window of one or two blocks per sample against the cache. Decoding.
+
+Shape letters: B rows, L or N tokens, H hidden, A query heads, K key/value heads, G = A // K, D head dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from dice.model.cache import KVCache, Window
+from dice.model.config import SDARConfig
+from dice.model.mask import block_causal_mask
+
+__all__ = ["MAX_BLOCK_SIZE", "SDAR", "SDARConfig"]
+
+MAX_BLOCK_SIZE = 256
+
+@functools.cache
+def _compiled_flex_attention() -> Callable[..., Any]:
+    """Uncompiled FlexAttention materialises the whole score matrix; compiled, it is one fused kernel."""
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-split rotary embedding. `sin` has its first half negated, so that a roll replaces negate-and-concatenate."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask) -> Tensor:
+    """Attention of q [B, L, A, D] to k, v [B, L, K, D] under `mask`; returns [B, L, A * D]."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if isinstance(mask, BlockMask):
+        flex = _compiled_flex_attention() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+        out = flex(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        assert isinstance(out, Tensor)
+    else:
+        # The memory-efficient kernel takes a mask but no grouped heads, so keys and values are expanded.
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: SDARConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = (
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+        )  # fmt: skip
+        self.eps = config.rms_norm_eps
+        hidden, q_size, kv_size = config.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj = nn.Linear(hidden, q_size, bias=False)
+        self.k_proj = nn.Linear(hidden, kv_size, bias=False)
+        self.v_proj = nn.Linear(hidden, kv_size, bias=False)
+        self.o_proj = nn.Linear(q_size, hidden, bias=False)
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
+        self.k_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
+        self.fused_qkv: Tensor | None = None
+        self.fused_scale: Tensor | None = None
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask, store: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        rows, length, _ = x.shape
+        q = rotate(self.q_norm(self.q_proj(x).view(rows, length, self.heads, self.head_dim)), cos, sin)
+        k = rotate(self.k_norm(self.k_proj(x).view(rows, length, self.kv_heads, self.head_dim)), cos, sin)
+        v = self.v_proj(x).view(rows, length, self.kv_heads, self.head_dim)
+        if store is not None:
+            store[0][:, :length].copy_(k)
+            store[1][:, :length].copy_(v)
+        return self.o_proj(attend(q, k, v, mask))
+
+    def step(self, x: Tensor, window: Window, cache: KVCache, layer: int) -> Tensor:
+        """The same arithmetic as `forward` for a decoding window, in as few launches as possible."""
+        rows, length, _ = x.shape
+        qk_heads = self.heads + self.kv_heads
+        qkv = self._project(x).view(rows, length, qk_heads + self.kv_heads, self.head_dim)
+        qk = F.rms_norm(qkv[:, :, :qk_heads], (self.head_dim,), eps=self.eps) * self._norm_scale()
+        qk = rotate(qk, window.cos, window.sin)
+        keys, values = cache.write(layer, window, qk[:, :, self.heads :], qkv[:, :, qk_heads:])
+        # Query heads that share a key head become extra query rows: no expanded copy of the cache is ever made.
+        groups = self.heads // self.kv_heads
+        q = qk[:, :, : self.heads].reshape(rows, length, self.kv_heads, groups, self.head_dim).permute(0, 2, 3, 1, 4)
+        q = q.reshape(rows, self.kv_heads, groups * length, self.head_dim)
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask)
+        out = out.view(rows, self.kv_heads, groups, length, self.head_dim).permute(0, 3, 1, 2, 4)
+        return F.linear(out.reshape(rows, length, -1), self.o_proj.weight)
+
+    def fuse(self) -> None:
+        weights = (self.q_proj.weight, self.k_proj.weight, self.v_proj.weight)
+        self.fused_qkv = _share_storage(self.fused_qkv, weights)
+        self.fused_scale = self._norm_scale(fresh=True)
+
+    def unfuse(self) -> None:
+        self.fused_qkv = self.fused_scale = None
+
+    def _project(self, x: Tensor) -> Tensor:
+        if self.fused_qkv is not None:
+            return F.linear(x, self.fused_qkv)
+        return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)
+
+    def _norm_scale(self, fresh: bool = False) -> Tensor:
+        if self.fused_scale is not None and not fresh:
+            return self.fused_scale
+        q_scale, k_scale = self.q_norm.weight.detach(), self.k_norm.weight.detach()
+        return torch.cat((q_scale.expand(self.heads, -1), k_scale.expand(self.kv_heads, -1)))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: SDARConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.fused_gate_up: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+    def step(self, x: Tensor) -> Tensor:
+        if self.fused_gate_up is None:
+            return self.forward(x)
+        gate, up = F.linear(x, self.fused_gate_up).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, self.down_proj.weight)
+
+    def fuse(self) -> None:
+        self.fused_gate_up = _share_storage(self.fused_gate_up, (self.gate_proj.weight, self.up_proj.weight))
+
+    def unfuse(self) -> None:
+        self.fused_gate_up = None
+
+
+class Layer(nn.Module):
+    def __init__(self, config: SDARConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | BlockMask,
+        store: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, store)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+    def step(self, x: Tensor, window: Window, cache: KVCache, layer: int) -> Tensor:
+        x = x + self.self_attn.step(_rms_norm(x, self.input_layernorm), window, cache, layer)
+        return x + self.mlp.step(_rms_norm(x, self.post_attention_layernorm))
+
+
+class Trunk(nn.Module):
+    """Everything but the head; exists so that tensor names start with `model.` as in Qwen3 checkpoints."""
+
+    def __init__(self, config: SDARConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class SDAR(nn.Module):
+    """An SDAR language model. A new one is initialised for training from scratch, in float32 on the default device."""
+
+    rope_cos: Tensor
+    rope_sin: Tensor
+
+    def __init__(self, config: SDARConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.register_buffer("rope_cos", torch.empty(0), persistent=False)
+        self.register_buffer("rope_sin", torch.empty(0), persistent=False)
+        if not self.lm_head.weight.is_meta:
+            self.init_weights()
+            self.init_rope()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Normal(0, initializer_range); projections back into the residual stream scaled by 1/sqrt(2 * layers)."""
+        std = self.config.initializer_range
+        residual_std = std / (2 * self.config.num_hidden_layers) ** 0.5
+        for name, weight in self.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.fill_(1.0)
+            else:
+                is_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                weight.normal_(0.0, residual_std if is_residual else std)
+
+    def init_rope(self, device: torch.device | str | None = None) -> None:
+        """(Re)build the rotary tables [positions, 1, D] in float32. Needed after construction on the meta device."""
+        config = self.config
+        device = self.lm_head.weight.device if device is None else device
+        exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
+        # A decoding window may reach one block past the last position that a text can have.
+        positions = torch.arange(config.max_position_embeddings + MAX_BLOCK_SIZE, device=device)
+        angle = torch.outer(positions.float(), config.rope_theta**-exponent)[:, None]
+        self.rope_cos = torch.cat((angle.cos(), angle.cos()), -1)
+        self.rope_sin = torch.cat((-angle.sin(), angle.sin()), -1)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | BlockMask | None = None,
+    ) -> Tensor:
+        """Logits [B, L, V]; arguments as for `hidden`."""
+        return self.lm_head(self.hidden(input_ids, position_ids, attention_mask))
+
+    def hidden(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | BlockMask | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """Final normalised hidden states [B, L, H] of `input_ids` [B, L].
+
+        `position_ids` [B, L] defaults to 0..L-1. `attention_mask` is boolean [B or 1, 1, L, L] (True = may attend), a
+        FlexAttention BlockMask, or None for plain block-causal attention with the model's own block size.
+        With `cache`, keys and values are stored at its first L slots.
+        """
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        if attention_mask is None:
+            attention_mask = block_causal_mask(position_ids, self.config.block_size)
+        x = self.model.embed_tokens(input_ids)
+        cos, sin = self.rope_cos[position_ids].to(x.dtype), self.rope_sin[position_ids].to(x.dtype)
+        for index, layer in enumerate(self.model.layers):
+            store = None if cache is None else cache.layer(index)
+            x = layer(x, cos, sin, attention_mask, store)
+        return self.model.norm(x)
+
+    def prefill(self, input_ids: Tensor, cache: KVCache, block_size: int) -> None:
+        """Store keys and values of `input_ids` [B, L] at positions 0..L-1, block-causal. Rows may be right-padded.
+
+        Padding is harmless: later blocks are invisible to earlier ones, and decoding overwrites the slots.
+        """
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        self.hidden(input_ids, positions, block_causal_mask(positions, block_size), cache)
+
+    def step(self, input_ids: Tensor, starts: Sequence[int], cache: KVCache, block_size: int) -> Tensor:
+        """Hidden states [B, N, H] of a window of whole blocks per row, N a multiple of `block_size`.
+
+        Row i holds positions starts[i] .. starts[i] + N - 1, sees the cache before it and, block-causally, itself. Its
+        keys and values are written to the cache; they count as committed only once the caller moves past them.
+        """
+        window = cache.window(starts, input_ids.shape[1], block_size, self.rope_cos, self.rope_sin)
+        x = F.embedding(input_ids, self.model.embed_tokens.weight)
+        for index, layer in enumerate(self.model.layers):
+            x = layer.step(x, window, cache, index)
+        return _rms_norm(x, self.model.norm)
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for `rows` texts of at most `capacity` tokens."""
+        config, weight = self.config, self.model.embed_tokens.weight
+        groups = config.num_attention_heads // config.num_key_value_heads
+        shape = (config.num_hidden_layers, rows, capacity, config.num_key_value_heads, config.head_dim)
+        return KVCache(torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device), groups)
+
+    def fuse(self) -> SDAR:
+        """Prepare (or refresh) the fused projections that `step` uses; call before decoding, after weights changed.
+
+        The separate parameters become views of the fused ones: same names, same values, no extra memory. Sharded
+        parameters are left alone.
+        """
+        if not any(isinstance(weight, DTensor) for weight in self.parameters()):
+            for layer in self.model.layers:
+                layer.self_attn.fuse()
+                layer.mlp.fuse()
+        return self
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        """Moving or casting replaces the parameters, so fused views of the old ones must go."""
+        for layer in self.model.layers:
+            layer.self_attn.unfuse()
+            layer.mlp.unfuse()
+        dtype = self.rope_cos.dtype
+        super()._apply(fn, recurse)
+        if self.rope_cos.dtype != dtype:  # rotary tables stay float32: bfloat16 cannot hold large angles
+            self.init_rope()
+        return self
+
+
+def _rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    return F.rms_norm(x, norm.normalized_shape, norm.weight, norm.eps)
+
+
+@torch.no_grad()
+def _share_storage(fused: Tensor | None, weights: Sequence[nn.Parameter]) -> Tensor:
+    """One tensor whose row ranges ARE `weights`; `fused` itself when it still is."""
+    pointers, offset = [], 0
+    if fused is not None:
+        for weight in weights:
+            pointers.append(fused[offset].data_ptr() == weight.data_ptr())
+            offset += weight.shape[0]
+        if all(pointers) and fused.dtype == weights[0].dtype:
+            return fused
+    fused = torch.cat([weight.detach() for weight in weights])
+    for weight, part in zip(weights, fused.split([weight.shape[0] for weight in weights]), strict=True):
+        weight.data = part
+    return fused

@@ -1,0 +1,245 @@
+"""Text to token ids and back, for SDAR's Qwen2 tokenizer and for any byte-level BPE in a `tokenizer.json`.
+
+Control tokens (`<|im_end|>`, `<|MASK|>`, `<think>` ...) are produced only by the chat template or on explicit request.
+Text that comes from outside is data: a literal "<|im_end|>" in it becomes ordinary characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import BPE
+
+from dice.model.chat import ChatTemplate, ChatTemplateError
+from dice.model.config import DEFAULT_MASK_TOKEN_ID
+
+# How Qwen2 cuts text into words before byte-pair merging: contractions, letters with one leading symbol, single digits,
+# symbol runs, line ends, blanks.
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_MASK_SPELLINGS = ("<|MASK|>", "<MASK>")
+_TURN_ENDS = ("<|im_end|>", "<|endoftext|>")
+# An assistant's own earlier words may hold its reasoning markup; nobody else's text may.
+_ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
+
+
+class TokenizerError(ValueError):
+    """The tokenizer files are missing or inconsistent; the message is one sentence for the user."""
+
+
+class Tokenizer:
+    """Immutable once built. `vocab_size` counts known tokens; a model may have more (unused) embedding rows."""
+
+    def __init__(
+        self,
+        full: FastTokenizer,
+        *,
+        mask_id: int,
+        pad_id: int,
+        stop_ids: frozenset[int],
+        chat_template: str | None = None,
+    ) -> None:
+        self._full = full
+        self._plain = _without_added_tokens(full)
+        self._control = {token.content: token_id for token_id, token in full.get_added_tokens_decoder().items()}
+        self._special = {token.content for token in full.get_added_tokens_decoder().values() if token.special}
+        self._chat_template = chat_template
+        self.mask_id = mask_id
+        self.pad_id = pad_id
+        self.stop_ids = stop_ids
+        self.vocab_size = full.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Read a checkpoint folder: `tokenizer.json`, or `vocab.json` + `merges.txt` + `tokenizer_config.json`.
+
+        Mask id: config.json's `mask_token_id`, else the token `<|MASK|>` (also spelled `<MASK>`), else 151669.
+        Stop ids: every end-of-text id of tokenizer and generation config, `<|im_end|>` and `<|endoftext|>`.
+        """
+        folder = Path(folder)
+        settings = _read_json(folder / "tokenizer_config.json")
+        full = _load(folder, settings)
+        added = _read_json(folder / "added_tokens.json")
+        model, generation = _read_json(folder / "config.json"), _read_json(folder / "generation_config.json")
+        mask_id = model.get("mask_token_id")
+        if mask_id is None:
+            candidates = (_token_id(full, added, spelling) for spelling in _MASK_SPELLINGS)
+            mask_id = next((found for found in candidates if found is not None), DEFAULT_MASK_TOKEN_ID)
+        stops = {_token_id(full, added, text) for text in (*_TURN_ENDS, _content(settings.get("eos_token")))}
+        for source in (model, generation):
+            ids = source.get("eos_token_id")
+            stops |= set(ids) if isinstance(ids, list) else {ids}
+        stop_ids = frozenset(stop for stop in stops if stop is not None)
+        if not stop_ids:
+            raise TokenizerError(f"The tokenizer in {folder} names no end-of-text token.")
+        pad_id = _token_id(full, added, _content(settings.get("pad_token")))
+        return cls(
+            full,
+            mask_id=mask_id,
+            pad_id=min(stop_ids) if pad_id is None else pad_id,
+            stop_ids=stop_ids,
+            chat_template=_read_template(folder, settings),
+        )
+
+    def encode(self, text: str, *, control: bool = False) -> list[int]:
+        """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true."""
+        tokenizer = self._full if control else self._plain
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`; with `skip_special`, without end/turn markers and masks. Reasoning markup is kept.
+
+        Ids outside the vocabulary (unused embedding rows) decode to nothing.
+        """
+        ids = [token for token in ids if token < self.vocab_size and not (skip_special and token == self.mask_id)]
+        return self._full.decode(ids, skip_special_tokens=skip_special)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **options: Any,
+    ) -> list[int]:
+        """Token ids of a conversation in the model's chat template.
+
+        `messages` are {"role", "content"} mappings; `options` go to the template (SDAR: `enable_thinking`, `tools`).
+        Control tokens come from the template alone: the same characters inside a message are encoded as text. For
+        messages free of them the result equals `transformers`' `apply_chat_template`.
+        """
+        text, guard = self._render(messages, add_generation_prompt, options)
+        ids: list[int] = []
+        for piece in self._control_pattern.split(text):
+            if piece in self._control:
+                ids.append(self._control[piece])
+            elif piece:
+                ids.extend(self.encode(piece.replace(guard, "")))
+        return ids
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **options: Any
+    ) -> str:
+        """The conversation as template text, for people to read; use `encode_chat` for ids."""
+        text, guard = self._render(messages, add_generation_prompt, options)
+        return text.replace(guard, "")
+
+    def token_id(self, token: str) -> int | None:
+        """Id of one vocabulary entry, or None."""
+        found = self._full.token_to_id(token)
+        return None if found is None else int(found)
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, options: Mapping[str, Any]
+    ) -> tuple[str, str]:
+        guard = _unused_character(json.dumps([dict(message) for message in messages], ensure_ascii=False))
+        guarded = [self._guarded(message, guard) for message in messages]
+        return self._template.render(guarded, add_generation_prompt, **options), guard
+
+    def _guarded(self, message: Mapping[str, Any], guard: str) -> dict[str, Any]:
+        """The message with every control token in its strings broken by `guard`, so that no pattern matches it."""
+        allowed = _ASSISTANT_MARKUP if message.get("role") == "assistant" else frozenset()
+
+        def broken(match: re.Match[str]) -> str:
+            token = match.group()
+            return token if token in allowed else token[0] + guard + token[1:]
+
+        def walk(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._control_pattern.sub(broken, value)
+            if isinstance(value, Mapping):
+                return {key: walk(item) for key, item in value.items()}
+            return [walk(item) for item in value] if isinstance(value, list | tuple) else value
+
+        return {key: walk(value) for key, value in message.items()}
+
+    @cached_property
+    def _control_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._control, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")" if longest_first else "((?!))")
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        if self._chat_template is None:
+            raise ChatTemplateError("This model's tokenizer has no chat template.")
+        return ChatTemplate(self._chat_template)
+
+
+def _load(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
+    whole = folder / "tokenizer.json"
+    if whole.is_file():
+        try:
+            return FastTokenizer.from_file(str(whole))
+        except Exception as error:  # the tokenizers library raises nothing more specific
+            raise TokenizerError(f"{whole} is not a usable tokenizer ({error}).") from None
+    vocab, merges = folder / "vocab.json", folder / "merges.txt"
+    if not (vocab.is_file() and merges.is_file()):
+        raise TokenizerError(f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt.")
+    try:
+        model = BPE.from_file(str(vocab), str(merges))
+    except Exception as error:  # the tokenizers library raises nothing more specific
+        raise TokenizerError(f"{vocab} and {merges.name} are not a usable tokenizer ({error}).") from None
+    full = FastTokenizer(model)
+    full.normalizer = normalizers.NFC()
+    full.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    full.decoder = decoders.ByteLevel()
+    _add_control_tokens(full, folder, settings)
+    return full
+
+
+def _add_control_tokens(full: FastTokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Append the added tokens; ids must follow the vocabulary without a gap, as the file format assumes."""
+    described = {int(token_id): token for token_id, token in settings.get("added_tokens_decoder", {}).items()}
+    if not described:
+        by_name = _read_json(folder / "added_tokens.json")
+        described = {token_id: {"content": text, "special": True} for text, token_id in by_name.items()}
+    for token_id, token in sorted(described.items()):
+        flags = {key: bool(token.get(key, False)) for key in ("lstrip", "rstrip", "single_word", "normalized")}
+        full.add_tokens([AddedToken(token["content"], special=bool(token.get("special", False)), **flags)])
+        if full.token_to_id(token["content"]) != token_id:
+            raise TokenizerError(f"The tokenizer in {folder} gives {token['content']} an id that is not {token_id}.")
+
+
+def _without_added_tokens(full: FastTokenizer) -> FastTokenizer:
+    """The same byte-pair encoder, blind to added tokens: they then split like any other characters."""
+    description = json.loads(full.to_str())
+    description.update(added_tokens=[], post_processor=None)
+    return FastTokenizer.from_str(json.dumps(description))
+
+
+def _token_id(full: FastTokenizer, added: Mapping[str, Any], text: str | None) -> int | None:
+    found = full.token_to_id(text) if text else None
+    return added.get(text) if found is None and text else found
+
+
+def _content(token: Any) -> str | None:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    return file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise TokenizerError(f"{file} is not valid JSON.") from None
+    return data if isinstance(data, dict) else {}
+
+
+def _unused_character(text: str) -> str:
+    """A private-use character that does not occur in `text`."""
+    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)

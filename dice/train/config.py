@@ -1,0 +1,135 @@
+"""`SFTConfig`: everything a supervised fine-tuning run depends on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dice.errors import UserError
+from dice.train.noise import Noise
+from dice.train.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """Sizes of a model trained from scratch; names as in `SDARConfig`. The tokenizer gives the vocabulary."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int = 8192
+    rope_theta: float = 1e4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SFTConfig:
+    """Block-diffusion SFT (paper Eq. 2). Named configurations are in `dice/recipes.py`.
+
+    A row is a packed training sequence of `row_tokens` clean tokens; the model reads it twice, noisy and clean.
+    One optimiser step covers `batch_rows` rows, run `micro_rows` at a time; the split does not change the result.
+    """
+
+    data: Path | None = None
+    """Parquet or JSONL with prompt/response (or messages), or a folder of such files."""
+    out: Path | None = None
+    """Run folder. A run that was stopped resumes here."""
+    eval_data: Path | None = None
+    """Held-out pairs for the validation loss."""
+    model: str | None = None
+    """Checkpoint to start from (folder, hub id or nano); without one, a model of `shape` is trained from scratch."""
+    shape: ModelShape | None = None
+    """Sizes of a new model."""
+    tokenizer: Path | None = None
+    """Tokenizer folder; default: that of `model`."""
+
+    block_size: int | None = None
+    """Tokens per block; default: that of `model`, 4 for a new one."""
+    noise: Noise = "block"
+    """t per block (Eq. 2), per sample (the published code), or integrated out (count): see dice/train/noise.py."""
+    t_min: float = 1e-3
+    t_max: float = 1.0
+    stratified: bool = True
+    """Spread the draws of t evenly over a batch."""
+    train_tail: bool = True
+    """Also predict the pad tokens that fill a document's last block."""
+    response_prefix: str = ""
+    """Put before each response and trained with it; SDAR's chat models expect an empty thought here."""
+
+    row_tokens: int = 2048
+    max_sample_tokens: int | None = None
+    """Longer documents are dropped; default: row_tokens."""
+    batch_rows: int = 32
+    micro_rows: int = 8
+
+    epochs: float | None = None
+    """Length of the run: this many passes over the rows, or `max_steps`."""
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    """End, and anneal the schedule, by this training time over all chunks if it comes before `max_steps`."""
+    stop_after_seconds: float | None = None
+    """End this chunk cleanly, with a checkpoint, this long after its start; the next call goes on."""
+
+    lr: float = 1e-5
+    schedule: Schedule = "constant_with_warmup"
+    warmup: float = 0.03
+    """Share of the run."""
+    decay: float = 0.2
+    """Share of the run in which the wsd schedule decays."""
+    lr_floor: float = 0.0
+    """Final learning rate as a share of the peak (cosine, wsd)."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    """On matrices only, not on norm scales."""
+    clip: float = 1.0
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, which is then what is validated and exported."""
+
+    device: str = "auto"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Compute in bf16 on copies of float32 master weights, or all in float32; auto: bf16 on CUDA."""
+    attention: Literal["auto", "flex", "dense"] = "auto"
+    """FlexAttention or a dense mask; auto: FlexAttention on CUDA if it passes its check there, else dense."""
+    compile: bool | None = None
+    """torch.compile the model; default: on CUDA, where a failure falls back to eager."""
+    export_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+
+    seed: int = 0
+    log_every: int = 10
+    eval_every: int = 200
+    eval_rows: int = 64
+    """At most this many rows of `eval_data`."""
+    checkpoint_every: int = 1000
+    checkpoint_seconds: float = 120.0
+    """Checkpoint at either interval, whichever comes first."""
+    keep_checkpoints: int = 2
+
+    def check(self) -> SFTConfig:
+        """Return self, or raise `UserError` naming the first setting that cannot work."""
+        if self.data is None or self.out is None:
+            raise UserError("Training needs `data` (pairs to learn) and `out` (the run folder).")
+        if (self.model is None) == (self.shape is None):
+            raise UserError("Give either `model` (a checkpoint to start from) or `shape` (sizes of a new model).")
+        if self.model is None and self.tokenizer is None:
+            raise UserError("A new model needs a `tokenizer` folder; `dice data tokenizer` makes one.")
+        if (self.epochs is None) == (self.max_steps is None):
+            raise UserError("Give the length of the run as either `epochs` or `max_steps`.")
+        if self.batch_rows % self.micro_rows:
+            raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
+        if not 0 <= self.t_min < self.t_max <= 1:
+            raise UserError(f"t_min {self.t_min} and t_max {self.t_max} must satisfy 0 <= t_min < t_max <= 1.")
+        positive = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every", "eval_rows")
+        for name in (*positive, "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"ema must lie between 0 and 1, not {self.ema}.")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}

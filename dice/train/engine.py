@@ -1,0 +1,127 @@
+"""How hidden states are computed: FlexAttention or a dense mask, compiled or not, checked on the device that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from dice.errors import MachineError, UserError
+from dice.model.sdar import SDAR
+from dice.train.attention import DenseMask, FlexMask, fits_tiles
+from dice.train.rows import Rows
+
+Attention = Literal["auto", "flex", "dense"]
+Hidden = Callable[[Tensor, Tensor, Tensor | BlockMask], Tensor]
+
+# What a kernel or compiler that does not work here may raise; being out of memory is another matter.
+BROKEN = (RuntimeError, ImportError, OSError, ValueError, TypeError, AttributeError, AssertionError)
+TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 0.01}  # relative; a wrong mask errs by far more
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`hidden(ids [R, 2L], positions [R, 2L], mask)` -> [R, 2L, H], and the maker of its masks."""
+
+    hidden: Hidden
+    mask: DenseMask | FlexMask
+    name: str
+
+    def __call__(self, noisy: Tensor, batch: Rows) -> Tensor:
+        """Hidden states [R, 2L, H] of [noisy ; clean]; `noisy` [R, L] is the batch with some tokens hidden."""
+        ids = torch.cat((noisy, batch.tokens), 1)
+        return self.hidden(ids, batch.positions.repeat(1, 2), self.mask(batch))
+
+
+def pick_engine(
+    model: SDAR,
+    probe: Rows,
+    block_size: int,
+    mask_id: int,
+    *,
+    attention: Attention,
+    compiled: bool,
+    say: Callable[[str], None],
+) -> Engine:
+    """The fastest engine that agrees with the reference (dense mask, eager) on the micro-batch `probe`.
+
+    Tried in order: flex before dense, compiled before eager, as far as asked for. Each that raises or differs is
+    named through `say`. The probe has the shape of training, so what the check compiles is what training runs.
+    Raises `MachineError` when FlexAttention was demanded and fails, `UserError` when it cannot serve these shapes.
+    """
+    reference = Engine(model.hidden, DenseMask(block_size), "dense")
+    tiled = fits_tiles(probe.row_tokens, block_size)
+    if attention == "flex" and not tiled:
+        raise UserError(f"FlexAttention needs row_tokens ({probe.row_tokens}) to be a multiple of 128, and blocks that divide it.")
+    if attention == "auto":
+        kinds = ["flex", "dense"] if probe.tokens.is_cuda and tiled else ["dense"]
+    else:
+        kinds = [attention]
+    trials = [(kind, how) for kind in kinds for how in ([True, False] if compiled else [False])]
+    for kind, how in trials:
+        if (kind, how) == ("dense", False):
+            return reference
+        mask = FlexMask(block_size) if kind == "flex" else DenseMask(block_size)
+        hidden = torch.compile(model.hidden, dynamic=False) if how else model.hidden
+        engine = Engine(hidden, mask, f"{kind}, compiled" if how else kind)
+        problem = disagreement(engine, reference, model, probe, mask_id)
+        if problem is None:
+            return engine
+        say(f"Not using {engine.name} attention: {problem}.")
+    raise MachineError("FlexAttention does not work on this machine; use attention=dense.")
+
+
+def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, mask_id: int) -> str | None:
+    """Why `engine` cannot be trusted on `probe`; None when outputs and gradients match those of `reference`.
+
+    Hidden states are compared token by token over the first two rows, gradients over the first.
+    """
+    noisy = torch.where(probe.trainable & (probe.positions % 3 != 0), mask_id, probe.tokens)
+    with _loud_attention(model):
+        try:
+            ours, our_gradient = _run(engine, model, noisy, probe)
+        except torch.OutOfMemoryError:
+            raise
+        except BROKEN as error:
+            return f"it fails here ({type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:200]})"
+        few = next(probe.split(2))
+        theirs, their_gradient = _run(reference, model, noisy[: len(few)], few)
+    limit = TOLERANCE.get(ours.dtype, 0.01)
+    ours, theirs = ours[: len(few)].float(), theirs.float()
+    worst = float(((ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)).max())
+    if not worst <= limit:
+        return f"its output differs from the dense mask's by {worst:.2g}"
+    error = float((our_gradient - their_gradient).norm() / their_gradient.norm())
+    return None if error <= limit else f"its gradient differs from the dense mask's by {error:.2g}"
+
+
+def _run(engine: Engine, model: SDAR, noisy: Tensor, batch: Rows) -> tuple[Tensor, Tensor]:
+    """Hidden states of the batch, and the gradient of a fixed function of its first row, flattened in float32."""
+    model.zero_grad(set_to_none=True)
+    hidden = engine(noisy, batch)
+    direction = torch.randn(hidden.shape[1:], generator=torch.Generator().manual_seed(0)).to(hidden)
+    (hidden[0] * direction).sum().backward()
+    gradient = torch.cat([weight.grad.float().flatten() for weight in model.parameters() if weight.grad is not None])
+    model.zero_grad(set_to_none=True)
+    return hidden.detach(), gradient
+
+
+@contextmanager
+def _loud_attention(model: SDAR) -> Iterator[None]:
+    """Scale the value projections up: in a fresh model attention adds so little that a wrong mask would not show."""
+    values = [layer.self_attn.v_proj.weight for layer in model.model.layers]
+    kept = [weight.detach().clone() for weight in values]
+    with torch.no_grad():
+        for weight in values:
+            weight.mul_(8.0)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(values, kept, strict=True):
+                weight.copy_(old)

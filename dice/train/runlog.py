@@ -1,0 +1,88 @@
+"""What a run leaves behind and shows: config.json, versions.json, metrics.jsonl, and a line or a bar on the terminal."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+import dice
+
+
+class RunLog:
+    """Writes into `folder`. On a terminal it shows a bar, elsewhere plain lines."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self.folder = folder
+        self.console = Console(highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[text]}"),
+            console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task(title, total=1.0, text="")
+
+    def __enter__(self) -> RunLog:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def show(self, progress: float, text: str) -> None:
+        """One step's numbers: the bar on a terminal, a line elsewhere."""
+        if self.console.is_terminal:
+            self._bar.update(self._task, completed=progress, text=text)
+        else:
+            self.say(f"{progress:6.1%}  {text}")
+
+    def begin(self, config: dict[str, Any], step: int, device: torch.device) -> None:
+        """Write config and versions; drop metrics after `step`, which a resumed run will write again."""
+        write_json(self.folder / "config.json", config)
+        write_json(self.folder / "versions.json", versions(device))
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (json.JSONDecodeError, KeyError):
+                break  # the line a killed process was writing
+        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+    def metrics(self, **values: float | int | str) -> None:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def versions(device: torch.device) -> dict[str, Any]:
+    return {
+        "dice": dice.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
+        "platform": platform.platform(),
+    }
+
+
+def duration(seconds: float) -> str:
+    """`1h02m`, `3m05s` or `7s`."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"

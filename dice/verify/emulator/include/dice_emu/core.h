@@ -1,0 +1,124 @@
+// What a kernel sees of the machine: indices, shared memory, barriers, and how a launch reaches the scheduler.
+// Everything declared here with C linkage is defined in libdice_emu.so.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vectors.h"
+
+#define __CUDACC__ 1
+#define __NVCC__ 1
+#define __CUDA_ARCH__ 900
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define DICE_EMULATED 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __device_builtin__
+#define __builtin_align__(n) __align__(n)
+#define CUDARTAPI
+
+// Fibers never leave their OS thread, so plain thread-local storage is right after every switch.
+#define DICE_TLS __thread __attribute__((tls_model("initial-exec")))
+extern DICE_TLS uint3 threadIdx;
+extern DICE_TLS uint3 blockIdx;
+extern DICE_TLS dim3 blockDim;
+extern DICE_TLS dim3 gridDim;
+extern const int warpSize;  // not a constant expression, as in CUDA
+
+typedef struct CUstream_st* cudaStream_t;
+
+namespace dice_emu {
+
+constexpr int kMaxWorkers = 64;
+
+// One per `__global__` function (and per instantiation of a template); zero-initialised in the candidate.
+struct Kernel {
+  const char* name;
+  unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
+};
+
+// One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
+struct SharedSite {
+  const char* name;
+  char* address[kMaxWorkers];
+};
+
+using Entry = void (*)(const void* body);
+
+}  // namespace dice_emu
+
+extern "C" {
+extern DICE_TLS int dice_worker_id;
+extern DICE_TLS char* dice_dynamic_shared;
+void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
+void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body);
+bool dice_next_thread();
+char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment);
+void dice_syncthreads();
+int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
+uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
+unsigned dice_active_mask();
+void dice_relax();  // let the other threads of the block run
+[[noreturn]] void dice_fault(const char* kind, const char* message);
+[[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
+}
+
+namespace dice_emu {
+
+inline void configure(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
+  dice_configure(grid, block, shared_bytes, stream);
+}
+
+// Body of a translated `__global__` function: `body` is the kernel's text as a lambda that holds the arguments by
+// value. Every thread runs a copy of its own, because a kernel may assign to its parameters.
+template <class Body>
+void run(Kernel& kernel, const Body& body) {
+  const Entry entry = [](const void* shared_body) {
+    while (dice_next_thread()) {
+      Body own = *static_cast<const Body*>(shared_body);
+      own();
+    }
+  };
+  dice_launch(&kernel, entry, &body);
+}
+
+template <class T>
+T& shared(SharedSite& site, T*, size_t alignment = 16) {
+  char* address = site.address[dice_worker_id];
+  if (__builtin_expect(address == nullptr, 0))
+    address = dice_map_shared(&site, sizeof(T), alignof(T) > alignment ? alignof(T) : alignment);
+  return *reinterpret_cast<T*>(address);
+}
+
+template <class T>
+T* dynamic_shared(T*) {
+  return reinterpret_cast<T*>(dice_dynamic_shared);
+}
+
+}  // namespace dice_emu
+
+inline void __syncthreads() { dice_syncthreads(); }
+inline int __syncthreads_count(int predicate) { return dice_syncthreads_reduce(0, predicate); }
+inline int __syncthreads_and(int predicate) { return dice_syncthreads_reduce(1, predicate); }
+inline int __syncthreads_or(int predicate) { return dice_syncthreads_reduce(2, predicate); }
+
+// Worker threads share memory like the host does; a full fence is at least as strong as each of these.
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { __threadfence(); }
+
+[[noreturn]] inline void __trap() { dice_fault("trap", "__trap() was reached"); }
+inline void __nanosleep(unsigned) { dice_relax(); }
+long long clock64();
+long long wall_clock64();
+inline long clock() { return static_cast<long>(clock64()); }

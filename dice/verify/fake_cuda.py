@@ -1,0 +1,170 @@
+"""Python-level make-believe for the emulated backend: tensors that live on the CPU and say they are on `cuda:0`.
+
+Kernel files ask for `.cuda()`, `device="cuda"` or `x.is_cuda`; under `FakeCuda` each works on CPU tensors. Not
+covered: a tensor that a file forgot to move to the GPU counts as moved, so that mistake shows on the cuda backend only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+DEVICE = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_MEMORY_BYTES = 80 << 30
+
+
+class FakeCuda(TorchFunctionMode):
+    """While active, every request for a CUDA device is answered with the CPU, and every tensor claims to be on CUDA."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        answer = _ANSWERS.get(func)
+        if answer is not None:
+            return answer(*args, **(kwargs or {}))
+        args = tuple(_to_cpu(value) for value in args)
+        kwargs = {key: _to_cpu(value, key) for key, value in (kwargs or {}).items() if key != "pin_memory"}
+        return func(*args, **kwargs)
+
+
+def install() -> None:
+    """Replace the parts of `torch.cuda` that kernel files call. For a process of its own: there is no way back."""
+    cuda: Any = torch.cuda
+    stream = _Stream()
+    replacements: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _nothing,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": _nothing,
+        "synchronize": _nothing,
+        "empty_cache": _nothing,
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
+        "set_stream": _nothing,
+        "stream": lambda stream=None: contextlib.nullcontext(),
+        "device": lambda device=None: contextlib.nullcontext(),
+        "Stream": _Stream,
+        "Event": _Event,
+        "get_device_name": lambda device=None: "emulated CUDA device",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: _PROPERTIES,
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "memory_reserved": lambda device=None: 0,
+        "reset_peak_memory_stats": _nothing,
+        "mem_get_info": lambda device=None: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "manual_seed": lambda seed: torch.manual_seed(seed),
+        "manual_seed_all": lambda seed: torch.manual_seed(seed),
+        "is_bf16_supported": lambda including_emulation=True: True,
+    }
+    for name, value in replacements.items():
+        setattr(cuda, name, value)
+
+
+@contextlib.contextmanager
+def active(on: bool) -> Iterator[None]:
+    """`FakeCuda` for the length of a block when `on`."""
+    with FakeCuda() if on else contextlib.nullcontext():
+        yield
+
+
+class _Stream:
+    cuda_stream = 0
+    device = DEVICE
+
+    def __init__(self, *args: object, **kwargs: object):
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: object) -> None:
+        pass
+
+    def wait_event(self, event: object) -> None:
+        pass
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        return event or _Event()
+
+
+class _Event:
+    def __init__(self, *args: object, **kwargs: object):
+        pass
+
+    def record(self, stream: object = None) -> None:
+        pass
+
+    def wait(self, stream: object = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: object) -> float:
+        return 0.0
+
+
+_PROPERTIES = types.SimpleNamespace(
+    name="emulated CUDA device",
+    major=9,
+    minor=0,
+    total_memory=_MEMORY_BYTES,
+    multi_processor_count=132,
+    warp_size=32,
+    max_threads_per_block=1024,
+    max_threads_per_multi_processor=2048,
+    shared_memory_per_block=48 << 10,
+    shared_memory_per_block_optin=227 << 10,
+    regs_per_multiprocessor=65536,
+    L2_cache_size=50 << 20,
+)
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    return None
+
+
+def _to_cpu(value: Any, name: str = "device") -> Any:
+    if isinstance(value, torch.device):
+        return _CPU if value.type == "cuda" else value
+    if isinstance(value, str) and name == "device" and (value == "cuda" or value.startswith("cuda:")):
+        return _CPU
+    return value
+
+
+def _host_copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`.cpu()` of a CUDA tensor is a copy; writing to it never changes the original."""
+    return tensor.clone()
+
+
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
+    torch.Tensor.cpu: _host_copy,
+    torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
+    torch.Tensor.record_stream: _nothing,
+    torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
+    torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda tensor: DEVICE,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: lambda tensor: 0,
+}

@@ -1,0 +1,58 @@
+"""What a problem is tried on: its own draws, and the same values with their signs and their scale changed.
+
+Benchmarks draw nearly everything from [0, 1), where ReLU is the identity. Changing values keeps what kernels may rely
+on: zeros stay zero (triangular matrices, masks), order stays (sorted inputs), whole-number and probability-like
+floats (labels, masks, distributions) and integers keep their own draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dice.verify import wire
+
+SCALE = 3.0
+FAMILIES = ("given", "centred", "scaled")
+
+
+def family(trial: int, trials: int) -> str:
+    """Which family a trial uses: the first is as given, the next two change values, the rest are fresh draws.
+
+    With two trials the second is centred, for sign is where degenerate answers hide.
+    """
+    if trial == 1:
+        return "centred"
+    if trial == 2 and trials > 2:
+        return "scaled"
+    return "given"
+
+
+def vary(inputs: Any, name: str) -> Any:
+    """The inputs with family `name` applied to each float tensor."""
+    change = {"given": lambda tensor: tensor, "centred": _centre, "scaled": _scale}[name]
+    return wire.map_tensors(lambda tensor: change(tensor) if _is_free(tensor) else tensor, inputs)
+
+
+def _is_free(tensor: torch.Tensor) -> bool:
+    """Whether the values look like measurements, not like labels, masks or distributions."""
+    if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:
+        return False
+    sample = tensor.float()
+    if bool((sample == sample.round()).all()):
+        return False
+    sums = sample.sum(dim=-1)
+    return not (sample.dim() > 0 and tensor.shape[-1] > 1 and bool(((sums - 1).abs() < 1e-3).all()))
+
+
+def _centre(tensor: torch.Tensor) -> torch.Tensor:
+    values = tensor[tensor != 0]
+    positive = float((values > 0).float().mean())
+    if 0.05 < positive < 0.95:
+        return tensor
+    return torch.where(tensor == 0, tensor, tensor - values.float().mean().to(tensor.dtype))
+
+
+def _scale(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * SCALE

@@ -1,0 +1,128 @@
+"""What a verification may be asked, and which backend this machine can run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dice.errors import MachineError
+
+Backend = Literal["cuda", "emulated"]
+Protocol = Literal["dice", "kernelbench", "kernelbench-v0", "dice-paper"]
+
+PROBE_TIMEOUT_S = 120
+_PROBE = """
+import json, torch
+ready = torch.cuda.is_available()
+name = torch.cuda.get_device_name(0) if ready else ""
+print(json.dumps({"cuda": ready, "device": name, "built_for": torch.version.cuda}))
+"""
+
+
+class BackendUnavailable(MachineError):
+    """This machine cannot run the backend that was asked for; the message is one sentence."""
+
+
+def default_cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/dice/verify`, below `~/.cache` when unset."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "dice" / "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one candidate is verified. Times in seconds, memory in MiB; limits hold per candidate."""
+
+    trials: int = 5
+    seed: int | None = None  # None: secret and random, the only choice a hostile candidate cannot prepare for
+    timing: bool = True  # on the cuda backend
+    compile_timeout_s: float = 120.0
+    run_timeout_s: float = 60.0  # everything the candidate does, compiling excepted
+    memory_mb: int = 8192  # host memory
+    protocol: Protocol = "dice"
+    scale: float | None = None  # emulated: keep this fraction of batch-like dimensions, in (0, 1)
+    cache_dir: Path = field(default_factory=default_cache_dir)
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"trials must be at least 1, not {self.trials}")
+        if self.scale is not None and not 0 < self.scale <= 1:
+            raise ValueError(f"scale must be in (0, 1], not {self.scale}")
+        if min(self.compile_timeout_s, self.run_timeout_s, self.memory_mb) <= 0:
+            raise ValueError("time and memory limits must be positive")
+
+
+def resolve_backend(backend: str) -> Backend:
+    """The backend to use. Raises `BackendUnavailable` when this machine cannot run it, `ValueError` for no backend."""
+    if backend == "auto":
+        return "cuda" if why_no_cuda() == "" else resolve_backend("emulated")
+    if backend == "cuda":
+        reason = why_no_cuda()
+        if reason:
+            raise BackendUnavailable(f"The cuda backend cannot run here: {reason}.")
+        return "cuda"
+    if backend == "emulated":
+        if find_host_compiler() is None:
+            raise BackendUnavailable("The emulated backend needs a C++ compiler (g++), and none was found.")
+        return "emulated"
+    raise ValueError(f"backend must be auto, cuda or emulated, not {backend!r}")
+
+
+def why_no_cuda() -> str:
+    """Why kernels cannot run on a GPU here, as the end of a sentence; empty when they can."""
+    if find_nvcc() is None:
+        return "nvcc was not found"
+    if not Path("/dev/nvidiactl").exists() and not Path("/dev/dxg").exists():
+        return "there is no NVIDIA GPU"
+    found = probe_cuda()
+    if found["cuda"]:
+        return ""
+    return "PyTorch sees no NVIDIA GPU" if found["built_for"] else "this PyTorch was built without CUDA"
+
+
+@functools.cache
+def probe_cuda() -> dict[str, Any]:
+    """What PyTorch says of the GPU, asked in a process of its own so that this one never initialises CUDA."""
+    command = [sys.executable, "-c", _PROBE]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError):
+        return {"cuda": False, "device": "", "built_for": None}
+    return answer
+
+
+def find_nvcc() -> Path | None:
+    """nvcc from $CUDA_HOME, the PATH or the usual place."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    candidates = [Path(home) / "bin" / "nvcc"] if home else []
+    on_path = shutil.which("nvcc")
+    candidates += [Path(on_path)] if on_path else []
+    candidates.append(Path("/usr/local/cuda/bin/nvcc"))
+    return next((path for path in candidates if path.exists()), None)
+
+
+def find_host_compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+
+
+@functools.cache
+def toolchain(backend: Backend) -> str:
+    """Name and version of the compiler behind a verdict, e.g. `nvcc 13.0`."""
+    compiler = str(find_nvcc()) if backend == "cuda" else find_host_compiler()
+    if compiler is None:
+        return ""
+    flag = "--version" if backend == "cuda" else "-dumpfullversion"
+    try:
+        text = subprocess.run([compiler, flag], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return Path(compiler).name
+    version = text.partition("release ")[2].partition(",")[0] if backend == "cuda" else text.strip()
+    return f"{Path(compiler).name} {version}".strip()

@@ -1,0 +1,20 @@
+"""A child that builds what every emulated candidate shares: the runtime and the guarded allocator."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from dice.verify import emulator
+from dice.verify.channel import Channel
+from dice.verify.emulator import guard
+
+
+def main(link: socket.socket) -> None:
+    channel = Channel(link)
+    cache_dir = Path(channel.receive()["cache_dir"])
+    emulator.runtime(cache_dir)
+    guard.enable(cache_dir)
+    guard.disable()
+    channel.send("prepared")
+    channel.receive()

@@ -1,0 +1,273 @@
+"""The supervisor's side of the zygote and its children: spawn, exchange JSON lines, notice the end, kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+START_TIMEOUT_S = 120
+MAX_LINE_BYTES = 1 << 20
+MAX_CHANNEL_BYTES = 16 << 20
+LOG_BYTES = 1 << 14  # of what a child prints, this much is kept: the last of it
+
+Message = dict[str, Any]
+
+
+class MachineryError(Exception):
+    """Our own machinery failed; says nothing about a kernel."""
+
+
+class DeadlineExceeded(Exception):
+    """The awaited child said nothing in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended. `code` or `signal` as the kernel reports it; `reason` when its warden killed it."""
+
+    code: int | None
+    signal: int | None
+    reason: str  # "", "memory", "processes", "flood"
+
+
+class ChildEnded(Exception):
+    """The awaited child is gone and has nothing more to say."""
+
+    def __init__(self, ended: Exit):
+        super().__init__(str(ended))
+        self.ended = ended
+
+
+class Child:
+    """One jailed process: `send` it JSON, `receive` with `wait_for`. Leaving the context kills all that is left of it."""
+
+    def __init__(self, role: str, channel: socket.socket, control: socket.socket, log: int):
+        self.role = role
+        self.sandbox = ""
+        self.inbox: deque[Message] = deque()
+        self.log = b""
+        self.ended: Exit | None = None
+        self.lost = False
+        self._channel = channel
+        self._control = control
+        self._log = log
+        self._partial = {channel.fileno(): b"", control.fileno(): b""}
+        self._received = 0
+        self._open = {channel.fileno(), control.fileno(), log}
+        for descriptor in self._open:
+            os.set_blocking(descriptor, False)
+
+    def send(self, message: Message) -> None:
+        """Send one line; a child that has ended is noticed by the next `wait_for`, not here."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._channel.setblocking(True)
+            self._channel.settimeout(30)
+            try:
+                self._channel.sendall(json.dumps(message).encode() + b"\n")
+            except TimeoutError:
+                pass  # it does not read what it is told: its own limits end it
+            finally:
+                self._channel.setblocking(False)
+
+    @property
+    def descriptors(self) -> Iterable[int]:
+        return tuple(self._open)
+
+    def pump(self, descriptor: int) -> None:
+        """Read what one readable descriptor holds."""
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._open.discard(descriptor)
+            if descriptor == self._control.fileno() and self.ended is None:
+                self.lost = True
+        elif descriptor == self._log:
+            self.log = (self.log + data)[-LOG_BYTES:]
+        else:
+            self._split(descriptor, data)
+
+    def _split(self, descriptor: int, data: bytes) -> None:
+        *lines, rest = (self._partial[descriptor] + data).split(b"\n")
+        self._partial[descriptor] = rest
+        if descriptor == self._control.fileno():
+            for line in lines:
+                self._note(json.loads(line))
+            return
+        self._received += len(data)
+        if len(rest) > MAX_LINE_BYTES or self._received > MAX_CHANNEL_BYTES:
+            self.ended = Exit(None, None, "flood")
+            self._open.discard(descriptor)
+            return
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):  # a candidate may write anything here
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    self.inbox.append(message)
+
+    def _note(self, report: Message) -> None:
+        if "sandbox" in report:
+            self.sandbox = report["sandbox"]
+        else:
+            self.ended = Exit(report.get("exit"), report.get("signal"), report["reason"])
+
+    @property
+    def talking(self) -> bool:
+        return self._channel.fileno() in self._open
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._channel.close()
+        self._control.close()  # the warden sees the end of its control socket and kills
+        os.close(self._log)
+
+
+def wait_for(child: Child, others: Iterable[Child], deadline: float) -> Message:
+    """The next message of `child`, while the output of all is drained.
+
+    Raises `ChildEnded`, `DeadlineExceeded` (`deadline` is on the monotonic clock) or `MachineryError`.
+    """
+    everyone = (child, *others)
+    while not child.inbox:
+        if child.ended is not None and (child.ended.reason or not child.talking):
+            raise ChildEnded(child.ended)
+        if child.lost:
+            raise MachineryError(f"the {child.role} process was lost")
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise DeadlineExceeded
+        _pump(everyone, remaining)
+    return child.inbox.popleft()
+
+
+def _pump(children: Iterable[Child], timeout: float) -> None:
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            for descriptor in child.descriptors:
+                selector.register(descriptor, selectors.EVENT_READ, child)
+        for key, _ in selector.select(timeout):
+            key.data.pump(key.fd)
+
+
+class Zygote:
+    """A warm zygote process. Thread-safe: several jobs may spawn from one."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link = ours
+        self._lock = threading.Lock()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process does
+        command = [sys.executable, "-m", "dice.verify.zygote", str(theirs.fileno())]
+        environment = os.environ | {"PYTHONPATH": _python_path()}
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._ready = False
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def spawn(self, role: str, limits: Message) -> Child:
+        """Start a jailed child. Raises `MachineryError`."""
+        with self._lock:
+            self._wait_ready()
+            channel, their_channel = socket.socketpair()
+            control, their_control = socket.socketpair()
+            log, their_log = os.pipe()
+            request = json.dumps({"role": role, "limits": limits}).encode()
+            try:
+                theirs = [their_control.fileno(), their_channel.fileno(), their_log]
+                socket.send_fds(self._link, [request], theirs)
+            except OSError:
+                channel.close()
+                control.close()
+                os.close(log)
+                raise MachineryError(f"the zygote is gone: {self._last_words()}") from None
+            finally:
+                their_channel.close()
+                their_control.close()
+                os.close(their_log)
+            return Child(role, channel, control, log)
+
+    def _wait_ready(self) -> None:
+        if self._ready:
+            return
+        self._link.settimeout(START_TIMEOUT_S)
+        try:
+            self._ready = self._link.recv(16) == b"ready"
+        except TimeoutError:
+            raise MachineryError(f"the zygote was not ready within {START_TIMEOUT_S} s") from None
+        except OSError:
+            pass
+        if not self._ready:
+            raise MachineryError(f"the zygote did not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def close(self) -> None:
+        """End the zygote and with it every child."""
+        self._link.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+class Scratch:
+    """A job's private folders, in memory where there is room: `inputs` (oracle writes), `outputs` (candidate writes)."""
+
+    def __init__(self) -> None:
+        shared = Path("/dev/shm")
+        roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 << 30
+        self.root = Path(tempfile.mkdtemp(prefix="dice-", dir=shared if roomy else None))
+        for name in ("oracle", "inputs", "outputs"):
+            (self.root / name).mkdir()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _python_path() -> str:
+    package_root = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return f"{package_root}{os.pathsep}{inherited}" if inherited else package_root

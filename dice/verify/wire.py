@@ -1,0 +1,197 @@
+"""Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
+
+A value is a tree of tensors, lists, tuples, dicts with string keys, Python scalars, dtypes and None. It lives in two
+files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other. The reader trusts neither:
+sizes, types and offsets are checked before a tensor is made, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+ALIGN = 64
+MAX_JSON_BYTES = 8 << 20
+MAX_DEPTH = 20
+_DTYPES = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits"))
+}
+
+
+class WireError(ValueError):
+    """A value cannot be written, or what was read is not a value; the message says why."""
+
+
+def write(value: object, folder: Path, name: str) -> None:
+    """Write a value to `folder`. Raises `WireError` for types that have no place in it."""
+    with open(folder / f"{name}.bin", "wb") as data:
+        tree = _encode(value, data, 0)
+    (folder / f"{name}.json").write_text(json.dumps(tree))
+
+
+def read(folder: Path, name: str, max_bytes: int | None = None) -> Any:
+    """Read a value back as CPU tensors. Raises `WireError` when the files are not one, or hold over `max_bytes`."""
+    try:
+        tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
+        with _open(folder / f"{name}.bin") as data:
+            size = os.fstat(data.fileno()).st_size
+            if max_bytes is not None and size > max_bytes:
+                raise WireError(f"{size} bytes of tensors where at most {max_bytes} were expected")
+            return _decode(tree, data, size, 0)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise WireError(f"unreadable value {name}: {error}") from None
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    """All tensors of a value, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors(item)]
+    return []
+
+
+def map_tensors(function: Any, value: Any) -> Any:
+    """The same tree with `function` applied to every tensor."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(function, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [map_tensors(function, item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _encode(value: object, data: BinaryIO, depth: int) -> dict[str, Any]:
+    if depth > MAX_DEPTH:
+        raise WireError("a value nested too deeply")
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value, data)
+    if isinstance(value, dict):
+        items = [[str(key), _encode(item, data, depth + 1)] for key, item in value.items()]
+        return {"kind": "dict", "items": items}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"kind": "scalar", "value": value}
+    if isinstance(value, complex):
+        return {"kind": "complex", "value": [value.real, value.imag]}
+    if isinstance(value, torch.dtype):
+        return {"kind": "dtype", "value": str(value).removeprefix("torch.")}
+    raise WireError(f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value")
+
+
+def _encode_tensor(tensor: torch.Tensor, data: BinaryIO) -> dict[str, Any]:
+    if tensor.layout != torch.strided:
+        raise WireError(f"a tensor of layout {tensor.layout}")
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise WireError(f"a tensor of dtype {tensor.dtype}")
+    spec = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
+    if not tensor.is_contiguous() and _fills_memory(tensor.shape, tensor.stride()):
+        spec["stride"] = list(tensor.stride())
+    else:
+        tensor = tensor.contiguous()
+    data.write(b"\0" * (-data.tell() % ALIGN))
+    spec["offset"] = data.tell()
+    if tensor.numel():
+        data.write(memoryview(_flat_bytes(tensor).numpy()))
+    return spec
+
+
+def _fills_memory(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements fill one stretch of memory without holes or overlap (those of a permuted tensor do)."""
+    expected = 1
+    for step, extent in sorted(zip(stride, shape, strict=True)):
+        if extent > 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a dense tensor as bytes, sharing storage."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def _decode(tree: Any, data: BinaryIO, size: int, depth: int) -> Any:
+    if not isinstance(tree, dict) or depth > MAX_DEPTH:
+        raise WireError("a malformed description")
+    kind, items, value = tree.get("kind"), tree.get("items"), tree.get("value")
+    if kind == "tensor":
+        return _decode_tensor(tree, data, size)
+    if kind in ("list", "tuple") and isinstance(items, list):
+        decoded = [_decode(item, data, size, depth + 1) for item in items]
+        return decoded if kind == "list" else tuple(decoded)
+    if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
+        return {str(key): _decode(item, data, size, depth + 1) for key, item in items}
+    if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
+        return value
+    if kind == "complex" and isinstance(value, list) and len(value) == 2:
+        return complex(float(value[0]), float(value[1]))
+    if kind == "dtype" and value in _DTYPES:
+        return _DTYPES[value]
+    raise WireError("a malformed description")
+
+
+def _decode_tensor(spec: dict[str, Any], data: BinaryIO, size: int) -> torch.Tensor:
+    shape, stride, offset = spec.get("shape"), spec.get("stride"), spec.get("offset")
+    dtype = _DTYPES.get(str(spec.get("dtype")))
+    if dtype is None or not _is_counts(shape) or type(offset) is not int or offset < 0:
+        raise WireError("a malformed tensor")
+    assert isinstance(shape, list)
+    count = math.prod(shape)
+    if offset + count * dtype.itemsize > size:
+        raise WireError("a tensor larger than its file")
+    if stride is None:
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        _check_stride(shape, stride)
+        tensor = torch.empty_strided(shape, stride, dtype=dtype)
+    if count:
+        data.seek(offset)
+        view = memoryview(_flat_bytes(tensor).numpy())
+        if data.readinto(view) != len(view):  # type: ignore[attr-defined]
+            raise WireError("a file cut short")
+    return tensor
+
+
+def _is_counts(values: object) -> bool:
+    return isinstance(values, list) and len(values) <= 64 and all(type(v) is int and 0 <= v < 1 << 48 for v in values)
+
+
+def _check_stride(shape: list[int], stride: object) -> None:
+    if not _is_counts(stride) or not isinstance(stride, list) or len(stride) != len(shape):
+        raise WireError("a malformed stride")
+    if not _fills_memory(shape, stride):
+        raise WireError("a stride with holes")
+
+
+def _open(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise WireError("not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _read_capped(path: Path, limit: int) -> str:
+    with _open(path) as file:
+        text = file.read(limit + 1)
+    if len(text) > limit:
+        raise WireError(f"a description of over {limit} bytes")
+    return text.decode("utf-8")
