@@ -43,15 +43,15 @@ def write(args: argparse.Namespace) -> None:
     """Denoise one kernel a problem and store it, with how long that took."""
     import torch
 
-    from dice.decode import DecodeConfig, generate
+    from dice.decode.generate import DecodeConfig, generate
     from dice.model.checkpoint import load_model, resolve_model
     from dice.model.tokenizer import Tokenizer
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     folder = resolve_model(args.model)
-    tokenizer, model = Tokenizer.from_pretrained(folder), load_model(folder, torch.float32, device)
+    tokenizer, model = Tokenizer.from_folder(folder), load_model(folder, torch.float32, device)
     rows = ds.dataset(args.data, format="parquet").to_table(columns=COLUMNS).to_pylist()[: args.limit]
-    config = DecodeConfig(max_new_tokens=args.max_new_tokens, stop_ids=tuple(tokenizer.stop_ids), temperature=0.0)
+    config = DecodeConfig(max_new_tokens=args.max_new_tokens, stop_ids=tokenizer.stop_ids, temperature=0.0)
     records, start = [], time.perf_counter()
     for first in range(0, len(rows), args.batch_size):
         batch = rows[first : first + args.batch_size]
@@ -82,7 +82,10 @@ def verify(args: argparse.Namespace) -> None:
         for done, (index, verdict) in enumerate(verifier.verify_many(pairs, workers=args.workers), 1):
             verdicts[places[index]] = verdict
             if done % 20 == 0:
-                print(f"{done} of {len(pairs)} verified, {60 * done / (time.perf_counter() - start):.0f} a minute", flush=True)
+                print(
+                    f"{done} of {len(pairs)} verified, {60 * done / (time.perf_counter() - start):.0f} a minute",
+                    flush=True,
+                )
     head = {"backend": args.backend, "workers": args.workers, "seconds": time.perf_counter() - start, **machine()}
     _dump(args.out / f"verdicts_{args.backend}.json", {"run": head, "verdicts": [v.to_json() for v in verdicts]})
 
@@ -133,12 +136,21 @@ def _agreement(rows: list[dict[str, Any]], emulated: list[Verdict], cuda: list[V
     """Share of candidates on which both backends say correct or both say not; each disagreement in full."""
     both = [(r, e, c) for r, e, c in zip(rows, emulated, cuda, strict=True) if e.about_kernel and c.about_kernel]
     apart = [
-        {"name": r["name"], "emulated": [e.outcome, e.message, list(e.errors)], "cuda": [c.outcome, c.message, list(c.errors)]}
+        {
+            "name": r["name"],
+            "emulated": [e.outcome, e.message, list(e.errors)],
+            "cuda": [c.outcome, c.message, list(c.errors)],
+        }
         for r, e, c in both
         if e.correct != c.correct
     ]
     same_outcome = _rate(e.outcome == c.outcome for _, e, c in both)
-    return {"compared": len(both), "agree": _rate(e.correct == c.correct for _, e, c in both), "same_outcome": same_outcome, "disagreements": apart}
+    return {
+        "compared": len(both),
+        "agree": _rate(e.correct == c.correct for _, e, c in both),
+        "same_outcome": same_outcome,
+        "disagreements": apart,
+    }
 
 
 def _dump(path: Path, data: Any) -> None:

@@ -56,7 +56,9 @@ def examine() -> list[Finding]:
     gpu = str(probe_cuda()["device"]) if not no_cuda else ""
     python = f"Python {platform.python_version()}, torch {torch.__version__}, dice {dice.__version__}"
     return [
-        Finding("machine", "info", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"),
+        Finding(
+            "machine", "info", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+        ),
         Finding("python", "ok", python),
         Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), "install g++ (Debian: apt-get install g++)")),
         Finding("nvcc", *_tool(nvcc and str(nvcc), toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),

@@ -38,7 +38,7 @@ CHAT_TEMPLATE = """\
 
 
 def train_tokenizer(files: Sequence[str | Path], out: str | Path, vocab_size: int = 2048) -> Path:
-    """Train on the texts of `files` and write a Hugging Face tokenizer folder `out`; the same files give the same bytes.
+    """Train on the texts of `files`, write a Hugging Face tokenizer folder `out`; the same files give the same bytes.
 
     Pair files (Parquet, JSONL, JSON: see `read_pairs`) give their prompts and responses, any other file its text. The
     vocabulary has at most `vocab_size` entries including the four special tokens (ids 0-3) and 256 bytes; a corpus

@@ -34,6 +34,11 @@ class Proposal:
     confidence: list[float]
     entropy: list[float]
 
+    def part(self, first: int, last: int) -> Proposal:
+        """The proposal for positions first..last-1."""
+        columns = (self.tokens, self.logprobs, self.confidence, self.entropy)
+        return Proposal(*(column[first:last] for column in columns))
+
 
 def forbid(logits: Tensor, mask_token_id: int, vocab_limit: int | None = None) -> Tensor:
     """Rule out, in place, the mask token and vocabulary rows that no token has; returns `logits` [..., V]."""
@@ -90,7 +95,8 @@ def propose(
         tokens = draw(probabilities, uniforms)
         logprobs = filtered.gather(-1, tokens[:, None])[:, 0] - filtered.logsumexp(-1)
     else:
-        best, tokens = scaled.max(-1)
+        tokens = scaled.argmax(-1)  # the first of equal maxima, on every device
+        best = scaled.gather(-1, tokens[:, None])[:, 0]
         logprobs = torch.zeros_like(best) if mode == "compat" else best - scaled.logsumexp(-1)
     columns = [tokens.double(), logprobs.double()]
     if with_entropy:

@@ -100,8 +100,9 @@ def _block_mask(partial: Tensor, full: Tensor, tokens: Tokens) -> BlockMask:
         query = Tokens(block[b, q], document[b, q], view[b, q])
         return may_attend(query, Tokens(block[b, k], document[b, k], view[b, k]))
 
+    lengths = (block.shape[1], block.shape[1])
     return BlockMask.from_kv_blocks(
-        *_listed(partial), *_listed(full), BLOCK_SIZE=TILE, mask_mod=mask_mod, seq_lengths=(block.shape[1], block.shape[1])
+        *_listed(partial), *_listed(full), BLOCK_SIZE=TILE, mask_mod=mask_mod, seq_lengths=lengths
     )
 
 

@@ -1,4 +1,4 @@
-"""How hidden states are computed: FlexAttention or a dense mask, compiled or not, checked on the device that runs it."""
+"""How hidden states are computed: FlexAttention or a dense mask, compiled or not, checked on the device itself."""
 
 from __future__ import annotations
 
@@ -57,11 +57,9 @@ def pick_engine(
     reference = Engine(model.hidden, DenseMask(block_size), "dense")
     tiled = fits_tiles(probe.row_tokens, block_size)
     if attention == "flex" and not tiled:
-        raise UserError(f"FlexAttention needs row_tokens ({probe.row_tokens}) to be a multiple of 128, and blocks that divide it.")
-    if attention == "auto":
-        kinds = ["flex", "dense"] if probe.tokens.is_cuda and tiled else ["dense"]
-    else:
-        kinds = [attention]
+        raise UserError(f"FlexAttention needs row_tokens {probe.row_tokens} in whole tiles of 128, of whole blocks each.")
+    automatic = ["flex", "dense"] if probe.tokens.is_cuda and tiled else ["dense"]
+    kinds = automatic if attention == "auto" else [attention]
     trials = [(kind, how) for kind in kinds for how in ([True, False] if compiled else [False])]
     for kind, how in trials:
         if (kind, how) == ("dense", False):
@@ -87,8 +85,9 @@ def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, ma
             ours, our_gradient = _run(engine, model, noisy, probe)
         except torch.OutOfMemoryError:
             raise
-        except BROKEN as error:
-            return f"it fails here ({type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:200]})"
+        except BROKEN as failure:
+            reason = (str(failure).strip() or "no message").splitlines()[0][:200]
+            return f"it fails here ({type(failure).__name__}: {reason})"
         few = next(probe.split(2))
         theirs, their_gradient = _run(reference, model, noisy[: len(few)], few)
     limit = TOLERANCE.get(ours.dtype, 0.01)
@@ -114,7 +113,7 @@ def _run(engine: Engine, model: SDAR, noisy: Tensor, batch: Rows) -> tuple[Tenso
 @contextmanager
 def _loud_attention(model: SDAR) -> Iterator[None]:
     """Scale the value projections up: in a fresh model attention adds so little that a wrong mask would not show."""
-    values = [layer.self_attn.v_proj.weight for layer in model.model.layers]
+    values = [weight for name, weight in model.named_parameters() if name.endswith("v_proj.weight")]
     kept = [weight.detach().clone() for weight in values]
     with torch.no_grad():
         for weight in values:

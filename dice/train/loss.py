@@ -34,7 +34,9 @@ def masked_cross_entropy(hidden: Tensor, head: Tensor, labels: Tensor, weights: 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         nll = torch.empty(hidden.shape[0], dtype=wide, device=hidden.device)
         hit = torch.empty(hidden.shape[0], dtype=torch.bool, device=hidden.device)

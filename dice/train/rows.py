@@ -8,32 +8,23 @@ as the sampler's.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dice.data.pairs import Message, Pair
+from dice.data.pairs import Pair
 from dice.errors import UserError
+from dice.model.tokenizer import Tokenizer
 
 IM_END = "<|im_end|>"
+_THOUGHT = re.compile(r"(</?think>)")
 Ids = npt.NDArray[np.int32]
-
-
-class ChatTokenizer(Protocol):
-    """What rows need of `dice.model.tokenizer.Tokenizer`."""
-
-    pad_id: int
-    mask_id: int
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
-
-    def render(self, messages: list[Message], *, add_generation_prompt: bool = True) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,6 @@ class Rows:
     trainable: Tensor  # [N, L] bool
     used: int  # documents packed
     dropped_long: int = 0
-    dropped_mask: int = 0
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -64,40 +54,53 @@ class Rows:
         return self.tokens.shape[1]
 
     def to(self, device: torch.device | str) -> Rows:
-        tensors = (self.tokens, self.positions, self.documents, self.trainable)
-        return Rows(*(tensor.to(device) for tensor in tensors), self.used, self.dropped_long, self.dropped_mask)
+        tokens, positions = self.tokens.to(device), self.positions.to(device)
+        return replace(
+            self, tokens=tokens, positions=positions, documents=self.documents.to(device),
+            trainable=self.trainable.to(device),
+        )  # fmt: skip
 
     def take(self, indices: Tensor) -> Rows:
         """The rows `indices` as a batch, integers as int64 ready for embedding and gathers."""
-        return Rows(
-            self.tokens[indices].long(),
-            self.positions[indices].long(),
-            self.documents[indices].long(),
-            self.trainable[indices],
-            self.used,
-        )
+        return replace(
+            self, tokens=self.tokens[indices].long(), positions=self.positions[indices].long(),
+            documents=self.documents[indices].long(), trainable=self.trainable[indices],
+        )  # fmt: skip
 
     def split(self, size: int) -> Iterator[Rows]:
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            yield Rows(self.tokens[part], self.positions[part], self.documents[part], self.trainable[part], self.used)
+            yield replace(
+                self, tokens=self.tokens[part], positions=self.positions[part], documents=self.documents[part],
+                trainable=self.trainable[part],
+            )  # fmt: skip
 
     def describe(self) -> str:
         trainable, total = int(self.trainable.sum()), self.trainable.numel()
-        text = f"{self.used:,} documents in {len(self):,} rows of {self.row_tokens:,} tokens ({trainable / total:.0%} trained)"
+        text = f"{self.used:,} documents in {len(self):,} rows of {self.row_tokens:,} ({trainable / total:.0%} trained)"
         if self.dropped_long:
             text += f"; {self.dropped_long:,} too long, dropped"
-        if self.dropped_mask:
-            text += f"; {self.dropped_mask:,} with a mask token in their text, dropped"
         return text
 
 
-def tokenize(pairs: Sequence[Pair], tokenizer: ChatTokenizer, response_prefix: str = "") -> list[Document]:
+def tokenize(pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str = "") -> list[Document]:
     """Each pair as a document. Prompt and response are encoded apart: at generation the prompt stands alone."""
-    prompts = [tokenizer.render(list(pair.messages), add_generation_prompt=True) for pair in pairs]
-    responses = [response_prefix + pair.response + IM_END for pair in pairs]
-    encoded = zip(tokenizer.encode_batch(prompts), tokenizer.encode_batch(responses), strict=True)
-    return [Document(np.array(prompt + response, dtype=np.int32), len(prompt)) for prompt, response in encoded]
+    im_end = tokenizer.token_id(IM_END)
+    if im_end is None:
+        raise UserError(f"The tokenizer has no {IM_END} token to end a response with.")
+    prefix = tokenizer.encode(response_prefix, control=True)
+    documents = []
+    for pair in pairs:
+        prompt = tokenizer.encode_chat(pair.messages)
+        response = [token for piece in _THOUGHT.split(pair.response) for token in _encode_piece(piece, tokenizer)]
+        documents.append(Document(np.array([*prompt, *prefix, *response, im_end], dtype=np.int32), len(prompt)))
+    return documents
+
+
+def _encode_piece(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Reasoning markup is a control token where the tokenizer has one; everything else in a response is plain text."""
+    token = tokenizer.token_id(text) if _THOUGHT.fullmatch(text) else None
+    return tokenizer.encode(text) if token is None else [token]
 
 
 def pack(
@@ -106,24 +109,21 @@ def pack(
     row_tokens: int,
     block_size: int,
     pad_id: int,
-    mask_id: int,
     max_tokens: int | None = None,
     train_tail: bool = True,
 ) -> Rows:
     """Pack `documents` into rows: longest first, each into the fullest row that still holds it. Deterministic.
 
-    Documents of more than `max_tokens` (default: a row) tokens with their tail, or whose text contains the mask token
-    (the model could not tell it from a hidden one), are dropped and counted. `train_tail`: the pad tokens after
-    `<|im_end|>` are predicted too, so what a generated last block holds after its end is defined. Raises `UserError`
-    when nothing is left or a row is not a whole number of blocks.
+    Documents of more than `max_tokens` (default: a row) tokens with their tail are dropped and counted. `train_tail`:
+    the pad tokens after `<|im_end|>` are predicted too, so what a generated last block holds after its end is defined.
+    Raises `UserError` when nothing is left or a row is not a whole number of blocks.
     """
     if row_tokens % block_size:
         raise UserError(f"row_tokens {row_tokens} must be a multiple of the block size {block_size}.")
     limit = min(row_tokens, max_tokens or row_tokens)
-    short = [document for document in documents if _on_grid(len(document.ids), block_size) <= limit]
-    kept = [document for document in short if not (document.ids == mask_id).any()]
+    kept = [document for document in documents if _on_grid(len(document.ids), block_size) <= limit]
     if not kept:
-        raise UserError(f"No training example is left: all {len(documents)} are longer than {limit} tokens or unusable.")
+        raise UserError(f"No training example is left: all {len(documents)} are longer than {limit} tokens.")
     lengths = [_on_grid(len(document.ids), block_size) for document in kept]
     places = place(lengths, row_tokens)
     shape = (1 + max(row for row, _ in places), row_tokens)
@@ -142,8 +142,10 @@ def pack(
     for row in range(shape[0]):  # the rest of a row is a document of its own that nobody attends to or predicts
         positions[row, fill[row] :] = np.arange(row_tokens - fill[row])
         numbers[row, fill[row] :] = count[row]
-    tensors = (torch.from_numpy(array) for array in (tokens, positions, numbers, trainable))
-    return Rows(*tensors, used=len(kept), dropped_long=len(documents) - len(short), dropped_mask=len(short) - len(kept))
+    return Rows(
+        torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(numbers), torch.from_numpy(trainable),
+        used=len(kept), dropped_long=len(documents) - len(kept),
+    )  # fmt: skip
 
 
 def place(lengths: Sequence[int], capacity: int) -> list[tuple[int, int]]:

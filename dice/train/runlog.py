@@ -1,4 +1,4 @@
-"""What a run leaves behind and shows: config.json, versions.json, metrics.jsonl, and a line or a bar on the terminal."""
+"""What a run leaves behind and shows: config.json, versions.json, metrics.jsonl; a bar or lines on the terminal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RunLog:
         self.folder = folder
         self.console = Console(highlight=False, soft_wrap=True)
         self._bar = Progress(
-            TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[text]}"),
-            console=self.console, disable=not self.console.is_terminal,
+            TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}"), console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task(title, total=1.0, text="")
 
@@ -31,7 +31,9 @@ class RunLog:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.stop()
 
     def say(self, text: str) -> None:
@@ -70,12 +72,13 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def versions(device: torch.device) -> dict[str, Any]:
+    processor = platform.processor() or platform.machine()
     return {
         "dice": dice.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
         "platform": platform.platform(),
     }
 

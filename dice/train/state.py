@@ -38,7 +38,8 @@ def save_state(folder: Path, step: int, tensors: dict[str, Tensor], manifest: di
         folder.mkdir(parents=True, exist_ok=True)
         _remove_pending(folder)
         pending.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, pending / "state.safetensors")
+        host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(host, pending / "state.safetensors")
         _sync(pending / "state.safetensors")
         size = (pending / "state.safetensors").stat().st_size
         (pending / "manifest.json").write_text(json.dumps(manifest | {"step": step, "bytes": size}), encoding="utf-8")

@@ -23,12 +23,12 @@ class Weights:
     def __init__(self, master: SDAR, config: SFTConfig, compute_dtype: torch.dtype) -> None:
         self.master = master
         self.names = [name for name, _ in master.named_parameters()]
-        self.params = [weight for _, weight in master.named_parameters()]
+        self.params: list[Tensor] = list(master.parameters())
         for weight in self.params:
             weight.grad = torch.zeros_like(weight)
         shared = compute_dtype == torch.float32 and config.ema is None
         self.model = master if shared else copy.deepcopy(master).to(compute_dtype)
-        self._copies = list(self.model.parameters())
+        self._copies: list[Tensor] = list(self.model.parameters())
         self.average = None if config.ema is None else [weight.detach().clone() for weight in self.params]
         self._decay = config.ema
         decayed = [weight for weight in self.params if weight.ndim > 1]
@@ -46,9 +46,8 @@ class Weights:
         """Add the gradients of one micro-batch to the master's."""
         if self.model is self.master:
             return
-        pairs = [(weight.grad, part.grad) for weight, part in zip(self.params, self._copies, strict=True)]
-        found = [(total, part) for total, part in pairs if total is not None and part is not None]
-        torch._foreach_add_([total for total, _ in found], [part.float() for _, part in found])
+        totals = [_gradient(weight) for weight in self.params]
+        torch._foreach_add_(totals, [_gradient(part).float() for part in self._copies])
         self.model.zero_grad(set_to_none=True)
 
     def clip(self, limit: float) -> float:
@@ -76,7 +75,7 @@ class Weights:
     @property
     def best(self) -> list[Tensor]:
         """The weights to validate and export: the average where there is one."""
-        return list(self.params) if self.average is None else self.average
+        return self.params if self.average is None else self.average
 
     def export(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.best, strict=True))
@@ -95,10 +94,14 @@ class Weights:
         """Continue from what `tensors` returned after `step` updates."""
         for name, weight in zip(self.names, self.params, strict=True):
             weight.copy_(tensors[f"weight.{name}"])
-            device = weight.device if weight.is_cuda else "cpu"
             state = {moment: tensors[f"{moment}.{name}"].to(weight.device) for moment in MOMENTS}
-            self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=device), **state}
+            self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=weight.device), **state}
         if self.average is not None:
             for name, value, weight in zip(self.names, self.average, self.params, strict=True):
                 value.copy_(tensors.get(f"average.{name}", weight))  # averaging may begin in a later chunk
         self.publish(self.params)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad

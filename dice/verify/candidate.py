@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import binding, build, emulator, execution, intercept, timing, wire
+from dice.verify import binding, build, compare, emulator, execution, intercept, timing, wire
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 from dice.verify.execution import Device
@@ -99,7 +99,7 @@ class _Candidate:
         """Indices of the input tensors that `forward` wrote to."""
         fresh = self.device.place(wire.read(self.inputs, name))
         pairs = zip(wire.tensors(inputs), wire.tensors(fresh), strict=False)
-        return [index for index, (used, kept) in enumerate(pairs) if not _same_bytes(used, kept)]
+        return [index for index, (used, kept) in enumerate(pairs) if not compare.same_values(used, kept)]
 
     def _time(self, module: Any, command: dict[str, Any]) -> None:
         _STAGE[0] = "time"
@@ -135,18 +135,12 @@ def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
                 target.copy_(value)
 
 
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    same = one == other
-    return bool((same | (one != one) & (other != other)).all())
-
-
 def _report(channel: Channel, error: BaseException) -> None:
     outcome, stage = _classify(error)
     lines = [str(line) for line in getattr(_root(error), "lines", ())] or _own_lines(error)
     message = str(_root(error)) or type(error).__name__
-    channel.send("failed", outcome=outcome, stage=stage, type=type(error).__name__, message=message[:2000], lines=lines[:40])
+    name = type(error).__name__
+    channel.send("failed", outcome=outcome, stage=stage, type=name, message=message[:2000], lines=lines[:40])
 
 
 def _classify(error: BaseException) -> Failure:

@@ -1,9 +1,9 @@
 """Is this output the reference's output? Structure, shape, dtype, NaN and infinities, then values.
 
 Protocols (tolerances for |actual - expected|, element by element):
-- `dice`: `tol * |expected| + max(tol * rms(expected), 10 * noise)` with `tol` by dtype (`TOLERANCE`). `noise` is how far
-  the reference itself is from its own float64 evaluation, so a badly conditioned problem asks no more of a kernel
-  than of PyTorch; that term never exceeds `NOISE_CAP * rms(expected)`. Integers and booleans must be equal.
+- `dice`: `tol * |expected| + max(tol * rms(expected), 10 * noise)` with `tol` by dtype (`TOLERANCE`). `noise` is
+  how far the reference itself is from its own float64 evaluation, so a badly conditioned problem asks no more of a
+  kernel than of PyTorch; that term never exceeds `NOISE_CAP * rms(expected)`. Integers and booleans must be equal.
 - `kernelbench`: 1e-4 absolute and relative for float32, 1e-2 for half precision (KernelBench since 2025-12).
 - `kernelbench-v0` and `dice-paper`: 1e-2 absolute and relative (KernelBench before, and the paper).
 """
@@ -67,6 +67,13 @@ def compare(expected: Any, actual: Any, protocol: str = "dice", exact: Any = Non
     )
 
 
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same values, NaN included."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def _pair(path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf]) -> str:
     """Walk both trees together; return why they differ in structure, or "" after appending the leaves."""
     if isinstance(expected, list | tuple):
@@ -99,8 +106,8 @@ def _compare_leaf(leaf: _Leaf, protocol: str) -> Comparison:
     expected, actual = leaf.expected, leaf.actual
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (expected, actual))
     if numbers and (isinstance(expected, float) or isinstance(actual, float)):
-        pair = (torch.tensor(float(value), dtype=torch.float64) for value in (expected, actual))
-        return _compare_values(leaf.path, *pair, torch.float32, protocol, None)
+        one, other = (torch.tensor(float(value), dtype=torch.float64) for value in (expected, actual))
+        return _compare_values(leaf.path, one, other, torch.float32, protocol, None)
     if type(expected) is type(actual) and expected == actual:
         return Comparison(True)
     message = f"{leaf.path} should be {expected!r}, but is {actual!r}."
@@ -160,7 +167,8 @@ def _compare_values(
     relative = float((difference / expected.abs().clamp_min(floor).nan_to_num(1.0)).max()) if worst else 0.0
     if not bool(differs.any()):
         return Comparison(True, max_abs_error=worst, max_rel_error=relative)
-    return _mismatch(path, differs, expected, actual, worst, relative, f" (allowed {atol:.3g} + {rtol:.3g} * |expected|)")
+    allowed = f" (allowed {atol:.3g} + {rtol:.3g} * |expected|)"
+    return _mismatch(path, differs, expected, actual, worst, relative, allowed)
 
 
 def _tolerances(
@@ -179,8 +187,8 @@ def _tolerances(
     rms = float(finite.square().mean().sqrt())
     noise = 0.0
     if exact is not None:
-        error = (finite - exact.double()).abs()
-        noise = min(NOISE_MARGIN * float(error[error.isfinite()].max() if bool(error.isfinite().any()) else 0.0), NOISE_CAP * rms)
+        error = (finite - exact.double()).abs().nan_to_num(0.0, posinf=0.0)
+        noise = min(NOISE_MARGIN * float(error.max()), NOISE_CAP * rms)
     return tolerance, max(tolerance * rms, noise)
 
 
@@ -197,7 +205,8 @@ def _mismatch(
     first = tuple(int(i) for i in differs.nonzero()[0])
     want, got = expected[first].item(), actual[first].item()
     place = f"{path}[{', '.join(map(str, first))}]" if first else path
-    message = f"{count} of {total} values of {path} are wrong; the first is {place}: expected {want:.6g}, got {got:.6g}{allowed}."
+    message = f"{count} of {total} values of {path} are wrong; the first is {place}: "
+    message += f"expected {want:.6g}, got {got:.6g}{allowed}."
     if math.isnan(got) and not math.isnan(want):
         nans = int((actual.isnan() & ~expected.isnan()).sum())
         message += f" {nans} are NaN: memory that was never written, or an undefined operation."

@@ -14,19 +14,6 @@ import torch
 from dice.verify import wire
 
 SCALE = 3.0
-FAMILIES = ("given", "centred", "scaled")
-
-
-def family(trial: int, trials: int) -> str:
-    """Which family a trial uses: the first is as given, the next two change values, the rest are fresh draws.
-
-    With two trials the second is centred, for sign is where degenerate answers hide.
-    """
-    if trial == 1:
-        return "centred"
-    if trial == 2 and trials > 2:
-        return "scaled"
-    return "given"
 
 
 def vary(inputs: Any, name: str) -> Any:

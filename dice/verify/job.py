@@ -13,12 +13,12 @@ from typing import Any
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verdict import Outcome, Stage, Timing, Verdict
+from dice.verdict import Outcome, Stage, Verdict
 from dice.verify import static
-from dice.verify.inputs import family
 from dice.verify.options import Backend, Options
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Scratch, Zygote, wait_for
 from dice.verify.sandbox import Limits
+from dice.verify.timing import summarise
 
 FAULT_EXIT = 86  # the emulator ends the process with this after reporting a fault
 START_TIMEOUT_S = 60.0
@@ -69,7 +69,9 @@ class Record:
 class Job:
     """Verifies one pair. `gpu` is a context manager that grants the GPU to one timing at a time."""
 
-    def __init__(self, zygote: Zygote, problem: Problem, kernel: Kernel, backend: Backend, options: Options, threads: int):
+    def __init__(
+        self, zygote: Zygote, problem: Problem, kernel: Kernel, backend: Backend, options: Options, threads: int
+    ):
         self.zygote, self.problem, self.kernel = zygote, problem, kernel
         self.backend, self.options, self.threads = backend, options, threads
         self.record = Record()
@@ -107,7 +109,11 @@ class Job:
         self.run_left = self.options.run_timeout_s
         self.record.launches, self.record.idle_trials = {}, 0
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
-        with Scratch() as scratch, self._spawn("oracle", scratch) as oracle, self._spawn("candidate", scratch) as candidate:
+        with (
+            Scratch() as scratch,
+            self._spawn("oracle", scratch) as oracle,
+            self._spawn("candidate", scratch) as candidate,
+        ):
             self.scratch, self.oracle, self.candidate = scratch, oracle, candidate
             self._introduce()
             self._load()
@@ -165,7 +171,8 @@ class Job:
         try:
             message = wait_for(self.candidate, (self.oracle,), time.monotonic() + START_TIMEOUT_S)
         except ChildEnded as end:
-            raise MachineryError(f"the candidate's process did not start: {self.candidate.log[-500:]!r} {end}") from None
+            said = _last_line(self.candidate)
+            raise MachineryError(f"the candidate's process did not start ({_how(end)}): {said}") from None
         except DeadlineExceeded:
             raise MachineryError("the candidate's process did not start in time") from None
         self.record.values["sandbox"] = self.candidate.sandbox
@@ -232,8 +239,6 @@ class Job:
         raise Stop("correct", "done", "")
 
     def _measure(self, gpu: contextlib.AbstractContextManager[Any]) -> None:
-        from dice.verify.timing import summarise
-
         self.stage = "time"
         drawn = self._draw("timing", "given")
         with gpu, self.record.clock("time"):
@@ -242,8 +247,7 @@ class Job:
             self.oracle.send({"do": "time", "inputs": "timing"})
             reference_ms = self._oracle_says("timed", varied=False)["ms"]
         self._judge("the timed run", {})
-        timing: Timing = summarise(kernel_ms, reference_ms)
-        self.record.values["timing"] = timing
+        self.record.values["timing"] = summarise(kernel_ms, reference_ms)
 
     def _oracle_says(self, event: str, varied: bool) -> Message:
         deadline = time.monotonic() + self.options.run_timeout_s
@@ -320,7 +324,8 @@ class Job:
         if reason == "flood":
             return Stop("runtime_error", stage, "it flooded its report channel.")
         printed = _last_line(self.candidate)
-        return Stop("runtime_error", stage, f"the process ended before its work was done ({_how(end)}).", (printed,) if printed else ())
+        message = f"the process ended before its work was done ({_how(end)})."
+        return Stop("runtime_error", stage, message, (printed,) if printed else ())
 
 
 REPORTABLE = {
@@ -337,6 +342,18 @@ REPORTABLE = {
     ("runtime_error", "time"),
 }
 NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
+
+
+def family(trial: int, trials: int) -> str:
+    """Which family a trial uses: the first is as given, the next two change values, the rest are fresh draws.
+
+    With two trials the second is centred, for sign is where degenerate answers hide.
+    """
+    if trial == 1:
+        return "centred"
+    if trial == 2 and trials > 2:
+        return "scaled"
+    return "given"
 
 
 def _fault(kind: str, message: str) -> tuple[Outcome, Stage, str]:

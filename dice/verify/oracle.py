@@ -113,9 +113,8 @@ class _Oracle:
         with _blame("forward"):
             placed = self.device.place(drawn)
             output = execution.forward(self.model, placed, seed, self.device)
-            used = wire.tensors(placed)
-            kept = wire.tensors(original)
-            self.changed = [i for i, (u, k) in enumerate(zip(used, kept, strict=True)) if not torch.equal(u.cpu().nan_to_num(), k.cpu().nan_to_num())]
+            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(original), strict=True))
+            self.changed = [index for index, (used, kept) in pairs if not compare.same_values(used.cpu(), kept)]
             return wire.map_tensors(lambda tensor: tensor.detach().cpu().clone(), output)
 
     def _exact(self, drawn: Any, seed: int) -> Any:
@@ -144,7 +143,7 @@ class _Oracle:
         unasked = sorted(set(command["changed"]) - set(self.changed))
         if result.equal and unasked:
             report["equal"] = False
-            report["message"] = f"forward changed input {unasked[0]} in place; the reference leaves its inputs as they are."
+            report["message"] = f"forward changed input {unasked[0]} in place; the reference leaves it as it is."
             report["errors"] = [report["message"]]
         self.channel.send("judged", **report)
 

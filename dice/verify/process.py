@@ -54,7 +54,7 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """One jailed process: `send` it JSON, `receive` with `wait_for`. Leaving the context kills all that is left of it."""
+    """One jailed process: `send` it JSON, hear it by `wait_for`. Leaving the context kills all that is left of it."""
 
     def __init__(self, role: str, channel: socket.socket, control: socket.socket, log: int):
         self.role = role
@@ -136,7 +136,9 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._channel.close()
         self._control.close()  # the warden sees the end of its control socket and kills
         os.close(self._log)
@@ -251,7 +253,7 @@ class Zygote:
 
 
 class Scratch:
-    """A job's private folders, in memory where there is room: `inputs` (oracle writes), `outputs` (candidate writes)."""
+    """A job's private folders, in memory where there is room: the oracle writes `inputs`, the candidate `outputs`."""
 
     def __init__(self) -> None:
         shared = Path("/dev/shm")
@@ -263,7 +265,9 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
 

@@ -28,7 +28,17 @@ from pathlib import Path
 
 MAX_PROCESSES = 256  # per child, threads not counted
 MAX_OPEN_FILES = 4096
-ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX", "CC")
+ENVIRONMENT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CXX",
+    "CC",
+)
 
 _CLONE = {"mnt": 0x00020000, "ipc": 0x08000000, "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000}
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
@@ -153,7 +163,7 @@ def _enter_namespaces() -> bool:
 
 
 def _narrow_file_system(limits: Limits) -> None:
-    """Own /proc, and everything read-only but the writable folders. Each step is best effort: a container may refuse."""
+    """Own /proc, and all read-only but the writable folders. Each step is best effort: a container may refuse."""
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     folders = [folder for folder in (limits.scratch, *limits.writable) if os.path.isdir(folder)]
@@ -180,10 +190,10 @@ def _watch(control: socket.socket, status: int, init: int, limits: Limits, share
     """Wait for the child's end and return ""; return why it must be killed otherwise."""
     pause = 0.02
     while True:
-        readable, _, _ = select.select([control, status], [], [], pause)
+        readable, _, _ = select.select([control.fileno(), status], [], [], pause)
         if status in readable:
             return ""
-        if control in readable:
+        if control.fileno() in readable:
             return "cancelled"
         pids = [init, *descendants(init)]
         if len(pids) > MAX_PROCESSES:

@@ -6,8 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-import torch
-
 from dice.verdict import Timing
 
 MIN_REPEATS, MAX_REPEATS = 20, 100
@@ -18,6 +16,8 @@ FLUSH_BYTES = 256 << 20  # several times any L2 cache
 
 def measure(call: Callable[[], object]) -> list[float]:
     """Milliseconds of single calls. All streams of the device are idle before each, and waited for after it."""
+    import torch  # here, so that the supervisor can summarise without it
+
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     _warm_up(call)
     times: list[float] = []
@@ -25,7 +25,7 @@ def measure(call: Callable[[], object]) -> list[float]:
     while len(times) < MIN_REPEATS or (len(times) < MAX_REPEATS and time.perf_counter() - started < BUDGET_S):
         flush.zero_()
         torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         call()
         end.record()
@@ -48,6 +48,8 @@ def summarise(kernel_ms: Sequence[float], reference_ms: Sequence[float]) -> Timi
 
 
 def _warm_up(call: Callable[[], object]) -> None:
+    import torch
+
     started = time.perf_counter()
     calls = 0
     while calls < WARM_UP_CALLS or (time.perf_counter() - started < WARM_UP_S and calls < MAX_REPEATS):

@@ -101,7 +101,7 @@ def _encode_tensor(tensor: torch.Tensor, data: BinaryIO) -> dict[str, Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise WireError(f"a tensor of dtype {tensor.dtype}")
-    spec = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
+    spec: dict[str, Any] = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
     if not tensor.is_contiguous() and _fills_memory(tensor.shape, tensor.stride()):
         spec["stride"] = list(tensor.stride())
     else:
@@ -109,7 +109,7 @@ def _encode_tensor(tensor: torch.Tensor, data: BinaryIO) -> dict[str, Any]:
     data.write(b"\0" * (-data.tell() % ALIGN))
     spec["offset"] = data.tell()
     if tensor.numel():
-        data.write(memoryview(_flat_bytes(tensor).numpy()))
+        data.write(_memory(tensor))
     return spec
 
 
@@ -123,9 +123,10 @@ def _fills_memory(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor as bytes, sharing storage."""
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense tensor, not a copy."""
+    flat: Any = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def _decode(tree: Any, data: BinaryIO, size: int, depth: int) -> Any:
@@ -164,7 +165,7 @@ def _decode_tensor(spec: dict[str, Any], data: BinaryIO, size: int) -> torch.Ten
         tensor = torch.empty_strided(shape, stride, dtype=dtype)
     if count:
         data.seek(offset)
-        view = memoryview(_flat_bytes(tensor).numpy())
+        view = _memory(tensor)
         if data.readinto(view) != len(view):  # type: ignore[attr-defined]
             raise WireError("a file cut short")
     return tensor

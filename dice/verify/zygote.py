@@ -1,4 +1,4 @@
-"""The warm parent of every child: it has imported PyTorch once and never touched CUDA, so a fork is ready in milliseconds.
+"""The warm parent of every child: it imported PyTorch once and never touched CUDA, so a fork is ready in milliseconds.
 
 `python -m dice.verify.zygote FD` serves requests on a socket: one JSON packet `{role, limits}` with three descriptors
 (control, channel, log) per child. The channel is the child's alone; the control socket is its warden's.

@@ -23,7 +23,7 @@ class Plan:
     features: tuple[str, ...] = ()
 
     def chain(self, slot: str) -> tuple[str, ...]:
-        return next((names for name, names in self.chains if name == slot), ())
+        return dict(self.chains).get(slot, ())
 
     def has(self, feature: str) -> bool:
         return feature in self.features

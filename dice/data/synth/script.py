@@ -222,8 +222,11 @@ class Script:
 
     def finish(self, value: Value) -> None:
         """`return`, either of the expression or of a named result."""
+        last = self.body[-1] if self.body else ""
         if not value.is_name and self.rng.random() < 0.2:
             value = self.bind(value)
+        elif value.is_name and last.startswith(f"{value.text} = ") and self.rng.random() < 0.5:
+            value = Value(self.body.pop().removeprefix(f"{value.text} = "), False, False)
         self.body.append(f"return {value.text}")
 
     # --- printing ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ constexpr size_t kStaticSharedLimit = 48 * 1024;   // what ptxas accepts
 constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with cudaFuncSetAttribute
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
+constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
 
@@ -78,6 +79,26 @@ class Order {
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
 };
 
+// heap.cpp: memory that ends at an inaccessible page
+struct Region {
+  char *reserve, *reserve_end;  // guards included
+  char *pages, *pages_end;      // accessible
+  char* data;                   // `size` bytes; data + size is at most 15 bytes before pages_end
+  size_t size;
+  const char* kind;  // "tensor", "shared array", ...
+  char label[120];
+  bool live;
+  Region *next, *previous;
+};
+constexpr unsigned char kPoison = 0xFF;
+Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
+void place(Region* region, size_t size, size_t alignment, const char* label);
+const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
+
+struct Queue {
+  Thread *head, *tail;
+};
+
 // Runs blocks, one at a time, on one OS thread.
 class Worker {
  public:
@@ -85,61 +106,60 @@ class Worker {
 
   void run(Launch& launch);  // take blocks until none is left
   bool next_thread();
-  void syncthreads(int predicate);
+  uint64_t syncthreads(int predicate);  // count of true predicates << 1 | all true
   uint64_t warp(int op, unsigned mask, uint64_t value, int source_lane);
   void relax();
+  unsigned active_mask();
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
+  [[noreturn]] void fiber_main();
 
   const Launch* launch() const { return launch_; }
-  Thread* current() { return current_; }
-  Warp& warp_of(const Thread* thread) { return warps_[thread->linear / kWarp]; }
+  bool running_thread() const { return current_ != nullptr; }
   bool owns_stack_guard(const char* address) const;
-  int last_count() const { return count_; }
-  [[noreturn]] void fiber_main();
 
  private:
   struct SharedUse {
-    char* address;
-    size_t bytes, capacity;
+    SharedSite* site;
+    Region* region;
+    bool in_use;  // by the running launch
   };
 
   void run_block(uint64_t block);
-  void set_dynamic_shared();
-  void check_dynamic_slack();
   void finish(Thread* thread);
-  void park(Thread* self);                // switch away until somebody makes `self` ready
-  void run_something_else();              // switch to a ready thread, or start one; fault when there is none
-  void make_ready(Thread* thread);
-  Thread* pop_ready();
-  void release_barrier();
-  void complete(Warp& warp, unsigned first_linear, int which);
-  void compute(const Meeting& meeting, Thread* lanes);
+  void park(Thread* self);    // switch away until somebody makes `self` ready
+  void run_something_else();  // switch to a ready thread, or start one; fault when there is none
+  void push(Queue& queue, Thread* thread);
+  Thread* pop(Queue& queue);
   Fiber* take_fiber();
   void switch_to(Fiber* fiber);
   [[noreturn]] void report_deadlock();
 
+  Warp& warp_of(const Thread* thread) { return warps_[thread->linear / kWarp]; }
+  void release_barrier();
+  void complete(unsigned warp_index, int which);  // everybody has come to warps_[warp_index].meeting[which]
+  void compute(const Meeting& meeting, Thread* lanes);
+
+  void set_dynamic_shared();
+  void check_dynamic_slack();
+  void poison_shared();
+  void release_shared();
+
   int id_;
   Launch* launch_ = nullptr;
   Order thread_order_;
-  unsigned threads_ = 0, started_ = 0, exited_ = 0;
-  unsigned at_barrier_ = 0;
-  int count_ = 0;
+  unsigned threads_ = 0, started_ = 0, exited_ = 0, at_barrier_ = 0;
   Thread* current_ = nullptr;
-  Thread* barrier_head_ = nullptr;
-  Thread* barrier_tail_ = nullptr;
-  Thread* ready_head_ = nullptr;
-  Thread* ready_tail_ = nullptr;
+  Queue barrier_{}, ready_{}, relaxed_{};
   Fiber main_{};  // the OS thread's own stack
   Fiber* running_ = &main_;
   Fiber* free_fibers_ = nullptr;
   Fiber* fibers_[kMaxThreads + 1] = {};
   unsigned fiber_count_ = 0;
-  char* dynamic_limit_ = nullptr;  // end of the dynamic shared memory's mapping
+  Region* dynamic_ = nullptr;
   size_t dynamic_slack_ = 0;
-  SharedUse shared_[256] = {};
+  SharedUse shared_[kMaxSites] = {};
   unsigned shared_count_ = 0;
   size_t static_shared_bytes_ = 0;
-  const Kernel* shared_owner_ = nullptr;
   Thread threads_data_[kMaxThreads] = {};
   Warp warps_[kMaxWarps] = {};
 };
@@ -149,21 +169,6 @@ extern DICE_TLS Worker* tls_worker;  // non-null exactly while this OS thread ru
 // fiber.cpp
 Fiber* new_fiber(unsigned number);
 extern "C" void dice_switch_stack(void** save, void* load);
-
-// heap.cpp: memory against guard pages
-struct Region {
-  char *reserve, *reserve_end;  // guards included
-  char* data;
-  size_t size;
-  const char* kind;  // "tensor", "shared", "dynamic", "cuda"
-  char label[120];
-  bool live;
-  Region *next, *previous;
-};
-constexpr unsigned char kPoison = 0xFF;
-Region* new_region(size_t size, size_t alignment, const char* kind, const char* label, size_t guard);
-void relabel(Region* region, size_t size, char* data, const char* label);
-const Region* region_at(const void* address);  // safe in a signal handler
 
 // fault.cpp
 void install_handlers();

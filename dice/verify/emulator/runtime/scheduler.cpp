@@ -43,11 +43,6 @@ void Worker::run(Launch& launch) {
   gridDim = launch.grid;
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
-  if (shared_owner_ != launch.kernel) {
-    shared_owner_ = launch.kernel;
-    shared_count_ = 0;
-    static_shared_bytes_ = 0;
-  }
   set_dynamic_shared();
   const Order block_order(launch.order, launch.blocks);
   for (;;) {
@@ -55,6 +50,7 @@ void Worker::run(Launch& launch) {
     if (i >= launch.blocks) break;
     run_block(block_order(i));
   }
+  release_shared();
   tls_worker = nullptr;
   launch_ = nullptr;
 }
@@ -73,8 +69,7 @@ void Worker::run_block(uint64_t block) {
     warps_[w].exited = warps_[w].started = 0;
     warps_[w].meetings = 0;
   }
-  for (unsigned i = 0; i < shared_count_; ++i) memset(shared_[i].address, kPoison, shared_[i].bytes);
-  if (launch_->shared_bytes != 0) memset(dice_dynamic_shared, kPoison, launch_->shared_bytes + dynamic_slack_);
+  poison_shared();
   switch_to(take_fiber());
   check_dynamic_slack();
 }
@@ -84,7 +79,7 @@ void Worker::run_block(uint64_t block) {
 bool Worker::next_thread() {
   if (current_ != nullptr) finish(current_);
   current_ = nullptr;
-  if (ready_head_ != nullptr || started_ == threads_) return false;
+  if (ready_.head != nullptr || started_ == threads_) return false;
   const auto linear = static_cast<unsigned>(thread_order_(started_++));
   Thread* thread = &threads_data_[linear];
   thread->linear = linear;
@@ -127,20 +122,19 @@ void Worker::finish(Thread* thread) {
   if (at_barrier_ != 0 && at_barrier_ + exited_ == threads_) release_barrier();
 }
 
-void Worker::make_ready(Thread* thread) {
+void Worker::push(Queue& queue, Thread* thread) {
   thread->next = nullptr;
-  thread->wait = Wait::none;
-  if (ready_head_ == nullptr) {
-    ready_head_ = thread;
+  if (queue.head == nullptr) {
+    queue.head = thread;
   } else {
-    ready_tail_->next = thread;
+    queue.tail->next = thread;
   }
-  ready_tail_ = thread;
+  queue.tail = thread;
 }
 
-Thread* Worker::pop_ready() {
-  Thread* thread = ready_head_;
-  if (thread != nullptr) ready_head_ = thread->next;
+Thread* Worker::pop(Queue& queue) {
+  Thread* thread = queue.head;
+  if (thread != nullptr) queue.head = thread->next;
   return thread;
 }
 
@@ -162,17 +156,21 @@ Fiber* Worker::take_fiber() {
   return fiber;
 }
 
+// Ready threads first: a warp that only shuffles then never needs more than 32 stacks. Threads that spin (relax) come
+// last, after all that could end their wait.
 void Worker::run_something_else() {
-  if (Thread* thread = pop_ready()) {
-    current_ = thread;
-    threadIdx = thread->index;
-    switch_to(thread->fiber);
-  } else if (started_ < threads_) {
+  Thread* thread = pop(ready_);
+  if (thread == nullptr && started_ < threads_) {
     current_ = nullptr;
     switch_to(take_fiber());
-  } else {
-    report_deadlock();
+    return;
   }
+  if (thread == nullptr) thread = pop(relaxed_);
+  if (thread == nullptr) report_deadlock();
+  current_ = thread;
+  thread->wait = Wait::none;
+  threadIdx = thread->index;
+  switch_to(thread->fiber);
 }
 
 void Worker::park(Thread* self) {
@@ -180,50 +178,6 @@ void Worker::park(Thread* self) {
   run_something_else();
 }
 
-void Worker::syncthreads(int predicate) {
-  Thread* self = current_;
-  self->predicate = predicate;
-  self->wait = Wait::barrier;
-  self->next = nullptr;
-  if (at_barrier_++ == 0) {
-    barrier_head_ = self;
-  } else {
-    barrier_tail_->next = self;
-  }
-  barrier_tail_ = self;
-  if (at_barrier_ + exited_ == threads_) release_barrier();
-  park(self);
-}
-
-// The result of each waiter is packed as count << 1 | all: see dice_syncthreads_reduce.
-void Worker::release_barrier() {
-  uint64_t count = 0;
-  for (Thread* thread = barrier_head_; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
-  const uint64_t result = count << 1 | (count == at_barrier_);
-  Thread* thread = barrier_head_;
-  at_barrier_ = 0;
-  while (thread != nullptr) {
-    Thread* next = thread->next;
-    thread->result = result;
-    make_ready(thread);
-    thread = next;
-  }
-}
-
-void Worker::relax() {
-  make_ready(current_);
-  if (started_ < threads_) {  // a spinning thread must let unstarted ones run, or nobody can end its wait
-    current_->index = threadIdx;
-    current_ = nullptr;
-    Thread* waiting = ready_head_;
-    Thread* tail = ready_tail_;
-    ready_head_ = nullptr;  // next_thread() prefers ready threads; hide them for one start
-    switch_to(take_fiber());
-    (void)waiting;
-    (void)tail;
-    return;
-  }
-  park(current_);
-}
-
 }  // namespace dice_emu
+
+bool dice_next_thread() { return dice_emu::tls_worker->next_thread(); }

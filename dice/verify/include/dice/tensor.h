@@ -2,7 +2,13 @@
 // tensors) goes straight to PyTorch's C interface; every other operator goes through Python's operator table (ops.h).
 #pragma once
 #include <dice/accessor.h>
+#include <dice/op_names.h>
 #include <dice/python.h>
+
+namespace dice {
+template <class Result, class... Args> Result call(const char* name, const Args&... args);
+}
+#define DICE_TWO_TENSORS std::tuple<Tensor, Tensor>
 
 namespace at {
 
@@ -142,7 +148,41 @@ class Tensor {
   Tensor& operator-=(const c10::Scalar& other);
   Tensor& operator*=(const c10::Scalar& other);
   Tensor& operator/=(const c10::Scalar& other);
-#include <dice/methods.inc>
+  Tensor max() const;
+  Tensor max(const Tensor& other) const;
+  std::tuple<Tensor, Tensor> max(int64_t dim, bool keepdim = false) const;
+  Tensor min() const;
+  Tensor min(const Tensor& other) const;
+  std::tuple<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
+  Tensor clone(std::optional<c10::MemoryFormat> format = {}) const;
+
+#define DICE_METHOD(name)                                                                                              \
+  template <class... Args> Tensor name(const Args&... args) const { return ::dice::call<Tensor>(#name, *this, args...); } \
+  template <class... Args> Tensor name(c10::IntArrayRef list, const Args&... args) const {                            \
+    return ::dice::call<Tensor>(#name, *this, list, args...);                                                         \
+  }
+  DICE_SHARED_OPS(DICE_METHOD)
+  DICE_METHOD_OPS(DICE_METHOD)
+#undef DICE_METHOD
+#define DICE_INPLACE_METHOD(name)                                             \
+  template <class... Args> Tensor& name(const Args&... args) const {          \
+    ::dice::call<Tensor>(#name, *this, args...);                              \
+    return const_cast<Tensor&>(*this);                                        \
+  }
+  DICE_INPLACE_OPS(DICE_INPLACE_METHOD)
+#undef DICE_INPLACE_METHOD
+#define DICE_RESULT_METHOD(name, result) \
+  template <class... Args> result name(const Args&... args) const { return ::dice::call<result>(#name, *this, args...); }
+  DICE_RESULT_METHOD(norm, Tensor)
+  DICE_RESULT_METHOD(equal, bool)
+  DICE_RESULT_METHOD(allclose, bool)
+  DICE_RESULT_METHOD(is_pinned, bool)
+  DICE_RESULT_METHOD(split, std::vector<Tensor>)
+  DICE_RESULT_METHOD(chunk, std::vector<Tensor>)
+  DICE_RESULT_METHOD(unbind, std::vector<Tensor>)
+  DICE_RESULT_METHOD(sort, DICE_TWO_TENSORS)
+  DICE_RESULT_METHOD(topk, DICE_TWO_TENSORS)
+#undef DICE_RESULT_METHOD
 
  private:
   template <class Value, class Query>

@@ -375,5 +375,4 @@ using caffe2::TypeMeta;
 namespace torch {
 using namespace at;
 using Dtype = c10::ScalarType;
-constexpr c10::ScalarType kUInt8 = c10::kByte;
 }  // namespace torch

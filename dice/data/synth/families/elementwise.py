@@ -1,0 +1,60 @@
+"""One input, a chain of elementwise operators."""
+
+from __future__ import annotations
+
+import random
+
+from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.plan import Draft, Plan, chains, draw_chain
+from dice.data.synth.script import Script
+from dice.data.synth.shapes import describe, draw_rank, draw_shape
+
+NAME = "elementwise"
+
+
+def sample(rng: random.Random) -> Plan:
+    length = rng.choices((1, 2, 3, 4), (3, 4, 3, 2))[0]
+    names = draw_chain(rng, length)
+    if length == 1:
+        return Plan(NAME, names[0], (), ("alone",))
+    return Plan(NAME, "chain", chains(chain=names))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng)
+    names = plan.chain("chain") or (plan.core,)
+    shape = draw_shape(script, draw_rank(rng))
+    value, steps = script.chain(script.input("x", shape), names)
+    script.finish(value)
+    script.title = describe(names)
+    file = KernelFile(script, NAME, (Tensor("x", "x"),))
+    style = rng.choices(("plain", "grid_stride", "float4"), (7, 1.5, 1.5))[0]
+    lines = statements(steps, 8)
+    sizes = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
+    if style == "plain":
+        code = file.kernel(
+            "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i];\n"
+            f"{lines}        out[i] = v;\n    }}\n",
+            ["n"],
+        )
+        host = sizes + file.launch("(n + 255) / 256, 256", ["n"])
+    elif style == "grid_stride":
+        code = file.kernel(
+            "    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
+            f"        float v = x[i];\n{lines}        out[i] = v;\n    }}\n",
+            ["n"],
+        )
+        blocks = "    int blocks = std::min((n + 255) / 256, 2048);\n"
+        host = sizes + blocks + file.launch("blocks, 256", ["n"])
+    else:
+        load = {lane: file.load(steps, f"q.{lane}", "f") for lane in "xyzw"}
+        code = file.pre(steps, "f") + file.kernel(
+            "    int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;\n    if (i + 3 < n) {\n"
+            "        float4 q = *reinterpret_cast<const float4*>(x + i);\n"
+            + "".join(f"        q.{lane} = {text};\n" for lane, text in load.items())
+            + "        *reinterpret_cast<float4*>(out + i) = q;\n    } else {\n"
+            f"        for (; i < n; i++) out[i] = {file.load(steps, 'x[i]', 'f')};\n    }}\n",
+            ["n"],
+        )
+        host = sizes + file.launch("(n + 1023) / 1024, 256", ["n"])
+    return Draft(script, file.write(code, host), style)

@@ -1,0 +1,100 @@
+"""What every family that works along one dimension shares: which dimension, who works on it, how it is addressed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dice.data.synth.cuda import BLOCK_SHUFFLE, BLOCK_TREE, THREAD, WARP, Scope, reduction_helper
+from dice.data.synth.script import Scalar, Script
+
+POSITIONS: dict[str, tuple[tuple[int, int], ...]] = {  # position -> (rank, dimension)
+    "last": ((2, 1), (2, 1), (3, 2), (4, 3)),
+    "first": ((2, 0), (3, 0), (2, 0)),
+    "middle": ((3, 1), (4, 1), (4, 2), (3, 1)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The dimension a family works along: its text in the problem, and how the kernel addresses it.
+
+    `dim` is what the host code calls it: the literal of the problem, or `dim` when the constructor was given it.
+    """
+
+    rank: int
+    index: int
+    text: Scalar
+    runtime: bool
+    scope: Scope
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.rank - 1
+
+    @property
+    def is_generic(self) -> bool:
+        """Rows are `inner` apart, rather than one after the other."""
+        return self.runtime or not self.is_last
+
+    @property
+    def dim(self) -> str:
+        if self.is_last and not self.runtime:
+            return "-1"
+        return self.text.cuda
+
+    @property
+    def start(self) -> str:
+        """The kernel's first lines: `row`, and `base`, where that row begins."""
+        address = "row / inner * D * inner + row % inner" if self.is_generic else "row * D"
+        return f"{self.scope.start}    int base = {address};\n"
+
+    @property
+    def at(self) -> str:
+        return "base + j * inner" if self.is_generic else "base + j"
+
+    @property
+    def integers(self) -> list[str]:
+        names = ["D"]
+        names += ["inner"] if self.is_generic else []
+        return names + (["rows"] if "rows" in self.scope.start else [])
+
+    @property
+    def sizes(self) -> str:
+        """Host lines that compute the integers."""
+        inner = f", inner = x.stride({self.dim})" if self.is_generic else ""
+        return f"    int D = x.size({self.dim}){inner}, rows = x.numel() / D;\n"
+
+    def helpers(self, *kinds: str) -> str:
+        return "".join(reduction_helper(self.scope, kind) for kind in kinds)
+
+    def reduced(self, keepdim: bool, options: str) -> str:
+        """Host lines that allocate the output with this dimension removed, or of size one."""
+        lines = "    auto sizes = x.sizes().vec();\n"
+        if self.is_last and not self.runtime:
+            lines += "    sizes.back() = 1;\n" if keepdim else "    sizes.pop_back();\n"
+        else:
+            lines += f"    if ({self.dim} < 0) {self.dim} += x.dim();\n" if self.runtime else ""
+            counted_back = self.dim.startswith("-")
+            place = f"sizes.size() - {self.dim[1:]}" if counted_back else self.dim
+            where = f"sizes.end() - {self.dim[1:]}" if counted_back else f"sizes.begin() + {self.dim}"
+            lines += f"    sizes[{place}] = 1;\n" if keepdim else f"    sizes.erase({where});\n"
+        return f"{lines}    auto out = torch::empty(sizes, {options});\n"
+
+
+def draw_axis(script: Script, position: str, *, may_be_runtime: bool = True, scopes: bool = True) -> Axis:
+    """Rank, dimension, its spelling and the scope of the work."""
+    rng = script.rng
+    rank, index = rng.choice(POSITIONS[position])
+    shown = index - rank if rng.random() < (0.6 if position == "last" else 0.2) else index
+    text = script.scalar("dim", shown, hint="int", may_be_argument=may_be_runtime)
+    runtime = not text.cuda.lstrip("-").isdigit()
+    return Axis(rank, index, text, runtime, draw_scope(rng, position == "last", runtime) if scopes else THREAD)
+
+
+def draw_scope(rng: random.Random, is_last: bool, runtime: bool = False) -> Scope:
+    if not is_last:
+        return THREAD
+    if runtime:
+        return BLOCK_SHUFFLE
+    return rng.choices((BLOCK_SHUFFLE, BLOCK_TREE, WARP), (7, 1.2, 1.8))[0]

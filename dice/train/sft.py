@@ -1,0 +1,366 @@
+"""Supervised fine-tuning by block diffusion: the paper's Equation 2, from pairs to a checkpoint folder.
+
+A row is read twice, [noisy ; clean]. A noisy block sees its own noisy tokens and the clean blocks before it; the loss
+is cross-entropy at hidden tokens, weighted by 1/t, with no shift, over the number of trainable tokens of the batch:
+
+    loss = (1 / N) * sum over hidden tokens i of weight_i * CE(logits_i, token_i)
+
+Everything random is a function of (seed, step), so a run that is killed and resumed goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from dice.data.pairs import read_pairs
+from dice.errors import MachineError, UserError
+from dice.model.checkpoint import load_model, resolve_model, save_model
+from dice.model.sdar import SDAR, SDARConfig
+from dice.model.tokenizer import Tokenizer
+from dice.train.config import ModelShape, SFTConfig
+from dice.train.engine import Engine, pick_engine
+from dice.train.loss import masked_cross_entropy
+from dice.train.noise import Corruption, corrupt, step_generator
+from dice.train.rows import Rows, batch_rows, pack, tokenize
+from dice.train.runlog import RunLog, duration
+from dice.train.schedule import lr_scale
+from dice.train.state import load_state, save_state
+from dice.train.weights import Weights
+
+IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed")
+
+
+class TrainingError(UserError):
+    """Training cannot go on; the message says why and what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class SFTResult:
+    """How a call ended: steps done in all, whether the run is complete, and why it stopped."""
+
+    step: int
+    finished: bool
+    reason: str
+    model: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`loss` is Eq. 2's; `nll` and `accuracy` are plain means over the hidden tokens."""
+
+    loss: float
+    nll: float
+    accuracy: float
+
+
+def train_sft(config: SFTConfig) -> SFTResult:
+    """Train, or go on training, the run in `config.out`; export the model to `out/model` at the end of every call.
+
+    Raises `UserError` for unusable settings or data and for a loss that is not a number, `MachineError` when memory or
+    disk run out. Checkpoints written before stay usable. SIGTERM and Ctrl-C end the chunk with a checkpoint.
+    """
+    config.check()
+    assert config.out is not None
+    folder = Path(config.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder), RunLog(folder, "sft") as log, _stop_signals() as stopped:
+        try:
+            return _Run(config, folder, log, stopped).train()
+        except torch.OutOfMemoryError:
+            message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows."
+            raise MachineError(message) from None
+
+
+class _Run:
+    def __init__(self, config: SFTConfig, folder: Path, log: RunLog, stopped: threading.Event) -> None:
+        self.started = time.monotonic()
+        self.config, self.folder, self.log, self.stopped = config, folder, log, stopped
+        self.device = _device(config.device)
+        dtype = _compute_dtype(config.precision, self.device)
+        tokenizer_folder = Path(config.tokenizer) if config.tokenizer else resolve_model(str(config.model))
+        self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
+        self.tokenizer_folder = tokenizer_folder
+        torch.manual_seed(config.seed)
+        if config.shape is None:
+            master = load_model(str(config.model), dtype=torch.float32, device=self.device)
+        else:
+            master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
+        self.model_config = master.config
+        self.block_size = config.block_size or master.config.block_size
+        self.mask_id = master.config.mask_token_id
+        self.rows = self._rows(config.data).to(self.device)
+        self.eval_rows = None if config.eval_data is None else self._rows(config.eval_data).to(self.device)
+        self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
+        self.weights = Weights(master, config, dtype)
+        self.identity = self._identity()
+        self.step, self.seconds, self.tokens = 0, 0.0, 0
+        self._resume()
+        log.begin(config.to_json() | {"max_steps": self.max_steps, **self.identity}, self.step, self.device)
+        self.engine = self._engine()
+        log.say(
+            f"{sum(weight.numel() for weight in self.weights.params) / 1e6:.1f}M parameters, {self.device}, "
+            f"{str(dtype).removeprefix('torch.')}, {self.engine.name} attention; {self.rows.describe()}; "
+            f"steps {self.step:,} to {self.max_steps:,} of {config.batch_rows * config.row_tokens:,} tokens"
+        )
+
+    def train(self) -> SFTResult:
+        """The loop: one batch, one update, then whatever is due."""
+        config = self.config
+        saved_at, saved_step = time.monotonic(), self.step
+        reason = "finished"
+        while self.progress < 1.0:
+            begun = time.monotonic()
+            lr = config.lr * lr_scale(
+                self._progress_at(self.step + 1), config.schedule,
+                warmup=config.warmup, decay=config.decay, floor=config.lr_floor,
+            )  # fmt: skip
+            score, norm = self._update(lr)
+            self.step += 1
+            self.tokens += config.batch_rows * config.row_tokens
+            took = time.monotonic() - begun
+            self.seconds += took
+            if self.step % config.log_every == 0 or self.progress >= 1.0:
+                self._report(score, norm, lr, took)
+            if self.eval_rows is not None and (self.step % config.eval_every == 0 or self.progress >= 1.0):
+                self._validate(self.eval_rows)
+            late = time.monotonic() - self.started >= (config.stop_after_seconds or math.inf)
+            if self.progress < 1.0 and (late or self.stopped.is_set()):
+                reason = "interrupted" if self.stopped.is_set() else "stop_after_seconds"
+                break
+            if self.step % config.checkpoint_every == 0 or time.monotonic() - saved_at >= config.checkpoint_seconds:
+                self._save()
+                saved_at, saved_step = time.monotonic(), self.step
+        if saved_step != self.step:
+            self._save()
+        return self._finish(reason)
+
+    @property
+    def progress(self) -> float:
+        return self._progress_at(self.step)
+
+    def _progress_at(self, step: int) -> float:
+        by_time = self.seconds / self.config.max_seconds if self.config.max_seconds else 0.0
+        return min(1.0, max(step / self.max_steps, by_time))
+
+    def _update(self, lr: float) -> tuple[Score, float]:
+        config = self.config
+        order = batch_rows(self.step, config.batch_rows, len(self.rows), config.seed)
+        batch = self.rows.take(torch.from_numpy(order).to(self.device))
+        noise = self._corrupt(batch, "train", self.step)
+        score = self._backward(batch, noise)
+        norm = self.weights.clip(config.clip)
+        if not (math.isfinite(score.loss) and math.isfinite(norm)):
+            raise TrainingError(
+                f"Stopped at step {self.step + 1}: the loss ({score.loss}) or its gradient norm ({norm}) is not a "
+                f"finite number; earlier checkpoints are kept, try a lower lr."
+            )
+        self.weights.update(lr, self.step)
+        return score, norm
+
+    def _backward(self, batch: Rows, noise: Corruption) -> Score:
+        """Add the gradient of the batch's loss to the weights, micro-batch by micro-batch."""
+        trained = int(batch.trainable.sum())
+        sums = torch.zeros(3, device=self.device)
+        size = self.config.micro_rows
+        for micro, part in zip(batch.split(size), split_noise(noise, size), strict=True):
+            total, found = diffusion_loss(self.engine, self.weights.model, micro, part, self.mask_id)
+            (total / trained).backward()
+            self.weights.collect()
+            sums += found
+        return _score(sums, trained, int(noise.masked.sum()))
+
+    def _validate(self, rows: Rows) -> None:
+        """Score held-out rows, always the same ones under the same noise, with the weights that would be exported."""
+        sums = torch.zeros(3, device=self.device)
+        trained = masked = 0
+        self.weights.publish(self.weights.best)
+        count = min(len(rows), self.config.eval_rows)
+        for start in range(0, count, self.config.micro_rows):
+            batch = _filled(rows, start, min(count, start + self.config.micro_rows), self.config.micro_rows)
+            noise = self._corrupt(batch, "eval", start)
+            # With gradients on, although unused: without, a compiled model would be compiled a second time.
+            _, found = diffusion_loss(self.engine, self.weights.model, batch, noise, self.mask_id)
+            sums += found
+            trained, masked = trained + int(batch.trainable.sum()), masked + int(noise.masked.sum())
+        self.weights.publish(self.weights.params)
+        score = _score(sums, trained, masked)
+        self.log.metrics(step=self.step, val_loss=score.loss, val_nll=score.nll, val_accuracy=score.accuracy)
+        accuracy = f"accuracy at hidden tokens {score.accuracy:.1%}"
+        self.log.say(f"step {self.step:,}: validation loss {score.loss:.4f}, {accuracy}")
+
+    def _corrupt(self, batch: Rows, purpose: str, index: int) -> Corruption:
+        config = self.config
+        return corrupt(
+            batch.trainable, batch.documents, self.block_size, config.noise,
+            step_generator(config.seed, purpose, index, self.device),
+            t_min=config.t_min, t_max=config.t_max, stratified=config.stratified,
+        )  # fmt: skip
+
+    def _report(self, score: Score, norm: float, lr: float, took: float) -> None:
+        rate = self.config.batch_rows * self.config.row_tokens / took
+        left = self.seconds / self.progress * (1.0 - self.progress)
+        self.log.metrics(
+            step=self.step, loss=score.loss, nll=score.nll, accuracy=score.accuracy, lr=lr, grad_norm=norm,
+            tokens=self.tokens, tokens_per_s=rate, seconds=self.seconds,
+        )  # fmt: skip
+        text = f"step {self.step:,}/{self.max_steps:,}  loss {score.loss:.4f}  acc {score.accuracy:.1%}  lr {lr:.2e}"
+        self.log.show(self.progress, f"{text}  norm {norm:.2f}  {rate:,.0f} tok/s  ETA {duration(left)}")
+
+    def _rows(self, path: Path | None) -> Rows:
+        assert path is not None
+        documents = tokenize(read_pairs(path), self.tokenizer, self.config.response_prefix)
+        return pack(
+            documents, row_tokens=self.config.row_tokens, block_size=self.block_size, pad_id=self.tokenizer.pad_id,
+            max_tokens=self.config.max_sample_tokens, train_tail=self.config.train_tail,
+        )  # fmt: skip
+
+    def _engine(self) -> Engine:
+        compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
+        probe = _filled(self.rows, 0, min(len(self.rows), self.config.micro_rows), self.config.micro_rows)
+        return pick_engine(
+            self.weights.model, probe, self.block_size, self.mask_id,
+            attention=self.config.attention, compiled=compiled, say=self.log.say,
+        )  # fmt: skip
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the same run."""
+        digest = hashlib.sha256(self.rows.tokens.cpu().numpy().tobytes())
+        digest.update(self.rows.trainable.cpu().numpy().tobytes())
+        config = self.config
+        values = (digest.hexdigest(), config.row_tokens, config.batch_rows, self.block_size, config.seed)
+        return dict(zip(IDENTITY, values, strict=True))
+
+    def _save(self) -> None:
+        manifest = {"identity": self.identity, "seconds": self.seconds, "tokens": self.tokens}
+        folder = self.folder / "checkpoints"
+        save_state(folder, self.step, self.weights.tensors(), manifest, self.config.keep_checkpoints)
+
+    def _resume(self) -> None:
+        state, notes = load_state(self.folder / "checkpoints")
+        for note in notes:
+            self.log.say(note)
+        if state is None:
+            return
+        before = state.manifest["identity"]
+        changed = [name for name in IDENTITY if before.get(name) != self.identity[name]]
+        if changed:
+            raise UserError(f"{self.folder} holds a run with other {', '.join(changed)}; give another `out` folder.")
+        self.step, self.seconds, self.tokens = (state.manifest[name] for name in ("step", "seconds", "tokens"))
+        self.weights.load(state.tensors, self.step)
+        self.log.say(f"Resuming after step {self.step:,}.")
+
+    def _finish(self, reason: str) -> SFTResult:
+        path = self.folder / "model"
+        dtype = getattr(torch, self.config.export_dtype)
+        save_model(self.weights.export(), self.model_config, path, self.tokenizer_folder, dtype=dtype)
+        self.log.say(f"{reason} after step {self.step:,} ({duration(self.seconds)} of training); model in {path}")
+        return SFTResult(self.step, self.progress >= 1.0, reason, path)
+
+
+def diffusion_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, mask_id: int) -> tuple[Tensor, Tensor]:
+    """(sum of weighted losses, differentiable; [3] that sum, plain sum of losses, correct guesses, all detached).
+
+    The caller divides by the trainable tokens of the whole batch. Only hidden tokens go through the output head.
+    """
+    noisy = torch.where(noise.masked, mask_id, batch.tokens)
+    hidden = engine(noisy, batch)
+    row, column = noise.masked.nonzero(as_tuple=True)
+    states = hidden.flatten(0, 1).index_select(0, row * hidden.shape[1] + column)
+    labels, weights = batch.tokens[row, column], noise.weight[row, column]
+    loss = masked_cross_entropy(states, model.lm_head.weight, labels, weights)
+    return loss.total, torch.stack((loss.total.detach(), loss.nll.sum(), loss.hit.sum())).float()
+
+
+def split_noise(noise: Corruption, size: int) -> Iterator[Corruption]:
+    for masked, weight in zip(noise.masked.split(size), noise.weight.split(size), strict=True):
+        yield Corruption(masked, weight)
+
+
+def new_model_config(shape: ModelShape, tokenizer: Tokenizer, block_size: int) -> SDARConfig:
+    """The configuration of a fresh model for `tokenizer`; the vocabulary is rounded up for the matrix units."""
+    return SDARConfig(
+        vocab_size=-(-tokenizer.vocab_size // 64) * 64,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.max_position_embeddings,
+        rope_theta=shape.rope_theta,
+        block_size=block_size,
+        mask_token_id=tokenizer.mask_id,
+        eos_token_id=tuple(sorted(tokenizer.stop_ids, reverse=True)),
+        pad_token_id=tokenizer.pad_id,
+    )
+
+
+def _score(sums: Tensor, trained: int, masked: int) -> Score:
+    weighted, nll, hits = sums.tolist()
+    return Score(weighted / max(1, trained), nll / max(1, masked), hits / max(1, masked))
+
+
+def _filled(rows: Rows, start: int, end: int, size: int) -> Rows:
+    """Rows start..end-1 as a batch of exactly `size` rows; the repeated ones train nothing."""
+    index = torch.arange(start, start + size, device=rows.tokens.device)
+    batch = rows.take(index.clamp(max=end - 1))
+    batch.trainable[end - start :] = False
+    return batch
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise MachineError("There is no CUDA device here; use device=cpu.")
+    return torch.device(name)
+
+
+def _compute_dtype(precision: str, device: torch.device) -> torch.dtype:
+    wide = precision == "fp32" or (precision == "auto" and device.type != "cuda")
+    return torch.float32 if wide else torch.bfloat16
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[IO[str]]:
+    """Two processes writing one run folder would destroy each other's checkpoints."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"Another process is training in {folder}.") from None
+        yield file
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """SIGTERM and the first Ctrl-C set the event; the second Ctrl-C interrupts as usual."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

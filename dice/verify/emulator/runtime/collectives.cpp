@@ -1,0 +1,182 @@
+// Meeting points of threads: block barriers and warp collectives (shuffles, votes, reductions).
+#include "runtime.h"
+
+namespace dice_emu {
+
+uint64_t Worker::syncthreads(int predicate) {
+  Thread* self = current_;
+  self->predicate = predicate;
+  self->wait = Wait::barrier;
+  push(barrier_, self);
+  if (++at_barrier_ + exited_ == threads_) release_barrier();
+  park(self);
+  return self->result;
+}
+
+void Worker::release_barrier() {
+  uint64_t count = 0;
+  for (Thread* thread = barrier_.head; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
+  const uint64_t result = count << 1 | (count == at_barrier_);
+  at_barrier_ = 0;
+  while (Thread* thread = pop(barrier_)) {
+    thread->result = result;
+    push(ready_, thread);
+  }
+}
+
+// Lanes may come from different places in the program; what must agree is the operation and the mask. Lanes that have
+// exited, or never existed in a partial warp, are not waited for.
+uint64_t Worker::warp(int op, unsigned mask, uint64_t value, int source_lane) {
+  Thread* self = current_;
+  const unsigned lane = self->linear % kWarp;
+  const unsigned warp_index = self->linear / kWarp;
+  Warp& warp = warps_[warp_index];
+  if ((mask >> lane & 1) == 0)
+    fault("trap", "it called a warp collective with mask 0x%x, which does not name its own lane %u", mask, lane);
+  self->value = value;
+  self->source_lane = source_lane;
+  self->wait = Wait::warp;
+  int which = 0;
+  while (which < warp.meetings && (warp.meeting[which].mask != mask || warp.meeting[which].op != op)) ++which;
+  if (which == warp.meetings) warp.meeting[warp.meetings++] = {mask, 0, op};
+  Meeting& meeting = warp.meeting[which];
+  meeting.arrived |= 1u << lane;
+  if (((meeting.arrived | warp.exited) & mask & warp.exists) == (mask & warp.exists)) complete(warp_index, which);
+  park(self);
+  return self->result;
+}
+
+void Worker::complete(unsigned warp_index, int which) {
+  Warp& warp = warps_[warp_index];
+  const Meeting meeting = warp.meeting[which];
+  warp.meeting[which] = warp.meeting[--warp.meetings];
+  Thread* lanes = &threads_data_[warp_index * kWarp];
+  compute(meeting, lanes);
+  for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(ready_, &lanes[__builtin_ctz(rest)]);
+}
+
+// Sets `result` of every lane that has arrived.
+void Worker::compute(const Meeting& meeting, Thread* lanes) {
+  const unsigned arrived = meeting.arrived;
+  const auto each = [&](auto&& action) {
+    for (unsigned rest = arrived; rest != 0; rest &= rest - 1) action(lanes[__builtin_ctz(rest)]);
+  };
+  const auto fold = [&](auto&& combine) {
+    uint64_t total = lanes[__builtin_ctz(arrived)].value;
+    for (unsigned rest = arrived & (arrived - 1); rest != 0; rest &= rest - 1)
+      total = combine(total, lanes[__builtin_ctz(rest)].value);
+    each([&](Thread& thread) { thread.result = total; });
+  };
+  const auto lanes_equal_to = [&](uint64_t value) {
+    unsigned equal = 0;
+    each([&](Thread& thread) { equal |= (thread.value == value ? 1u : 0u) << (thread.linear % kWarp); });
+    return equal;
+  };
+  using Signed = int64_t;
+  switch (meeting.op) {
+    case kShfl:  // a lane outside the meeting has no defined value: hand out poison
+      each([&](Thread& thread) {
+        const bool there = arrived >> (thread.source_lane & 31) & 1;
+        thread.result = there ? lanes[thread.source_lane & 31].value : ~0ull;
+      });
+      break;
+    case kSync:
+      break;
+    case kBallot: {
+      unsigned ballot = 0;
+      each([&](Thread& thread) { ballot |= (thread.value != 0 ? 1u : 0u) << (thread.linear % kWarp); });
+      each([&](Thread& thread) { thread.result = ballot; });
+      break;
+    }
+    case kMatchAny:
+      each([&](Thread& thread) { thread.result = lanes_equal_to(thread.value); });
+      break;
+    case kMatchAll: {
+      const bool all = lanes_equal_to(lanes[__builtin_ctz(arrived)].value) == arrived;
+      each([&](Thread& thread) { thread.result = all ? arrived : 0; });
+      break;
+    }
+    case kAddU:
+    case kAddS:
+      fold([](uint64_t a, uint64_t b) { return a + b; });
+      break;
+    case kMinU:
+      fold([](uint64_t a, uint64_t b) { return a < b ? a : b; });
+      break;
+    case kMaxU:
+      fold([](uint64_t a, uint64_t b) { return a > b ? a : b; });
+      break;
+    case kMinS:
+      fold([](uint64_t a, uint64_t b) { return static_cast<Signed>(a) < static_cast<Signed>(b) ? a : b; });
+      break;
+    case kMaxS:
+      fold([](uint64_t a, uint64_t b) { return static_cast<Signed>(a) > static_cast<Signed>(b) ? a : b; });
+      break;
+    case kAnd:
+      fold([](uint64_t a, uint64_t b) { return a & b; });
+      break;
+    case kOr:
+      fold([](uint64_t a, uint64_t b) { return a | b; });
+      break;
+    case kXor:
+      fold([](uint64_t a, uint64_t b) { return a ^ b; });
+      break;
+    default:
+      fault("unsupported", "the emulator has no warp operation %d", meeting.op);
+  }
+}
+
+void Worker::relax() {
+  push(relaxed_, current_);
+  current_->wait = Wait::relax;
+  park(current_);
+}
+
+// Lanes that have not exited nor wait elsewhere; those that have not started yet will come to the same place.
+unsigned Worker::active_mask() {
+  const Warp& warp = warp_of(current_);
+  unsigned waiting = 0;
+  Thread* lanes = &threads_data_[current_->linear / kWarp * kWarp];
+  for (unsigned rest = warp.started & ~warp.exited; rest != 0; rest &= rest - 1) {
+    const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
+    if (lanes[lane].wait != Wait::none) waiting |= 1u << lane;
+  }
+  return warp.exists & ~warp.exited & ~waiting;
+}
+
+void Worker::report_deadlock() {
+  unsigned waiting_in_warp = 0, mask = 0, arrived = 0, warp_index = 0;
+  for (unsigned w = 0; w * kWarp < threads_; ++w) {
+    for (int i = 0; i < warps_[w].meetings; ++i) {
+      const Meeting& meeting = warps_[w].meeting[i];
+      waiting_in_warp += static_cast<unsigned>(__builtin_popcount(meeting.arrived));
+      if (mask != 0) continue;
+      mask = meeting.mask;
+      arrived = meeting.arrived;
+      warp_index = w;
+    }
+  }
+  if (mask == 0) fault("deadlock", "no thread of the block can go on");
+  const unsigned missing = mask & ~arrived & warps_[warp_index].exists & ~warps_[warp_index].exited;
+  fault("deadlock",
+        "no thread can go on: %u wait at __syncthreads and %u in warp collectives; in warp %u, mask 0x%x names lanes "
+        "0x%x which never came",
+        at_barrier_, waiting_in_warp, warp_index, mask, missing);
+}
+
+}  // namespace dice_emu
+
+void dice_syncthreads() { dice_emu::tls_worker->syncthreads(0); }
+
+int dice_syncthreads_reduce(int op, int predicate) {
+  const uint64_t packed = dice_emu::tls_worker->syncthreads(predicate);
+  const int count = static_cast<int>(packed >> 1);
+  return op == 0 ? count : op == 1 ? static_cast<int>(packed & 1) : count != 0;
+}
+
+uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane) {
+  return dice_emu::tls_worker->warp(op, mask, value, source_lane);
+}
+
+unsigned dice_active_mask() { return dice_emu::tls_worker->active_mask(); }
+void dice_relax() { dice_emu::tls_worker->relax(); }

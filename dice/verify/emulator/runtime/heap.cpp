@@ -1,0 +1,239 @@
+// Memory that ends at an inaccessible page: an index past the end, or far from the array, faults at once, without any
+// instrumentation of the code that does it. Freed memory becomes inaccessible and its addresses rest for a while.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime.h"
+
+namespace dice_emu {
+namespace {
+
+constexpr size_t kTensorGuard = size_t{1} << 30;  // each side; costs address space only
+constexpr unsigned kQuarantine = 512;             // freed regions that stay reserved
+
+pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+Region* regions = nullptr;
+Region* quarantine[kQuarantine];
+unsigned quarantine_next = 0;
+
+constexpr unsigned kDamages = 16;
+char damages[kDamages][200];
+unsigned damage_count = 0;
+
+// Finding the region of a pointer on free: open addressing by the data's address.
+constexpr size_t kInitialTable = 1 << 12;
+Region** table = nullptr;
+size_t table_size = 0, table_used = 0;
+
+class Lock {
+ public:
+  Lock() { pthread_mutex_lock(&mutex); }
+  ~Lock() { pthread_mutex_unlock(&mutex); }
+};
+
+size_t page_size() {
+  static const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+size_t slot_of(const void* data, size_t size) {
+  return (reinterpret_cast<uintptr_t>(data) >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
+}
+
+void insert(Region* region) {
+  if (table_used * 2 >= table_size) {
+    const size_t old_size = table_size;
+    Region** old = table;
+    table_size = old_size == 0 ? kInitialTable : old_size * 2;
+    table = static_cast<Region**>(calloc(table_size, sizeof(Region*)));
+    table_used = 0;
+    for (size_t i = 0; i < old_size; ++i)
+      if (old[i] != nullptr) insert(old[i]);
+    free(old);
+  }
+  size_t slot = slot_of(region->data, table_size);
+  while (table[slot] != nullptr) slot = (slot + 1) & (table_size - 1);
+  table[slot] = region;
+  ++table_used;
+}
+
+size_t find_slot(const void* data) {
+  if (table_size == 0) return SIZE_MAX;
+  size_t slot = slot_of(data, table_size);
+  while (table[slot] != nullptr && table[slot]->data != data) slot = (slot + 1) & (table_size - 1);
+  return table[slot] == nullptr ? SIZE_MAX : slot;
+}
+
+void erase(size_t slot) {
+  table[slot] = nullptr;
+  --table_used;
+  for (size_t i = (slot + 1) & (table_size - 1); table[i] != nullptr; i = (i + 1) & (table_size - 1)) {
+    Region* moved = table[i];
+    table[i] = nullptr;
+    --table_used;
+    insert(moved);
+  }
+}
+
+void link(Region* region) {
+  region->previous = nullptr;
+  region->next = regions;
+  if (regions != nullptr) regions->previous = region;
+  __atomic_store_n(&regions, region, __ATOMIC_RELEASE);
+}
+
+void unlink(Region* region) {
+  if (region->previous != nullptr) {
+    region->previous->next = region->next;
+  } else {
+    regions = region->next;
+  }
+  if (region->next != nullptr) region->next->previous = region->previous;
+}
+
+const char* name_of(const Region* region) { return region->label[0] != '\0' ? region->label : "an unlabelled tensor"; }
+
+// A byte of the accessible pages outside the data has changed: somebody wrote there. Only writes show this way.
+bool note_damage(const Region* region) {
+  const auto damaged = [](const char* begin, const char* end) -> const char* {
+    for (; begin != end; ++begin)
+      if (static_cast<unsigned char>(*begin) != kPoison) return begin;
+    return nullptr;
+  };
+  const char* data_end = region->data + region->size;
+  const char* after = damaged(data_end, region->pages_end);
+  const char* before = after == nullptr ? damaged(region->pages, region->data) : nullptr;
+  if (after == nullptr && before == nullptr) return false;
+  if (damage_count == kDamages) return true;
+  char* text = damages[damage_count++];
+  if (after != nullptr) {
+    snprintf(text, sizeof damages[0], "wrote %zd bytes past the end of %s (%zu bytes)", after - data_end,
+             name_of(region), region->size);
+  } else {
+    snprintf(text, sizeof damages[0], "wrote up to %zd bytes before the start of %s (%zu bytes)",
+             region->data - before, name_of(region), region->size);
+  }
+  return true;
+}
+
+void destroy(Region* region) {
+  munmap(region->reserve, static_cast<size_t>(region->reserve_end - region->reserve));
+  unlink(region);
+  free(region);
+}
+
+}  // namespace
+
+Region* new_region(size_t capacity, size_t guard, const char* kind) {
+  const size_t page = page_size();
+  const size_t bytes = (capacity + page - 1) / page * page + (capacity == 0 ? page : 0);
+  void* base = MAP_FAILED;
+  for (; base == MAP_FAILED && guard >= page; guard /= 64)  // an address-space limit may refuse the wide guards
+    base = mmap(nullptr, bytes + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  guard *= 64;
+  char* pages = static_cast<char*>(base) + guard;
+  auto* region = static_cast<Region*>(calloc(1, sizeof(Region)));
+  if (region == nullptr || mprotect(pages, bytes, PROT_READ | PROT_WRITE) != 0) {
+    munmap(base, bytes + 2 * guard);
+    free(region);
+    return nullptr;
+  }
+  region->reserve = static_cast<char*>(base);
+  region->reserve_end = region->reserve + bytes + 2 * guard;
+  region->pages = pages;
+  region->pages_end = pages + bytes;
+  region->kind = kind;
+  region->live = true;
+  place(region, capacity, 16, "");
+  const Lock lock;
+  link(region);
+  return region;
+}
+
+void place(Region* region, size_t size, size_t alignment, const char* label) {
+  const auto end = reinterpret_cast<uintptr_t>(region->pages_end);
+  region->data = reinterpret_cast<char*>((end - size) & ~(alignment - 1));
+  region->size = size;
+  snprintf(region->label, sizeof region->label, "%s", label);
+}
+
+const Region* region_at(const char* address) {
+  for (const Region* region = __atomic_load_n(&regions, __ATOMIC_ACQUIRE); region != nullptr; region = region->next)
+    if (address >= region->reserve && address < region->reserve_end) return region;
+  return nullptr;
+}
+
+}  // namespace dice_emu
+
+using namespace dice_emu;
+
+extern "C" {
+
+// 16-byte aligned, filled with 0xFF; null when memory is exhausted. Zero bytes give a pointer that cannot be read.
+void* dice_heap_allocate(size_t bytes) {
+  Region* region = new_region(bytes, kTensorGuard, "tensor");
+  if (region == nullptr) return nullptr;
+  memset(region->pages, kPoison, static_cast<size_t>(region->pages_end - region->pages));
+  const Lock lock;
+  insert(region);
+  return region->data;
+}
+
+// False when `data` was not allocated here, or was freed before.
+bool dice_heap_free(void* data) {
+  const Lock lock;
+  const size_t slot = find_slot(data);
+  if (slot == SIZE_MAX) return false;
+  Region* region = table[slot];
+  note_damage(region);
+  erase(slot);
+  region->live = false;
+  const auto bytes = static_cast<size_t>(region->pages_end - region->pages);
+  // Mapping anew gives the memory back and makes every later access fault, in one call.
+  mmap(region->pages, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  Region*& resting = quarantine[quarantine_next++ % kQuarantine];
+  if (resting != nullptr) destroy(resting);
+  resting = region;
+  return true;
+}
+
+// Name the allocation that holds `data` for fault messages. False when it was not allocated here.
+bool dice_heap_label(const void* data, const char* label) {
+  const Lock lock;
+  auto* region = const_cast<Region*>(region_at(static_cast<const char*>(data)));
+  if (region == nullptr) return false;
+  snprintf(region->label, sizeof region->label, "%s", label);
+  return true;
+}
+
+// Bytes of the allocation that begins at `data`, or 0.
+size_t dice_heap_size(const void* data) {
+  const Lock lock;
+  const size_t slot = find_slot(data);
+  return slot == SIZE_MAX ? 0 : table[slot]->size;
+}
+
+// Damage seen since the last call, one sentence a line; live allocations are looked at now. Valid until the next call.
+const char* dice_heap_check() {
+  static char text[kDamages * 200 + 1];
+  const Lock lock;
+  for (size_t i = 0; i < table_size; ++i) {
+    Region* region = table[i];
+    if (region == nullptr || !note_damage(region)) continue;
+    memset(region->data + region->size, kPoison, static_cast<size_t>(region->pages_end - region->data) - region->size);
+    memset(region->pages, kPoison, static_cast<size_t>(region->data - region->pages));
+  }
+  size_t used = 0;
+  text[0] = '\0';
+  for (unsigned i = 0; i < damage_count; ++i)
+    used += static_cast<size_t>(snprintf(text + used, sizeof text - used, "%s\n", damages[i]));
+  damage_count = 0;
+  return text;
+}
+}

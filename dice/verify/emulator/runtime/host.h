@@ -1,0 +1,10 @@
+// Error codes shared by the launcher and the CUDA runtime API.
+#pragma once
+
+namespace dice_emu {
+
+constexpr int kErrorInvalidValue = 1;
+constexpr int kErrorInvalidConfiguration = 9;
+void set_last_error(int error);
+
+}  // namespace dice_emu

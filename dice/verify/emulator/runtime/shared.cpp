@@ -1,0 +1,70 @@
+// `__shared__` memory: every array of every worker ends at an inaccessible page.
+#include <cstring>
+
+#include "runtime.h"
+
+namespace dice_emu {
+
+constexpr size_t kSharedGuard = 1 << 20;
+
+char* Worker::map_shared(SharedSite* site, size_t bytes, size_t alignment) {
+  unsigned i = 0;
+  while (i < shared_count_ && (shared_[i].site != site || shared_[i].region->size != bytes)) ++i;
+  if (i == shared_count_) {
+    if (i == kMaxSites) fault("unsupported", "it uses more than %u __shared__ declarations", kMaxSites);
+    Region* region = new_region(bytes, kSharedGuard, "shared array");
+    if (region == nullptr) fault("unsupported", "the machine has no memory left for shared arrays");
+    shared_[shared_count_++] = {site, region, false};
+  }
+  SharedUse& use = shared_[i];
+  place(use.region, bytes, alignment, site->name);
+  use.in_use = true;
+  static_shared_bytes_ += bytes;
+  if (static_shared_bytes_ > kStaticSharedLimit)
+    fault("launch_error", "it declares more than %zu bytes (48 KB) of static __shared__ memory, which nvcc rejects",
+          kStaticSharedLimit);
+  memset(use.region->data, kPoison, bytes);
+  site->address[id_] = use.region->data;
+  return use.region->data;
+}
+
+// Every block starts with poison, so that a read before the first write shows, and the same way on every run.
+void Worker::poison_shared() {
+  for (unsigned i = 0; i < shared_count_; ++i)
+    if (shared_[i].in_use) memset(shared_[i].region->data, kPoison, shared_[i].region->size);
+  if (launch_->shared_bytes != 0) memset(dynamic_->data, kPoison, launch_->shared_bytes + dynamic_slack_);
+}
+
+// Sites forget their storage after each launch: the next kernel must count its own, and libraries may be unloaded.
+void Worker::release_shared() {
+  for (unsigned i = 0; i < shared_count_; ++i) {
+    if (shared_[i].in_use) shared_[i].site->address[id_] = nullptr;
+    shared_[i].in_use = false;
+  }
+  static_shared_bytes_ = 0;
+}
+
+void Worker::set_dynamic_shared() {
+  if (dynamic_ == nullptr) dynamic_ = new_region(kDynamicSharedLimit, kSharedGuard, "dynamic shared memory");
+  if (dynamic_ == nullptr) fault("unsupported", "the machine has no memory left for shared memory");
+  place(dynamic_, launch_->shared_bytes, 16, "");
+  dynamic_slack_ = static_cast<size_t>(dynamic_->pages_end - (dynamic_->data + dynamic_->size));
+  dice_dynamic_shared = dynamic_->data;
+}
+
+// Up to 15 bytes between the end of the data and the guard page stay writable; see that nobody wrote there.
+void Worker::check_dynamic_slack() {
+  if (launch_->shared_bytes == 0) return;
+  const char* end = dynamic_->data + dynamic_->size;
+  for (size_t i = 0; i < dynamic_slack_; ++i) {
+    if (static_cast<unsigned char>(end[i]) == kPoison) continue;
+    fault("out_of_bounds", "a thread wrote %zu bytes past the end of the dynamic shared memory (%zu bytes)", i,
+          dynamic_->size);
+  }
+}
+
+}  // namespace dice_emu
+
+char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment) {
+  return dice_emu::tls_worker->map_shared(site, bytes, alignment);
+}

@@ -1,0 +1,94 @@
+"""Where the headers are, which flags g++ gets, and the runtime library, built once for each of its contents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+include_dir: Path = _HERE / "include"
+
+# Later GPUs and CPUs agree on what C++ leaves open: wrapped integers, no type-based aliasing (kernels cast float* to
+# float4*), fused multiply-add. Unique symbols would let two candidates share a template's static variables.
+_SEMANTICS = (
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-gnu-unique",
+    "-fno-semantic-interposition",
+)
+
+
+class ToolchainError(Exception):
+    """This machine cannot compile the emulator's runtime; the message is one sentence."""
+
+
+def compile_flags() -> list[str]:
+    """Flags for a translated source; the caller adds the include path, `-shared`, and the runtime library."""
+    return ["-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_machine_flags(), "-Wl,-Bsymbolic"]
+
+
+def runtime(cache_dir: Path) -> Path:
+    """Path of libdice_emu.so below `cache_dir`, compiled on first use. Raises `ToolchainError`."""
+    sources = sorted((_HERE / "runtime").glob("*.cpp"))
+    headers = sorted((_HERE / "runtime").glob("*.h")) + [include_dir / "dice_emu" / n for n in ("core.h", "vectors.h")]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=default", "-Wl,-z,nodelete"]
+    return build_library("libdice_emu.so", sources, headers, flags, cache_dir)
+
+
+def build_library(
+    name: str, sources: Sequence[Path], headers: Sequence[Path], flags: Sequence[str], cache_dir: Path
+) -> Path:
+    """Compile `sources` into `cache_dir/<content hash>/name`; safe under concurrency and kill -9."""
+    compiler = find_compiler()
+    digest = hashlib.sha256("\0".join([compiler_version(compiler), *flags]).encode())
+    for path in (*sources, *headers):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    target = Path(cache_dir) / f"emulator-{digest.hexdigest()[:20]}" / name
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        output = Path(folder) / name
+        command = [compiler, *flags, *map(str, sources), "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ToolchainError(f"{compiler} could not build {name}: {done.stderr.strip()[-2000:]}")
+        os.replace(output, target)
+    return target
+
+
+@cache
+def find_compiler() -> str:
+    """The C++ compiler: $CXX, else g++. Raises `ToolchainError` when there is none."""
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if compiler is None:
+        raise ToolchainError("There is no C++ compiler (g++) on this machine.")
+    return compiler
+
+
+@cache
+def compiler_version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
+
+
+@cache
+def _machine_flags() -> tuple[str, ...]:
+    """Hardware fused multiply-add and half conversions where every machine of the last decade has them."""
+    if platform.machine() != "x86_64":
+        return ()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2", "movbe"} <= set(line.split()) else ()

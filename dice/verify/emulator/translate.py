@@ -1,0 +1,377 @@
+"""CUDA C++ text to C++17 text: launches, kernel bodies and `__shared__` declarations. Headers do all the rest.
+
+    k<T><<<grid, block>>>(x, n)        ->  (::dice_emu::configure(grid, block), k<T>(x, n))
+    __global__ void k(T* x) { BODY }   ->  __global__ void k(T* x) { ...run(kernel, [=]() mutable { BODY }); }
+    __shared__ float a[32][33], b;     ->  a named static site, and `auto& a = shared(site, (float (*)[32][33])0)`
+    extern __shared__ float s[];       ->  auto* const s = dynamic_shared((float*)0)
+
+The call of a kernel stays an ordinary C++ call, so overloads, deduction, default arguments and conversions need no
+help; the function's body becomes the loop over threads. Lines keep their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .tokens import Edits, Token, Tokens
+
+
+class Unsupported(Exception):
+    """The source uses something that emulation cannot do; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function with device code: token indices of its name and of its body's braces."""
+
+    name: str
+    is_kernel: bool
+    opening: int
+    closing: int
+
+
+def translate(source: str) -> str:
+    """C++17 text that g++ compiles against the emulator's headers, line for line. Raises `Unsupported`."""
+    tokens = Tokens(source)
+    edits = Edits(source)
+    functions = list(_device_functions(tokens))
+    for function in functions:
+        if function.is_kernel:
+            _wrap_body(tokens, edits, function)
+    for index, token in enumerate(tokens.list):
+        if token.text == "<<<":
+            _translate_launch(tokens, edits, index, functions)
+        elif token.text == "__noinline__" and tokens.text(index - 1) not in ("(", ","):
+            # No macro can do this: the standard library spells __attribute__((__noinline__)).
+            edits.replace(token.start, token.end, "__attribute__((noinline))")
+        elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
+            _drop_function_cast(tokens, edits, index + 2)
+    _translate_shared(tokens, edits, functions)
+    return edits.apply()
+
+
+def kernel_names(source: str) -> tuple[str, ...]:
+    """Names of the `__global__` functions defined in `source`, in order."""
+    return tuple(function.name for function in _device_functions(Tokens(source)) if function.is_kernel)
+
+
+# ---- functions ---------------------------------------------------------------------------------------------------
+
+
+def _device_functions(tokens: Tokens) -> Iterator[Function]:
+    markers = {"__global__": True, "__device__": False} | _marker_macros(tokens)
+    end_of_last = -1
+    for index, token in enumerate(tokens.list):
+        if token.text not in markers or index < end_of_last or tokens.text(index - 1) == "define":
+            continue
+        function = _function_after(tokens, index + 1, markers[token.text], tokens.directive_end.get(index, len(tokens)))
+        if function is None:
+            continue
+        if function.is_kernel or not _marks_kernel(tokens, index, function.opening, markers):
+            end_of_last = function.opening
+            yield function
+
+
+def _marks_kernel(tokens: Tokens, start: int, end: int, markers: dict[str, bool]) -> bool:
+    return any(markers.get(tokens.text(index), False) for index in range(start, end))
+
+
+def _marker_macros(tokens: Tokens) -> dict[str, bool]:
+    """Object-like macros whose text marks functions, as in `#define KERNEL __global__ void`."""
+    macros: dict[str, bool] = {}
+    for index, token in enumerate(tokens.list):
+        if token.text != "define" or tokens.text(index - 1) != "#" or index not in tokens.directive_end:
+            continue
+        body = [tokens.text(i) for i in range(index + 2, tokens.directive_end[index])]
+        if "{" in body or "(" in body[:1]:
+            continue
+        if "__global__" in body:
+            macros[tokens.text(index + 1)] = True
+        elif "__device__" in body:
+            macros[tokens.text(index + 1)] = False
+    return macros
+
+
+_NOT_A_PARAMETER_LIST = {"__launch_bounds__", "__attribute__", "__align__", "alignas", "__maxnreg__", "decltype",
+                         "__cluster_dims__", "noexcept", "__declspec"}  # fmt: skip
+
+
+def _function_after(tokens: Tokens, index: int, is_kernel: bool, limit: int) -> Function | None:
+    """The function definition that begins here, or None for a declaration, a variable or a lambda."""
+    name = ""
+    while index < limit:
+        text = tokens.text(index)
+        if text in (";", "=", "}", "["):
+            return None
+        if text == "{":
+            closing = tokens.partner.get(index)
+            return Function(name, is_kernel, index, closing) if name and closing is not None else None
+        if text == "(":
+            closing = tokens.partner.get(index)
+            if closing is None:
+                return None
+            if tokens.text(index - 1) not in _NOT_A_PARAMETER_LIST and not name:
+                name = _declared_name(tokens, index - 1)
+            index = closing
+        index += 1
+    return None
+
+
+def _declared_name(tokens: Tokens, index: int) -> str:
+    if tokens.text(index) in (">", ">>"):  # an explicit specialisation: void k<float>(...)
+        start = tokens.template_start(index)
+        index = start - 1 if start is not None else index
+    return tokens.text(index) if tokens[index].kind == "word" else "operator"
+
+
+def _wrap_body(tokens: Tokens, edits: Edits, function: Function) -> None:
+    edits.insert(
+        tokens[function.opening].end,
+        f' static ::dice_emu::Kernel dice_kernel{{"{function.name}", 0}};'
+        " ::dice_emu::run(dice_kernel, [=]() mutable {",
+    )
+    edits.insert(tokens[function.closing].start, "}); ")
+
+
+# ---- launches ----------------------------------------------------------------------------------------------------
+
+# Runtime functions that take a kernel as `const void*`; with its own type they can find the kernel.
+_TYPELESS_FUNCTION_ARGUMENT = {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"}
+
+
+def _translate_launch(tokens: Tokens, edits: Edits, index: int, functions: list[Function]) -> None:
+    closing = _launch_end(tokens, index)
+    if closing is None or tokens.text(closing + 1) != "(" or closing + 1 not in tokens.partner:
+        return
+    for function in functions:
+        if function.opening < index < function.closing and function.is_kernel:
+            raise Unsupported(
+                f"kernel {function.name} launches a kernel itself (dynamic parallelism), which is not emulated."
+            )
+    start = tokens[_callee_start(tokens, index)].start
+    configuration = edits.source[tokens[index].end : tokens[closing].start]
+    edits.insert(start, f"(::dice_emu::configure({configuration}), ")
+    edits.replace(tokens[index].start, tokens[closing].end, "")
+    edits.insert(tokens[tokens.partner[closing + 1]].end, ")")
+
+
+def _launch_end(tokens: Tokens, index: int) -> int | None:
+    """Index of the `>>>` that ends the configuration begun by the `<<<` at `index`."""
+    index += 1
+    while index < len(tokens):
+        text = tokens.text(index)
+        if text == ">>>":
+            return index
+        if text in (";", "}", ")", "]"):
+            return None
+        index = tokens.partner.get(index, index) + 1
+    return None
+
+
+def _callee_start(tokens: Tokens, index: int) -> int:
+    """First token of the expression that is launched, for the `<<<` at `index`: ns::k<T>, (*f), table[i], o.k ..."""
+    index -= 1
+    while index > 0 and tokens.text(index) in (")", "]") and index in tokens.partner:
+        index = tokens.partner[index] - 1
+        if tokens.text(index + 1) == "(" and tokens[index].kind != "word":
+            index += 1
+            break
+    if tokens.text(index) in (">", ">>"):
+        start = tokens.template_start(index)
+        index = start - 1 if start is not None else index
+    while tokens.text(index - 1) in ("::", ".", "->"):
+        if tokens[index - 2].kind == "word":
+            index -= 2
+        elif tokens.text(index - 2) == ">" and (start := tokens.template_start(index - 2)) is not None:
+            index = start - 1
+        else:
+            index -= 1
+            break
+    return index - 1 if tokens.text(index - 1) == "::" else index
+
+
+def _drop_function_cast(tokens: Tokens, edits: Edits, index: int) -> None:
+    """Blank a leading `(void*)`, `(const void*)` or `reinterpret_cast<...>` so that the kernel keeps its type."""
+    text = tokens.text(index)
+    if text == "(" and index in tokens.partner:
+        inside = [tokens.text(i) for i in range(index + 1, tokens.partner[index])]
+        if "void" in inside and inside[-1] == "*":
+            edits.blank(tokens[index].start, tokens[tokens.partner[index]].end)
+    elif text in ("reinterpret_cast", "static_cast"):
+        while tokens.text(index) not in ("(", ""):
+            edits.blank(tokens[index].start, tokens[index].end)
+            index += 1
+
+
+# ---- shared memory -----------------------------------------------------------------------------------------------
+
+_DECLARATION_WORDS = {"__shared__", "extern", "static", "volatile", "const", "inline"}
+_ALIGNMENT_WORDS = {"__align__", "alignas", "__attribute__"}
+
+
+def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function]) -> None:
+    at_namespace_scope: dict[str, str] = {}
+    done = -1
+    for index, token in enumerate(tokens.list):
+        if token.text != "__shared__" or index < done or tokens.text(index - 1) == "define":
+            continue
+        begin = _declaration_start(tokens, index)
+        end = _declaration_end(tokens, index)
+        if end is None:
+            continue
+        done = end
+        declaration = _SharedDeclaration(tokens, begin, end)
+        inside = any(function.opening < index < function.closing for function in functions) or _in_body(tokens, index)
+        text = declaration.sites() + (declaration.references() if inside else "")
+        newlines = re.sub(r"[^\n\\]|\\(?!\r?\n)", "", edits.source[tokens[begin].start : tokens[end].end])
+        edits.replace(tokens[begin].start, tokens[end].end, text + newlines)
+        if not inside:
+            at_namespace_scope.update({name: declaration.reference(name) for name in declaration.names})
+    for function in functions:
+        words = {tokens.text(i) for i in range(function.opening, function.closing)}
+        for name, reference in at_namespace_scope.items():
+            if name in words:
+                edits.insert(tokens[function.opening].end, " " + reference)
+
+
+def _in_body(tokens: Tokens, index: int) -> bool:
+    """Is the token inside a macro's text? There is no telling, so it counts as a function's body."""
+    return index in tokens.directive_end
+
+
+def _declaration_start(tokens: Tokens, index: int) -> int:
+    while True:
+        previous = tokens.text(index - 1)
+        if previous in _DECLARATION_WORDS:
+            index -= 1
+        elif previous == ")" and tokens.text(tokens.partner.get(index - 1, 0) - 1) in _ALIGNMENT_WORDS:
+            index = tokens.partner[index - 1] - 1
+        elif tokens[index - 1].kind == "word" and previous not in _STATEMENT_WORDS and index > 0:
+            index -= 1  # float __shared__ x;
+        else:
+            return index
+
+
+_STATEMENT_WORDS = {"else", "do", "public", "private", "return", "case", "default"}
+
+
+def _declaration_end(tokens: Tokens, index: int) -> int | None:
+    limit = tokens.directive_end.get(index, len(tokens))
+    while index < limit:
+        if tokens.text(index) == ";":
+            return index
+        index = tokens.partner.get(index, index) + 1
+    return None
+
+
+class _SharedDeclaration:
+    """One `__shared__` statement, tokens [begin, end) before its semicolon, taken apart."""
+
+    def __init__(self, tokens: Tokens, begin: int, end: int) -> None:
+        self._tokens = tokens
+        self.alignment = "alignof(char)"
+        self.is_dynamic = False
+        self._definition = ""  # struct S {...} defined in place
+        words: list[Token] = []
+        index = begin
+        while index < end:
+            token = tokens[index]
+            if token.text in _ALIGNMENT_WORDS and tokens.text(index + 1) == "(":
+                closing = tokens.partner[index + 1]
+                self._read_alignment(index, closing)
+                index = closing + 1
+                continue
+            if token.text == "extern":
+                self.is_dynamic = True
+            if token.text not in ("__shared__", "extern", "static", "inline"):
+                words.append(token)
+            index += 1
+        self._split(words)
+
+    def _read_alignment(self, word: int, closing: int) -> None:
+        text = self._tokens.source[self._tokens[word + 1].end : self._tokens[closing].start]
+        if self._tokens.text(word) == "__attribute__":
+            inner = re.search(r"aligned\s*__?\s*\((.*)\)\s*\)?|aligned\s*\((.*)\)\s*\)?", text)
+            text = inner.group(1) or inner.group(2) if inner else "16"
+        self.alignment = text.strip() or "16"
+
+    def _split(self, words: list[Token]) -> None:
+        """Base type and declarators: the type is everything before the first declarator's name."""
+        depth = 0
+        pieces: list[list[Token]] = [[]]
+        brace_end = -1
+        for position, token in enumerate(words):
+            depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1, ">>": -2}.get(token.text, 0)
+            if token.text == "," and depth == 0:
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+            if token.text == "}" and depth == 0:
+                brace_end = position
+        first = pieces[0]
+        name_at = _name_position(first, brace_end + 1)
+        type_end = name_at
+        while type_end > 0 and first[type_end - 1].text == "*":
+            type_end -= 1
+        base = _join(self._tokens.source, first[:type_end])
+        self.base = base
+        if brace_end >= 0:
+            tag = "Shared" + (first[name_at].text if name_at < len(first) else "")
+            self._definition = f"typedef {_join_lines(base)} Dice{tag}; "
+            self.base = f"Dice{tag}"
+        declarators = [first[type_end:], *pieces[1:]]
+        self.declarators: dict[str, tuple[str, str]] = {}
+        for declarator in declarators:
+            at = _name_position(declarator, 0)
+            if at >= len(declarator):
+                continue
+            stars = "".join(token.text for token in declarator[:at])
+            self.declarators[declarator[at].text] = (stars, _join(self._tokens.source, declarator[at + 1 :]))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.declarators)
+
+    def sites(self) -> str:
+        if self.is_dynamic:
+            return self._definition
+        return self._definition + "".join(
+            f'static ::dice_emu::SharedSite dice_site_{name}{{"{name}", {{}}}}; ' for name in self.declarators
+        )
+
+    def references(self) -> str:
+        return "".join(self.reference(name) for name in self.declarators)
+
+    def reference(self, name: str) -> str:
+        stars, suffix = self.declarators[name]
+        if self.is_dynamic:
+            rest = suffix[suffix.index("]") + 1 :] if "]" in suffix else ""
+            return f"auto* const {name} = ::dice_emu::dynamic_shared(({self.base}{stars} (*){rest})nullptr); "
+        return (
+            f"auto& {name} = ::dice_emu::shared(dice_site_{name}, ({self.base}{stars} (*){suffix})nullptr, "
+            f"{self.alignment}); "
+        )
+
+
+def _name_position(tokens: list[Token], start: int) -> int:
+    """Index of the declared name: the last word before the first `[` (or the end) at bracket depth 0."""
+    depth = 0
+    found = len(tokens)
+    for index in range(start, len(tokens)):
+        text = tokens[index].text
+        if text == "[" and depth == 0:
+            break
+        depth += {"(": 1, "{": 1, "<": 1, ")": -1, "}": -1, ">": -1, ">>": -2}.get(text, 0)
+        if tokens[index].kind == "word" and depth == 0:
+            found = index
+    return found
+
+
+def _join(source: str, tokens: list[Token]) -> str:
+    return " ".join(token.text for token in tokens)
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,3 @@
+#pragma once
+#include <dice/cuda_stream.h>
+#include <dice/cuda_context.h>

@@ -1,0 +1,2 @@
+#pragma once
+#include <dice/types.h>

@@ -1,0 +1,145 @@
+// Functions that make tensors. The ones a kernel's host code calls each time (empty, zeros, *_like) use PyTorch's C
+// interface directly.
+#pragma once
+#include <dice/ops.h>
+
+namespace at {
+
+namespace detail {
+// A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
+inline Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
+  if (options.requires_grad() || options.pinned_memory_.value_or(false) || options.layout() != c10::kStrided) return {};
+  if (options.memory_format_.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous) return {};
+  constexpr size_t most = 16;
+  if (sizes.size() > most) return {};
+  int64_t strides[most + 1];
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] < 0) return {};
+    strides[i] = stride;
+    stride *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+#if defined(DICE_EMULATED)
+  const c10::Device device(c10::kCPU);
+#else
+  const c10::Device device = options.device();
+  if (device.is_cuda() && !device.has_index()) return {};
+#endif
+  AtenTensorHandle handle = nullptr;
+  const int32_t status = aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides, static_cast<int32_t>(options.dtype().toScalarType()),
+                                                  static_cast<int32_t>(device.type()), device.index(), &handle);
+  return status == 0 ? Tensor::steal(handle) : Tensor();
+}
+inline bool same_layout(const Tensor& self, const c10::TensorOptions& options) {
+  return self.is_contiguous() && !options.has_device() && !options.memory_format_;
+}
+}  // namespace detail
+
+inline Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
+  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
+  Tensor fast = detail::fast_empty(sizes, all);
+  return fast.defined() ? fast : dice::call<Tensor>("empty", sizes, all);
+}
+inline Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options = {}) {
+  Tensor fast = detail::fast_empty(sizes, options);
+  if (fast.defined() && aoti_torch_zero_(fast.handle()) == 0) return fast;
+  return dice::call<Tensor>("zeros", sizes, options);
+}
+inline Tensor ones(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones", sizes, options); }
+inline Tensor full(IntArrayRef sizes, const Scalar& value, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("full", sizes, value, options);
+}
+inline Tensor rand(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("rand", sizes, options); }
+inline Tensor randn(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randn", sizes, options); }
+inline Tensor randint(int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("randint", high, sizes, options);
+}
+inline Tensor randint(int64_t low, int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("randint", low, high, sizes, options);
+}
+inline Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("empty_strided", sizes, strides, options);
+}
+inline Tensor empty_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
+  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
+  if (detail::same_layout(self, all)) {
+    Tensor fast = detail::fast_empty(self.sizes(), self.options().dtype(all.has_dtype() ? all.dtype() : self.dtype()));
+    if (fast.defined() && !all.requires_grad()) return fast;
+  }
+  return dice::call<Tensor>("empty_like", self, all);
+}
+inline Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
+  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
+  if (detail::same_layout(self, all) && !all.requires_grad()) {
+    Tensor fast = empty_like(self, all);
+    if (aoti_torch_zero_(fast.handle()) == 0) return fast;
+  }
+  return dice::call<Tensor>("zeros_like", self, all);
+}
+inline Tensor ones_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones_like", self, options); }
+inline Tensor rand_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("rand_like", self, options); }
+inline Tensor randn_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randn_like", self, options); }
+inline Tensor full_like(const Tensor& self, const Scalar& value, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("full_like", self, value, options);
+}
+inline Tensor arange(const Scalar& end, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("arange", end, options); }
+inline Tensor arange(const Scalar& start, const Scalar& end, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("arange", start, end, options);
+}
+inline Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("arange", start, end, step, options);
+}
+inline Tensor linspace(const Scalar& start, const Scalar& end, int64_t steps, const c10::TensorOptions& options = {}) {
+  return dice::call<Tensor>("linspace", start, end, steps, options);
+}
+inline Tensor eye(int64_t n, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("eye", n, options); }
+inline Tensor eye(int64_t n, int64_t m, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("eye", n, m, options); }
+inline Tensor randperm(int64_t n, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randperm", n, options); }
+inline Tensor scalar_tensor(const Scalar& value, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("scalar_tensor", value, options); }
+
+// at::tensor / torch::tensor: the type of the values decides the dtype unless the options do.
+template <class Item> Tensor tensor(c10::ArrayRef<Item> values, const c10::TensorOptions& options = {}) {
+  const c10::ScalarType type = c10::CppTypeToScalarType<Item>::value;
+  return dice::call<Tensor>("tensor", values, options.has_dtype() ? options : options.dtype(type));
+}
+template <class Item> Tensor tensor(std::initializer_list<Item> values, const c10::TensorOptions& options = {}) {
+  return tensor(c10::ArrayRef<Item>(values), options);
+}
+template <class Item> Tensor tensor(const std::vector<Item>& values, const c10::TensorOptions& options = {}) {
+  return tensor(c10::ArrayRef<Item>(values), options);
+}
+template <class Number, std::enable_if_t<std::is_arithmetic_v<Number>, int> = 0>
+Tensor tensor(Number value, const c10::TensorOptions& options = {}) {
+  const c10::ScalarType type = c10::CppTypeToScalarType<Number>::value;
+  return dice::call<Tensor>("tensor", value, options.has_dtype() ? options : options.dtype(type));
+}
+
+// Scoped switches of autograd.
+struct AutoGradMode {
+  explicit AutoGradMode(bool enabled) : before_(aoti_torch_grad_mode_is_enabled()) { aoti_torch_grad_mode_set_enabled(enabled); }
+  ~AutoGradMode() { aoti_torch_grad_mode_set_enabled(before_); }
+
+ private:
+  bool before_;
+};
+struct NoGradGuard : AutoGradMode {
+  NoGradGuard() : AutoGradMode(false) {}
+};
+
+}  // namespace at
+
+namespace c10 {
+// The host-side guard that is not about CUDA only.
+struct DeviceGuard {
+  explicit DeviceGuard(Device) {}
+};
+struct OptionalDeviceGuard {
+  OptionalDeviceGuard() = default;
+  explicit OptionalDeviceGuard(std::optional<Device>) {}
+};
+}  // namespace c10
+namespace at {
+inline std::optional<Device> device_of(const Tensor& tensor) {
+  return tensor.defined() ? std::optional<Device>(tensor.device()) : std::nullopt;
+}
+}  // namespace at

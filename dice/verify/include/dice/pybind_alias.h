@@ -1,0 +1,3 @@
+#pragma once
+#include <dice/pybind.h>
+namespace py = pybind11;

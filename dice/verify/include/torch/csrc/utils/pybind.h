@@ -1,0 +1,2 @@
+#pragma once
+#include <dice/pybind_alias.h>

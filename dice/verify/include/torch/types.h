@@ -1,0 +1,4 @@
+#pragma once
+#include <dice/factories.h>
+#include <dice/dispatch.h>
+#include <dice/math_types.h>
