@@ -20,7 +20,13 @@ def sft(arguments: list[str]) -> int:
         raise UserError(f"there is no recipe {chosen.recipe!r}; the SFT recipes are {', '.join(SFT_RECIPES)}.")
     default = SFT_RECIPES[chosen.recipe]()
     description = f"Supervised fine-tuning by block diffusion (paper Eq. 2). Recipes: {', '.join(SFT_RECIPES)}."
-    config = tyro.cli(type(default), default=default, args=rest, prog=f"dice train sft --recipe {chosen.recipe}", description=description)
+    config = tyro.cli(
+        type(default),
+        default=default,
+        args=rest,
+        prog=f"dice train sft --recipe {chosen.recipe}",
+        description=description,
+    )
     from dice.train.sft import train_sft
 
     result = train_sft(config)

@@ -27,13 +27,14 @@ from dice.decode.sampling import (
 )
 from dice.decode.text import Text
 from dice.decode.trace import Trace
+from dice.errors import UserError
 from dice.model.cache import KVCache
 from dice.model.sdar import MAX_BLOCK_SIZE, SDAR
 
 PREFILL_TOKENS = 16384
 
 
-class DecodeError(ValueError):
+class DecodeError(UserError):
     """The request cannot be decoded; the message is one sentence for the user."""
 
 
@@ -75,7 +76,10 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         checks = (
             (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
-            (self.block_size is None or 1 <= self.block_size <= MAX_BLOCK_SIZE, f"block_size must be 1 to {MAX_BLOCK_SIZE}"),
+            (
+                self.block_size is None or 1 <= self.block_size <= MAX_BLOCK_SIZE,
+                f"block_size must be 1 to {MAX_BLOCK_SIZE}",
+            ),
             (self.denoising_steps is None or self.denoising_steps >= 1, "denoising_steps must be at least 1"),
             (self.remasking in STRATEGIES, f"remasking must be one of {', '.join(STRATEGIES)}"),
             (self.mode in MODES, f"mode must be one of {', '.join(MODES)}"),
@@ -217,7 +221,7 @@ class _Decoder:
             for row, (text, start) in enumerate(zip(texts, starts, strict=True))
             for position in text.masked
         ]
-        logits = self.model.lm_head(hidden.flatten(0, 1)[torch.tensor(wanted, device=self.device)]).float()
+        logits = self.model.logits(hidden.flatten(0, 1)[torch.tensor(wanted, device=self.device)]).float()
         proposal = self._propose(logits, texts)
         first = 0
         for text in texts:

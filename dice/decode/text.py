@@ -62,7 +62,10 @@ class Text:
         return torch.rand(len(self.masked), generator=self._generator, dtype=torch.float64)
 
     def reveal(self, positions: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Record one denoising step, `positions` counted from the end of the prompt, and move on to the next block when this one is full."""
+        """Record one denoising step and move on to the next block when this one is full.
+
+        `positions` are ascending and count from the end of the prompt.
+        """
         for position, token, logprob in zip(positions, tokens, logprobs, strict=True):
             self.ids[self.prompt_length + position] = token
             self.steps[position] = self.step

@@ -1,4 +1,4 @@
-"""`Trace`: how one text was denoised. The only thing reinforcement learning trains on; also what a live display shows."""
+"""`Trace`: how one text was denoised. The only thing reinforcement learning trains on, and what a display shows."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from dice.errors import UserError
 
-class ChatTemplateError(ValueError):
+
+class ChatTemplateError(UserError):
     """The chat template is missing, faulty, or refuses the conversation; one sentence for the user."""
 
 
@@ -34,7 +36,7 @@ class ChatTemplate:
         """The conversation as text. Raises `ChatTemplateError` when the template refuses it."""
         try:
             return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **options)
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ChatTemplateError(f"The chat template refuses this conversation: {error}.") from None
 
 

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dice.errors import UserError
 from dice.model.config import ConfigError, SDARConfig
 from dice.model.sdar import SDAR
 
@@ -32,7 +33,7 @@ COMPANION_FILES = (
 )  # fmt: skip
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint cannot be read or written; the message is one sentence for the user."""
 
 
@@ -56,9 +57,7 @@ def resolve_model(name: str | Path) -> Path:
     return _download(str(name))
 
 
-def load_model(
-    path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
-) -> SDAR:
+def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> SDAR:
     """The model in folder `path` (or "nano", or a hub id), ready for inference or training.
 
     `dtype` None keeps the stored type. Weights go from disk to `device` one tensor at a time, so host memory never
@@ -154,9 +153,7 @@ def _check_names(folder: Path, expected: dict[str, tuple[int, ...]], files: dict
         )
 
 
-def _read_tensors(
-    file: Path, names: list[str], expected: dict[str, tuple[int, ...]]
-) -> Iterator[tuple[str, Tensor]]:
+def _read_tensors(file: Path, names: list[str], expected: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
     with _opened(file) as tensors:
         stored = set(tensors.keys())
         for name in names:
@@ -274,7 +271,12 @@ def _some(names: list[str], limit: int = 3) -> str:
 def _download(repository: str) -> Path:
     # Imported here: the hub client is slow to import and only needed when a hub id is given.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
@@ -283,5 +285,5 @@ def _download(repository: str) -> Path:
         raise CheckpointError(f"There is neither a folder nor a Hugging Face model called {repository}.") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         raise CheckpointError(
-            f"There is no folder {repository}, and the Hugging Face hub cannot be reached to download a model of that name."
+            f"There is no folder {repository}, and the Hugging Face hub cannot be reached to download it by that name."
         ) from None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dice.errors import UserError
+
 DEFAULT_BLOCK_SIZE = 4
 DEFAULT_MASK_TOKEN_ID = 151669
 
@@ -41,7 +43,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """The configuration describes no model that this package can run; the message is one sentence for the user."""
 
 
@@ -104,7 +106,9 @@ class SDARConfig:
         data.setdefault("rope_theta", rope.get("rope_theta", 1e6))
         for key, accepted in _SUPPORTED.items():
             if key in data and data[key] not in accepted:
-                raise ConfigError(f"The model configuration has {key} = {data[key]!r}; only {accepted[0]!r} works here.")
+                raise ConfigError(
+                    f"The model configuration has {key} = {data[key]!r}; only {accepted[0]!r} works here."
+                )
         if data.get("block_size") is None:
             data["block_size"] = block_size_from_name(name) or DEFAULT_BLOCK_SIZE
         if data.get("mask_token_id") is None:

@@ -23,11 +23,13 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from dice.model.cache import KVCache, Window
 from dice.model.config import SDARConfig
+from dice.model.fused import FusedLinear, can_pack
 from dice.model.mask import block_causal_mask
 
 __all__ = ["MAX_BLOCK_SIZE", "SDAR", "SDARConfig"]
 
 MAX_BLOCK_SIZE = 256
+
 
 @functools.cache
 def _compiled_flex_attention() -> Callable[..., Any]:
@@ -69,7 +71,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(q_size, hidden, bias=False)
         self.q_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
         self.k_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
-        self.fused_qkv: Tensor | None = None
+        self.fused_qkv: FusedLinear | None = None
+        self.fused_out: FusedLinear | None = None
         self.fused_scale: Tensor | None = None
 
     def forward(
@@ -98,19 +101,19 @@ class Attention(nn.Module):
         q = q.reshape(rows, self.kv_heads, groups * length, self.head_dim)
         out = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask)
         out = out.view(rows, self.kv_heads, groups, length, self.head_dim).permute(0, 3, 1, 2, 4)
-        return F.linear(out.reshape(rows, length, -1), self.o_proj.weight)
+        return (self.fused_out or self.o_proj)(out.reshape(rows, length, -1))
 
-    def fuse(self) -> None:
-        weights = (self.q_proj.weight, self.k_proj.weight, self.v_proj.weight)
-        self.fused_qkv = _share_storage(self.fused_qkv, weights)
+    def fuse(self, pack: bool) -> None:
+        self.fused_qkv = FusedLinear((self.q_proj, self.k_proj, self.v_proj), pack)
+        self.fused_out = FusedLinear((self.o_proj,), pack)
         self.fused_scale = self._norm_scale(fresh=True)
 
     def unfuse(self) -> None:
-        self.fused_qkv = self.fused_scale = None
+        self.fused_qkv = self.fused_out = self.fused_scale = None
 
     def _project(self, x: Tensor) -> Tensor:
         if self.fused_qkv is not None:
-            return F.linear(x, self.fused_qkv)
+            return self.fused_qkv(x)
         return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)
 
     def _norm_scale(self, fresh: bool = False) -> Tensor:
@@ -126,22 +129,24 @@ class MLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.fused_gate_up: Tensor | None = None
+        self.fused_gate_up: FusedLinear | None = None
+        self.fused_down: FusedLinear | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
     def step(self, x: Tensor) -> Tensor:
-        if self.fused_gate_up is None:
+        if self.fused_gate_up is None or self.fused_down is None:
             return self.forward(x)
-        gate, up = F.linear(x, self.fused_gate_up).chunk(2, -1)
-        return F.linear(F.silu(gate) * up, self.down_proj.weight)
+        gate, up = self.fused_gate_up(x).chunk(2, -1)
+        return self.fused_down(F.silu(gate) * up)
 
-    def fuse(self) -> None:
-        self.fused_gate_up = _share_storage(self.fused_gate_up, (self.gate_proj.weight, self.up_proj.weight))
+    def fuse(self, pack: bool) -> None:
+        self.fused_gate_up = FusedLinear((self.gate_proj, self.up_proj), pack)
+        self.fused_down = FusedLinear((self.down_proj,), pack)
 
     def unfuse(self) -> None:
-        self.fused_gate_up = None
+        self.fused_gate_up = self.fused_down = None
 
 
 class Layer(nn.Module):
@@ -189,6 +194,7 @@ class SDAR(nn.Module):
         self.config = config
         self.model = Trunk(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.fused_head: FusedLinear | None = None
         self.register_buffer("rope_cos", torch.empty(0), persistent=False)
         self.register_buffer("rope_sin", torch.empty(0), persistent=False)
         if not self.lm_head.weight.is_meta:
@@ -278,45 +284,40 @@ class SDAR(nn.Module):
         shape = (config.num_hidden_layers, rows, capacity, config.num_key_value_heads, config.head_dim)
         return KVCache(torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device), groups)
 
-    def fuse(self) -> SDAR:
-        """Prepare (or refresh) the fused projections that `step` uses; call before decoding, after weights changed.
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states that came from `step`."""
+        return (self.fused_head or self.lm_head)(hidden)
 
-        The separate parameters become views of the fused ones: same names, same values, no extra memory. Sharded
+    def fuse(self) -> SDAR:
+        """Prepare the fused projections that `step` and `logits` use. Call before decoding, after weights changed.
+
+        The separate parameters become views of the fused ones: same names, same values; see `FusedLinear`. Sharded
         parameters are left alone.
         """
-        if not any(isinstance(weight, DTensor) for weight in self.parameters()):
-            for layer in self.model.layers:
-                layer.self_attn.fuse()
-                layer.mlp.fuse()
+        if any(isinstance(weight, DTensor) for weight in self.parameters()):
+            return self
+        pack = can_pack(self.lm_head.weight, sum(weight.numel() for weight in self.parameters()))
+        for layer in self.model.layers:
+            layer.self_attn.fuse(pack)
+            layer.mlp.fuse(pack)
+        self.fused_head = FusedLinear((self.lm_head,), pack)
         return self
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
-        """Moving or casting replaces the parameters, so fused views of the old ones must go."""
+    def unfuse(self) -> None:
+        """Drop what `fuse` prepared."""
         for layer in self.model.layers:
             layer.self_attn.unfuse()
             layer.mlp.unfuse()
-        dtype = self.rope_cos.dtype
+        self.fused_head = None
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        """Moving or casting replaces the parameters, so fused views of the old ones must go."""
+        self.unfuse()
         super()._apply(fn, recurse)
-        if self.rope_cos.dtype != dtype:  # rotary tables stay float32: bfloat16 cannot hold large angles
+        if self.rope_cos.dtype != torch.float32:  # bfloat16 cannot hold large angles
             self.init_rope()
         return self
 
 
 def _rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
     return F.rms_norm(x, norm.normalized_shape, norm.weight, norm.eps)
-
-
-@torch.no_grad()
-def _share_storage(fused: Tensor | None, weights: Sequence[nn.Parameter]) -> Tensor:
-    """One tensor whose row ranges ARE `weights`; `fused` itself when it still is."""
-    pointers, offset = [], 0
-    if fused is not None:
-        for weight in weights:
-            pointers.append(fused[offset].data_ptr() == weight.data_ptr())
-            offset += weight.shape[0]
-        if all(pointers) and fused.dtype == weights[0].dtype:
-            return fused
-    fused = torch.cat([weight.detach() for weight in weights])
-    for weight, part in zip(weights, fused.split([weight.shape[0] for weight in weights]), strict=True):
-        weight.data = part
-    return fused

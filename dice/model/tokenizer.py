@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
+from dice.errors import UserError
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
 
@@ -31,7 +32,7 @@ _TURN_ENDS = ("<|im_end|>", "<|endoftext|>")
 _ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
 
 
-class TokenizerError(ValueError):
+class TokenizerError(UserError):
     """The tokenizer files are missing or inconsistent; the message is one sentence for the user."""
 
 
@@ -187,10 +188,12 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
         raise TokenizerError(f"{vocab} and {merges.name} are not a usable tokenizer ({error}).") from None
     full = FastTokenizer(model)
     full.normalizer = normalizers.NFC()
-    full.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    full.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     full.decoder = decoders.ByteLevel()
     _add_control_tokens(full, folder, settings)
     return full

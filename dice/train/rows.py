@@ -8,9 +8,13 @@ as the sampler's.
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
+import os
 import re
+import sys
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +27,7 @@ from dice.errors import UserError
 from dice.model.tokenizer import Tokenizer
 
 IM_END = "<|im_end|>"
+PAIRS_PER_WORKER = 1000
 _THOUGHT = re.compile(r"(</?think>)")
 Ids = npt.NDArray[np.int32]
 
@@ -89,12 +94,33 @@ def tokenize(pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str =
     if im_end is None:
         raise UserError(f"The tokenizer has no {IM_END} token to end a response with.")
     prefix = tokenizer.encode(response_prefix, control=True)
-    documents = []
-    for pair in pairs:
+
+    def document(pair: Pair) -> Document:
         prompt = tokenizer.encode_chat(pair.messages)
         response = [token for piece in _THOUGHT.split(pair.response) for token in _encode_piece(piece, tokenizer)]
-        documents.append(Document(np.array([*prompt, *prefix, *response, im_end], dtype=np.int32), len(prompt)))
-    return documents
+        return Document(np.array([*prompt, *prefix, *response, im_end], dtype=np.int32), len(prompt))
+
+    return _map_in_processes(document, pairs)
+
+
+def _map_in_processes(function: Callable[[Pair], Document], pairs: Sequence[Pair]) -> list[Document]:
+    """Encoding holds the interpreter lock, and a large corpus would keep a rented GPU waiting for half a minute."""
+    workers = min(os.cpu_count() or 1, 16, len(pairs) // PAIRS_PER_WORKER)
+    if workers < 2 or sys.platform != "linux":
+        return [function(pair) for pair in pairs]
+    bounds = [len(pairs) * index // workers for index in range(workers + 1)]
+    # Forked workers get the function by inheritance: a tokenizer with its compiled chat template cannot be pickled.
+    with multiprocessing.get_context("fork").Pool(workers, _inherited.extend, [[(function, pairs)]]) as pool:
+        parts = pool.starmap(_map_range, itertools.pairwise(bounds))
+    return [document for part in parts for document in part]
+
+
+_inherited: list[tuple[Callable[[Pair], Document], Sequence[Pair]]] = []  # filled in worker processes only
+
+
+def _map_range(start: int, end: int) -> list[Document]:
+    function, pairs = _inherited[0]
+    return [function(pair) for pair in pairs[start:end]]
 
 
 def _encode_piece(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -132,7 +158,8 @@ def pack(
     numbers = np.zeros(shape, dtype=np.int32)
     trainable = np.zeros(shape, dtype=bool)
     fill, count = np.zeros(shape[0], dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
-    for document, length, (row, start) in zip(kept, lengths, places, strict=True):
+    for index in sorted(range(len(kept)), key=places.__getitem__):  # row by row, from left to right
+        document, length, (row, start) = kept[index], lengths[index], places[index]
         n = len(document.ids)
         tokens[row, start : start + n] = document.ids
         positions[row, start : start + length] = np.arange(length)

@@ -27,9 +27,11 @@ from torch import Tensor
 
 from dice.data.pairs import read_pairs
 from dice.errors import MachineError, UserError
-from dice.model.checkpoint import load_model, resolve_model, save_model
+from dice.model.chat import ChatTemplateError
+from dice.model.checkpoint import CheckpointError, load_model, resolve_model, save_model
+from dice.model.config import ConfigError
 from dice.model.sdar import SDAR, SDARConfig
-from dice.model.tokenizer import Tokenizer
+from dice.model.tokenizer import Tokenizer, TokenizerError
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
 from dice.train.loss import masked_cross_entropy
@@ -79,6 +81,8 @@ def train_sft(config: SFTConfig) -> SFTResult:
     with _locked(folder), RunLog(folder, "sft") as log, _stop_signals() as stopped:
         try:
             return _Run(config, folder, log, stopped).train()
+        except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
+            raise UserError(str(error)) from error
         except torch.OutOfMemoryError:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows."
             raise MachineError(message) from None
@@ -120,6 +124,7 @@ class _Run:
         """The loop: one batch, one update, then whatever is due."""
         config = self.config
         saved_at, saved_step = time.monotonic(), self.step
+        reported = (self.step, self.seconds)
         reason = "finished"
         while self.progress < 1.0:
             begun = time.monotonic()
@@ -130,10 +135,10 @@ class _Run:
             score, norm = self._update(lr)
             self.step += 1
             self.tokens += config.batch_rows * config.row_tokens
-            took = time.monotonic() - begun
-            self.seconds += took
+            self.seconds += time.monotonic() - begun
             if self.step % config.log_every == 0 or self.progress >= 1.0:
-                self._report(score, norm, lr, took)
+                self._report(score, norm, lr, since=reported)
+                reported = (self.step, self.seconds)
             if self.eval_rows is not None and (self.step % config.eval_every == 0 or self.progress >= 1.0):
                 self._validate(self.eval_rows)
             late = time.monotonic() - self.started >= (config.stop_after_seconds or math.inf)
@@ -209,8 +214,9 @@ class _Run:
             t_min=config.t_min, t_max=config.t_max, stratified=config.stratified,
         )  # fmt: skip
 
-    def _report(self, score: Score, norm: float, lr: float, took: float) -> None:
-        rate = self.config.batch_rows * self.config.row_tokens / took
+    def _report(self, score: Score, norm: float, lr: float, since: tuple[int, float]) -> None:
+        steps, seconds = self.step - since[0], self.seconds - since[1]
+        rate = steps * self.config.batch_rows * self.config.row_tokens / seconds
         left = self.seconds / self.progress * (1.0 - self.progress)
         self.log.metrics(
             step=self.step, loss=score.loss, nll=score.nll, accuracy=score.accuracy, lr=lr, grad_norm=norm,

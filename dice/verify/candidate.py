@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,9 @@ class _Candidate:
             actions[command["do"]](module, command)
 
     def _on_build(self, event: str, values: dict[str, Any]) -> None:
+        error = sys.exception()  # of the build that just failed, before the candidate's own handlers see it
+        if event == "build_end" and isinstance(error, build.Unsupported | emulator.Unsupported | build.ToolchainError):
+            _report(self.channel, error)  # no kernel's fault, so no fallback may hide it
         self.channel.send(event, **values)
 
     def _construct(self, module: Any, command: dict[str, Any]) -> None:
@@ -139,6 +143,8 @@ def _report(channel: Channel, error: BaseException) -> None:
     outcome, stage = _classify(error)
     lines = [str(line) for line in getattr(_root(error), "lines", ())] or _own_lines(error)
     message = str(_root(error)) or type(error).__name__
+    if outcome == "compile_error" and lines:
+        message = f"the CUDA source does not compile: {lines[0]}"
     name = type(error).__name__
     channel.send("failed", outcome=outcome, stage=stage, type=name, message=message[:2000], lines=lines[:40])
 

@@ -61,8 +61,8 @@ def install() -> None:
         "memory_reserved": lambda device=None: 0,
         "reset_peak_memory_stats": _nothing,
         "mem_get_info": lambda device=None: (_MEMORY_BYTES, _MEMORY_BYTES),
-        "manual_seed": lambda seed: torch.manual_seed(seed),
-        "manual_seed_all": lambda seed: torch.manual_seed(seed),
+        "manual_seed": _nothing,  # torch.manual_seed calls these too
+        "manual_seed_all": _nothing,
         "is_bf16_supported": lambda including_emulation=True: True,
     }
     for name, value in replacements.items():
@@ -165,6 +165,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.record_stream: _nothing,
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
     torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: DEVICE,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda tensor: DEVICE,
     torch.Tensor.get_device: lambda tensor: 0,
 }

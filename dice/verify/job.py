@@ -156,6 +156,7 @@ class Job:
         self._started()
         with self.record.clock("load"):
             loaded = self._candidate_says("loaded")
+        self.record.seconds["load"] -= self.record.seconds.get("compile", 0.0)
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
         with self.record.clock("reference"):
@@ -307,7 +308,7 @@ class Job:
 
     def _note_build(self, message: Message) -> None:
         self.record.values["headers"] = str(message.get("headers") or self.record.values.get("headers", ""))
-        self.record.build_failed |= bool(message.get("error"))
+        self.record.build_failed |= not message.get("ok")
 
     def _timed_out(self, building: bool) -> Stop:
         if building:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from dice.verify import emulator
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 
 
 def main(link: socket.socket) -> None:
     channel = Channel(link)
-    cache_dir = Path(channel.receive()["cache_dir"])
-    emulator.runtime(cache_dir)
-    guard.enable(cache_dir)
-    guard.disable()
+    guard.build(Path(channel.receive()["cache_dir"]))
     channel.send("prepared")
     channel.receive()

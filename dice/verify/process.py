@@ -152,6 +152,7 @@ def wait_for(child: Child, others: Iterable[Child], deadline: float) -> Message:
     everyone = (child, *others)
     while not child.inbox:
         if child.ended is not None and (child.ended.reason or not child.talking):
+            _pump((child,), 0)  # its last words
             raise ChildEnded(child.ended)
         if child.lost:
             raise MachineryError(f"the {child.role} process was lost")

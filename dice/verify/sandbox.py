@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,9 @@ def _run_child(limits: Limits, child: Callable[[], None]) -> None:
         _prctl(_PR_SET_DUMPABLE, 0)
     try:
         child()
-    finally:
-        os._exit(70)  # a child ends itself; falling off its end is our fault
+    except BaseException:  # noqa: B036 - nothing may unwind into the warden's stack
+        traceback.print_exc()
+    os._exit(70)  # a child ends itself; getting here is our fault
 
 
 def _set_limits(limits: Limits) -> None:
@@ -147,7 +149,7 @@ def _drop_privileges() -> None:
 
 
 def _enter_namespaces() -> bool:
-    wanted = _CLONE["pid"] | _CLONE["net"] | _CLONE["ipc"] | _CLONE["mnt"]
+    wanted = _CLONE["pid"] | _CLONE["net"] | _CLONE["ipc"]
     if _libc.unshare(wanted) == 0:
         return True
     uid, gid = os.geteuid(), os.getegid()
@@ -164,14 +166,16 @@ def _enter_namespaces() -> bool:
 
 def _narrow_file_system(limits: Limits) -> None:
     """Own /proc, and all read-only but the writable folders. Each step is best effort: a container may refuse."""
+    if _libc.unshare(_CLONE["mnt"]) != 0:  # here and not in the warden, which needs the outer /proc
+        return
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
-    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     folders = [folder for folder in (limits.scratch, *limits.writable) if os.path.isdir(folder)]
     for folder in folders:
         _mount(folder, folder, None, _MS_BIND | _MS_REC)
     if _set_read_only("/", True):
         for folder in folders:
             _set_read_only(folder, False)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> bool:

@@ -3,7 +3,7 @@
 | kind | meaning |
 |---|---|
 | `torch_only` | no `__global__` function at all: PyTorch computes everything (paper 4.2 type 1, A.7.1) |
-| `example_mimicry` | the kernel is the prompt's element-wise add; `forward` leaves heavy operators to PyTorch (type 1) |
+| `example_mimicry` | the kernel is the prompt's element-wise add; heavy operators in `forward` are PyTorch's (type 1) |
 | `never_invoked` | CUDA source is there, but `ModelNew` neither holds nor calls what was built from it (type 2) |
 | `not_in_forward` | `ModelNew` holds the built module, but nothing reachable from `forward` calls it (type 3) |
 | `try_fallback` | the custom call sits in a `try` whose handler computes or returns instead of raising |
@@ -234,8 +234,8 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield f"self.{name.value}", node.args[2]
     elif isinstance(node, ast.ClassDef):
         for statement in node.body:
-            for target, value in _assignments(statement) if isinstance(statement, ast.Assign) else ():
-                yield f"self.{target}", value
+            bound = _assignments(statement) if isinstance(statement, ast.Assign) else ()
+            yield from ((f"self.{name}", value) for name, value in bound)
 
 
 def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

@@ -61,9 +61,9 @@ class Verifier:
                 self._zygote.close()
             self._zygote = None
 
-    def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
-        """The verdict on one pair. Thread-safe."""
-        return self._verify(problem, kernel, workers=1)
+    def verify(self, problem: Problem, kernel: Kernel, options: Options | None = None) -> Verdict:
+        """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe."""
+        return self._verify(problem, kernel, options or self.options, workers=1)
 
     def verify_many(self, pairs: Iterable[Pair], workers: int = 1) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict) of every pair, as they finish. Identical pairs are verified once.
@@ -79,7 +79,7 @@ class Verifier:
         def work(indices: list[int]) -> None:
             problem, kernel = pairs[indices[0]]
             try:
-                finished.put((indices, self._verify(problem, kernel, workers)))
+                finished.put((indices, self._verify(problem, kernel, self.options, workers)))
             except BaseException as error:  # noqa: B036 - carried to the caller's thread
                 finished.put((indices, error))
 
@@ -96,13 +96,13 @@ class Verifier:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _verify(self, problem: Problem, kernel: Kernel, workers: int) -> Verdict:
+    def _verify(self, problem: Problem, kernel: Kernel, options: Options, workers: int) -> Verdict:
         failure = ""
         for _ in range(ATTEMPTS):
             try:
                 zygote = self._get_zygote()
                 self._prepare(zygote)
-                job = Job(zygote, problem, kernel, self.backend, self.options, worker_threads(workers))
+                job = Job(zygote, problem, kernel, self.backend, options, worker_threads(workers))
                 return self._describe(job.run(self._gpu if self.backend == "cuda" else nullcontext()))
             except MachineryError as error:
                 failure = str(error)

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["call", "method", "module", "formula"]
-Sign = Literal["any", "nonneg", "positive"]  # what is known of a value whatever the input: nothing, >= 0, >= some constant > 0
-_RANK: dict[Sign, int] = {"any": 0, "nonneg": 1, "positive": 2}
+Sign = Literal["any", "nonpos", "nonneg", "positive"]  # known of a value whatever the input; positive: >= a constant > 0
+_RANK: dict[Sign, int] = {"any": 0, "nonpos": 0, "nonneg": 1, "positive": 2}
 
 # Values outside these magnitudes make float32 comparisons meaningless, so chains that reach them are not drawn.
 MAX_MAGNITUDE = 300.0
-INPUT_MAGNITUDE = 4.5
+# Beyond this, functions that saturate give one and the same value for nearly every input.
+SATURATES = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,15 @@ def _same(sign: Sign) -> Sign:
 
 
 def _at_most_nonneg(sign: Sign) -> Sign:
-    return "any" if sign == "any" else "nonneg"
+    return "nonneg" if sign == "positive" else sign
 
 
 def _nonneg_then_positive(sign: Sign) -> Sign:
-    return "any" if sign == "any" else "positive"
+    return "positive" if _RANK[sign] else "any"
+
+
+def _negated(sign: Sign) -> Sign:
+    return "any" if sign == "any" else "nonneg" if sign == "nonpos" else "nonpos"
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
@@ -165,24 +170,24 @@ _add("softplus_beta", "softplus with a slope", ["F.softplus({x}, beta={a})", "nn
      "v = v * {a} > 20.0f ? v : log1pf(expf(v * {a})) / {a};", scalars=("beta",), gives="nonneg",
      bound=lambda m: m + 2, weight=0.7)  # fmt: skip
 _add("softsign", "softsign", ["F.softsign({x})", "nn.Softsign()", "{x} / (1 + torch.abs({x}))", "{x} / (1.0 + {x}.abs())"],
-     "v = v / (1.0f + fabsf(v));", gives=_at_most_nonneg, bound=1)  # fmt: skip
+     "v = v / (1.0f + fabsf(v));", gives=_at_most_nonneg, limit=SATURATES, bound=1)  # fmt: skip
 _add("hardtanh", "hard tanh", ["F.hardtanh({x}, {a}, {b})", "F.hardtanh({x}, min_val={a}, max_val={b})", "nn.Hardtanh({a}, {b})",
       "nn.Hardtanh(min_val={a}, max_val={b})"],
      "v = fminf(fmaxf(v, {a}), {b});", scalars=("min_val", "max_val"), defaults=(-1.0, 1.0),
-     plain=["F.hardtanh({x})", "nn.Hardtanh()"], bound=3)  # fmt: skip
+     plain=["F.hardtanh({x})", "nn.Hardtanh()"], limit=SATURATES, bound=3)  # fmt: skip
 _add("hardsigmoid", "hard sigmoid", ["F.hardsigmoid({x})", "nn.Hardsigmoid()", "F.relu6({x} + 3) / 6", "torch.clamp({x} / 6 + 0.5, 0, 1)"],
-     "v = fminf(fmaxf(v / 6.0f + 0.5f, 0.0f), 1.0f);", gives="nonneg", bound=1)  # fmt: skip
+     "v = fminf(fmaxf(v / 6.0f + 0.5f, 0.0f), 1.0f);", gives="nonneg", limit=SATURATES, bound=1)  # fmt: skip
 _add("hardswish", "hard swish", ["F.hardswish({x})", "nn.Hardswish()", "{x} * F.relu6({x} + 3) / 6", "{x} * F.hardsigmoid({x})"],
      "v = v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f;")  # fmt: skip
 _add("tanh", "tanh", ["torch.tanh({x})", "{x}.tanh()", "nn.Tanh()", "F.tanh({x})"], "v = tanhf(v);",
-     gives=_at_most_nonneg, bound=1, weight=1.4)  # fmt: skip
+     gives=_at_most_nonneg, limit=SATURATES, bound=1, weight=1.4)  # fmt: skip
 _add("sigmoid", "sigmoid", ["torch.sigmoid({x})", "{x}.sigmoid()", "nn.Sigmoid()", "F.sigmoid({x})", "1 / (1 + torch.exp(-{x}))",
       "1.0 / (1.0 + torch.exp(-{x}))"],
-     "v = 1.0f / (1.0f + expf(-v));", gives="nonneg", bound=1, weight=1.5)  # fmt: skip
+     "v = 1.0f / (1.0f + expf(-v));", gives="nonneg", limit=SATURATES, bound=1, weight=1.5)  # fmt: skip
 _add("logsigmoid", "log-sigmoid", ["F.logsigmoid({x})", "nn.LogSigmoid()", "torch.log(torch.sigmoid({x}))"],
-     "v = fminf(v, 0.0f) - log1pf(expf(-fabsf(v)));", bound=lambda m: m + 1, limit=20)  # fmt: skip
+     "v = fminf(v, 0.0f) - log1pf(expf(-fabsf(v)));", gives="nonpos", bound=lambda m: m + 1, limit=20)  # fmt: skip
 _add("relu6", "ReLU6", ["F.relu6({x})", "nn.ReLU6()", "torch.clamp({x}, 0, 6)", "{x}.clamp(0.0, 6.0)", "torch.clamp({x}, min=0.0, max=6.0)"],
-     "v = fminf(fmaxf(v, 0.0f), 6.0f);", gives="nonneg", bound=6)  # fmt: skip
+     "v = fminf(fmaxf(v, 0.0f), 6.0f);", gives="nonneg", limit=SATURATES, bound=6)  # fmt: skip
 _add("tanhshrink", "tanh-shrink", ["F.tanhshrink({x})", "nn.Tanhshrink()", "{x} - torch.tanh({x})", "{x} - {x}.tanh()"],
      "v = v - tanhf(v);")  # fmt: skip
 _add("softshrink", "soft shrinkage", ["F.softshrink({x}, {a})", "F.softshrink({x}, lambd={a})", "nn.Softshrink({a})", "nn.Softshrink(lambd={a})"],
@@ -208,7 +213,7 @@ _add("square", "squaring", ["torch.square({x})", "{x} * {x}", "{x} ** 2", "torch
      "v = v * v;", gives=lambda sign: "positive" if sign == "positive" else "nonneg", bound=lambda m: m * m, weight=1.4)  # fmt: skip
 _add("cube", "cubing", ["{x} ** 3", "torch.pow({x}, 3)", "{x}.pow(3)", "{x} * {x} * {x}"], "v = v * v * v;", gives=_same,
      bound=lambda m: m**3)  # fmt: skip
-_add("neg", "negation", ["-{x}", "torch.neg({x})", "{x}.neg()", "torch.negative({x})"], "v = -v;")
+_add("neg", "negation", ["-{x}", "torch.neg({x})", "{x}.neg()", "torch.negative({x})"], "v = -v;", gives=_negated)
 _add("abs", "absolute value", ["torch.abs({x})", "{x}.abs()", "torch.absolute({x})"], "v = fabsf(v);",
      gives=lambda sign: "positive" if sign == "positive" else "nonneg", weight=1.5)  # fmt: skip
 # --- functions ------------------------------------------------------------------------------------------------------------
@@ -228,16 +233,16 @@ _add("reciprocal", "reciprocal", ["torch.reciprocal({x})", "1.0 / {x}", "{x}.rec
      gives="nonneg", bound=10, weight=4.0)  # fmt: skip
 _add("sin", "sine", ["torch.sin({x})", "{x}.sin()"], "v = sinf(v);", bound=1, limit=30, weight=1.2)
 _add("cos", "cosine", ["torch.cos({x})", "{x}.cos()"], "v = cosf(v);", bound=1, limit=30, weight=1.2)
-_add("atan", "arctangent", ["torch.atan({x})", "{x}.atan()", "torch.arctan({x})"], "v = atanf(v);", gives=_at_most_nonneg, bound=1.6, weight=0.7)  # fmt: skip
+_add("atan", "arctangent", ["torch.atan({x})", "{x}.atan()", "torch.arctan({x})"], "v = atanf(v);", gives=_at_most_nonneg, limit=SATURATES, bound=1.6, weight=0.7)  # fmt: skip
 _add("asinh", "inverse hyperbolic sine", ["torch.asinh({x})", "{x}.asinh()"], "v = asinhf(v);", gives=_at_most_nonneg, bound=7, weight=0.5)  # fmt: skip
-_add("erf", "error function", ["torch.erf({x})", "{x}.erf()", "torch.special.erf({x})"], "v = erff(v);", gives=_at_most_nonneg, bound=1)  # fmt: skip
+_add("erf", "error function", ["torch.erf({x})", "{x}.erf()", "torch.special.erf({x})"], "v = erff(v);", gives=_at_most_nonneg, limit=SATURATES, bound=1)  # fmt: skip
 _add("clamp", "clamping", ["torch.clamp({x}, {a}, {b})", "torch.clamp({x}, min={a}, max={b})", "{x}.clamp({a}, {b})",
       "torch.clip({x}, {a}, {b})", "{x}.clamp(min={a}, max={b})"],
-     "v = fminf(fmaxf(v, {a}), {b});", scalars=("min_value", "max_value"), bound=3, weight=1.5)  # fmt: skip
+     "v = fminf(fmaxf(v, {a}), {b});", scalars=("min_value", "max_value"), limit=SATURATES, bound=3, weight=1.5)  # fmt: skip
 _add("clamp_min", "a lower bound", ["torch.clamp({x}, min={a})", "{x}.clamp(min={a})", "torch.clamp_min({x}, {a})"], "v = fmaxf(v, {a});",
-     scalars=("min_value",), bound=lambda m: max(m, 2.0))  # fmt: skip
+     limit=SATURATES, scalars=("min_value",), bound=lambda m: max(m, 2.0))  # fmt: skip
 _add("clamp_max", "an upper bound", ["torch.clamp({x}, max={a})", "{x}.clamp(max={a})", "torch.clamp_max({x}, {a})"], "v = fminf(v, {a});",
-     scalars=("max_value",))  # fmt: skip
+     limit=SATURATES, scalars=("max_value",))  # fmt: skip
 _add("sign", "sign", ["torch.sign({x})", "{x}.sign()"], "v = (v > 0.0f) - (v < 0.0f);", bound=1, jumps=True)
 _add("floor", "rounding down", ["torch.floor({x})", "{x}.floor()"], "v = floorf(v);", bound=lambda m: m + 1, jumps=True)
 _add("ceil", "rounding up", ["torch.ceil({x})", "{x}.ceil()"], "v = ceilf(v);", bound=lambda m: m + 1, jumps=True)

@@ -6,11 +6,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.data.synth.operators import OPERATORS
+from dice.data.synth.operators import OPERATORS, Sign
 from dice.data.synth.script import ChainState, Script
 
-# Operators that change nothing on values that are never negative: drawing them there would teach nothing.
-_IDLE_ON_NONNEGATIVE = frozenset({"relu", "abs", "leaky_relu", "elu", "celu"})
+# Operators that change nothing, or leave nothing, of values with a known sign: drawing them there would teach nothing.
+_IDLE: dict[Sign, frozenset[str]] = {
+    "any": frozenset(),
+    "nonneg": frozenset({"relu", "abs", "leaky_relu", "elu", "celu"}),
+    "positive": frozenset({"relu", "abs", "leaky_relu", "elu", "celu", "sign"}),
+    "nonpos": frozenset(
+        {"relu", "relu6", "clamp_min", "clamp_max", "hardtanh", "clamp", "hardshrink", "sign", "gelu", "gelu_tanh",
+         "silu", "swish", "mish", "hardswish", "hardsigmoid", "sigmoid"}
+    ),  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def draw_chain(rng: random.Random, length: int, state: ChainState | None = None)
     state = state or ChainState()
     names: list[str] = []
     for _ in range(length):
-        idle = _IDLE_ON_NONNEGATIVE if state.sign != "any" else frozenset()
+        idle = _IDLE[state.sign]
         choices = [
             operator
             for operator in OPERATORS.values()

@@ -198,6 +198,9 @@ class Script:
     def _operator(
         self, value: Value, operator: Operator, state: ChainState, following: Operator | None
     ) -> tuple[Value, Step]:
+        if operator.jumps:  # rounding or comparing numbers of [0, 1) leaves next to nothing of them
+            for item in self.inputs:
+                item.make = item.make.replace("torch.rand({shape})", "torch.randn({shape})")
         plain = operator.plain and self.rng.random() < 0.4
         form = self._pick(operator.plain if plain else operator.spellings)
         if operator.name == "clamp" and value.text.startswith("-"):
@@ -286,9 +289,13 @@ class Script:
         lines += [f"        {line}" for line in self.body]
         return self.fill("\n".join(lines), large)
 
+    def _has_default(self, item: Argument) -> bool:
+        """Python allows a default only when every later argument has one."""
+        return all(later.default for later in self.arguments[self.arguments.index(item) :])
+
     def _argument_text(self, item: Argument, large: bool) -> str:
         hint = f": {item.hint}" if self.hints else ""
-        if not item.default:
+        if not self._has_default(item):
             return item.name + hint
         return f"{item.name}{hint}{' = ' if hint else '='}{item.value}"
 
@@ -310,7 +317,7 @@ class Script:
     @property
     def constructor(self) -> str:
         """The constructor's arguments as ModelNew declares them."""
-        parts = (f"{item.name}={item.value}" if item.default else item.name for item in self.arguments)
+        parts = (f"{item.name}={item.value}" if self._has_default(item) else item.name for item in self.arguments)
         return ", ".join(["self", *parts])
 
 

@@ -18,7 +18,7 @@ HELD_OUT_CELLS: frozenset[tuple[str, str]] = frozenset(
         ("mish", "linear.post"),
         ("elu", "linear.post"),
         ("hardtanh", "matmul.post"),
-        ("silu", "matmul.post"),
+        ("swish", "matmul.post"),
         ("softplus", "norm.post"),
         ("leaky_relu", "norm.post"),
         ("gelu", "reduce.pre"),
@@ -39,7 +39,7 @@ HELD_OUT_CELLS: frozenset[tuple[str, str]] = frozenset(
         ("logsigmoid", "loss.pre"),
         ("smooth_l1", "loss.reduction=sum"),
         ("sin", "mask.chain"),
-        ("swish", "bmm.post"),
+        ("bmm", "matmul.layout=nt"),
         ("rms_norm", "norm.pre"),
     }
 )

@@ -58,7 +58,7 @@ def build_library(
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / name
-        command = [compiler, *flags, *map(str, sources), "-o", str(output)]
+        command = [compiler, *map(str, sources), *flags, "-o", str(output)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ToolchainError(f"{compiler} could not build {name}: {done.stderr.strip()[-2000:]}")

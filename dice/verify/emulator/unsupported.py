@@ -3,13 +3,140 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 
 from .tokens import Tokens
+from .translate import Unsupported, translate
+
+# Header -> what it brings; the first match of the included path counts.
+_HEADERS = (
+    (r"cublas", "cuBLAS"),
+    (r"cudnn", "cuDNN"),
+    (r"cufft", "cuFFT"),
+    (r"curand", "cuRAND"),
+    (r"cusparse", "cuSPARSE"),
+    (r"cusolver", "cuSOLVER"),
+    (r"nvrtc", "NVRTC"),
+    (r"nccl", "NCCL"),
+    (r"npp", "NPP"),
+    (r"thrust/", "Thrust"),
+    (r"cub/", "CUB"),
+    (r"cutlass/", "CUTLASS"),
+    (r"cute/", "CuTe"),
+    (r"cuda/", "libcu++ (cuda::)"),
+    (r"(crt/)?mma\.h$", "tensor-core fragments (mma.h)"),
+    (r"cuda_pipeline", "asynchronous copy pipelines"),
+    (r"cuda_awbarrier", "asynchronous barriers"),
+    (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
+    (r"cuComplex\.h$", "cuComplex"),
+    (r"cudaTypedefs|cuda_texture|texture_|surface_|cudaGL|nvtx|nvToolsExt|cudaProfiler", "this CUDA header"),
+)
+
+# Words that are the feature.
+_WORDS = {
+    "asm": "inline PTX (asm)",
+    "__asm__": "inline PTX (asm)",
+    "__asm": "inline PTX (asm)",
+    "nvcuda": "tensor-core fragments (nvcuda::wmma)",
+    "wmma": "tensor-core fragments (wmma)",
+    "CUtensorMap": "the tensor memory accelerator (TMA)",
+    "__cluster_dims__": "thread block clusters",
+    "this_cluster": "thread block clusters",
+    "cluster_group": "thread block clusters",
+    "cudaLaunchKernelEx": "extended launches (cudaLaunchKernelEx)",
+    "cudaLaunchKernelExC": "extended launches (cudaLaunchKernelEx)",
+    "cudaLaunchCooperativeKernel": "cooperative launches (grid-wide synchronisation)",
+    "cudaTextureObject_t": "textures",
+    "cudaSurfaceObject_t": "surfaces",
+    "tex1Dfetch": "textures",
+    "tex2D": "textures",
+    "__pipeline_memcpy_async": "asynchronous copy pipelines",
+}
+_LIBRARY_CALLS = re.compile(r"(cublas|cudnn|cufft|curand|cusparse|cusolver|nvrtc)(?=[A-Z_]|Handle)\w+")
+_NAMESPACES = {
+    "thrust": "Thrust",
+    "cub": "CUB",
+    "cutlass": "CUTLASS",
+    "cute": "CuTe",
+    "cuda": "libcu++ (cuda::)",
+}
+_LIBRARY_NAMES = {
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "cufft": "cuFFT",
+    "curand": "cuRAND",
+    "cusparse": "cuSPARSE",
+    "cusolver": "cuSOLVER",
+    "nvrtc": "NVRTC",
+}
 
 
 def find_unsupported(source: str) -> str | None:
+    """One sentence that names the first construct emulation cannot do, or None. Comments and strings do not count."""
+    tokens = Tokens(source)
+    for index, token in enumerate(tokens.list):
+        what = None
+        if token.text == "include" and tokens.text(index - 1) == "#":
+            what = _feature_of_header(_included(tokens, index))
+        elif token.kind == "word":
+            what = _feature_of_word(tokens, index)
+        if what is not None:
+            line = source.count("\n", 0, token.start) + 1
+            return f"Line {line} uses {what}, which the emulator does not run."
+    try:
+        translate(source)
+    except Unsupported as reason:
+        return str(reason)
     return None
+
+
+def _included(tokens: Tokens, index: int) -> str:
+    rest = tokens.source[tokens[index].end :].partition("\n")[0].strip()
+    match = re.match(r'<([^>]+)>|"([^"]+)"', rest)
+    return (match.group(1) or match.group(2)) if match else ""
+
+
+def _feature_of_header(path: str) -> str | None:
+    return next((f"{what} (#include <{path}>)" for pattern, what in _HEADERS if re.match(pattern, path)), None)
+
+
+def _feature_of_word(tokens: Tokens, index: int) -> str | None:
+    word = tokens.text(index)
+    if word in _WORDS:
+        return _WORDS[word]
+    if word in _NAMESPACES and tokens.text(index + 1) == "::" and tokens.text(index - 1) != "::":
+        return _NAMESPACES[word]
+    if match := _LIBRARY_CALLS.fullmatch(word):
+        return f"{_LIBRARY_NAMES[match.group(1)]} ({word})"
+    return None
+
+
+_MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
+_OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
+_UNDECLARED = re.compile(
+    r"error: (?:use of undeclared identifier |unknown type name |no member named )?['\u2018](?:[\w:]+::)?(\w+)['\u2019]?"
+    r"[^\n]*(?:was not declared|does not name a type|has not been declared|is not a member|undeclared identifier)"
+    r"|error: there are no arguments to ['\u2018](\w+)['\u2019]"
+    r"|undefined reference to [`'\u2018](\w+)"
+)
 
 
 def explain_failure(log: str) -> str | None:
+    """A sentence when the compiler stopped at a CUDA name or header that is real but not emulated; else None."""
+    if match := _MISSING_HEADER.search(log):
+        what = _feature_of_header(match.group(1))
+        return f"The kernel uses {what}, which the emulator does not run." if what else None
+    if match := _OUR_ASSERTION.search(log):
+        return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
+    for match in _UNDECLARED.finditer(log):
+        name = next(group for group in match.groups() if group)
+        if name in _known_names() or _LIBRARY_CALLS.fullmatch(name):
+            return f"The kernel uses `{name}`, a CUDA name which the emulator does not have."
     return None
+
+
+@cache
+def _known_names() -> frozenset[str]:
+    """Names that CUDA's own headers declare and the emulator's do not."""
+    return frozenset((Path(__file__).parent / "known_names.txt").read_text(encoding="ascii").split())

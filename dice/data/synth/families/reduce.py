@@ -69,7 +69,7 @@ def sample(rng: random.Random) -> Plan:
         return Plan(NAME, core, chains(pre=rng.choice(_INDEX_CHAINS)), tuple(features))
     pre = draw_chain(rng, chain_length(rng, (4, 3, 2)))
     pre = pre if state_after(pre).magnitude <= 30 and core != "prod" else ()
-    post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ChainState("any", reduction.magnitude * (1 + 2 * bool(pre)), False))
+    post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ChainState("any", reduction.magnitude, False))
     return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
 
 

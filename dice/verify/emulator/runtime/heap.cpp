@@ -15,11 +15,14 @@ namespace {
 
 constexpr size_t kTensorGuard = size_t{1} << 30;  // each side; costs address space only
 constexpr unsigned kQuarantine = 512;             // freed regions that stay reserved
+constexpr unsigned kMaxGuarded = 20000;           // each takes two of the 65530 mappings a process may have
+constexpr size_t kPlainMargin = 64;               // canaries around an allocation without guard pages
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 Region* regions = nullptr;
 Region* quarantine[kQuarantine];
 unsigned quarantine_next = 0;
+unsigned guarded_count = 0;
 
 constexpr unsigned kDamages = 16;
 char damages[kDamages][200];
@@ -112,19 +115,45 @@ bool note_damage(const Region* region) {
   if (damage_count == kDamages) return true;
   char* text = damages[damage_count++];
   if (after != nullptr) {
-    snprintf(text, sizeof damages[0], "wrote %zd bytes past the end of %s (%zu bytes)", after - data_end,
+    snprintf(text, sizeof damages[0], "wrote %zd bytes past the end of %s (%zu bytes)", after - data_end + 1,
              name_of(region), region->size);
   } else {
-    snprintf(text, sizeof damages[0], "wrote up to %zd bytes before the start of %s (%zu bytes)",
+    snprintf(text, sizeof damages[0], "wrote %zd bytes before the start of %s (%zu bytes)",
              region->data - before, name_of(region), region->size);
   }
   return true;
 }
 
 void destroy(Region* region) {
-  munmap(region->reserve, static_cast<size_t>(region->reserve_end - region->reserve));
+  if (region->guarded) {
+    munmap(region->reserve, static_cast<size_t>(region->reserve_end - region->reserve));
+    --guarded_count;
+  } else {
+    free(region->reserve);
+  }
   unlink(region);
   free(region);
+}
+
+// For the process that holds more tensors than guard pages can be had: canaries only.
+Region* new_plain_region(size_t size, const char* kind) {
+  const size_t bytes = (size + 2 * kPlainMargin + kPlainMargin - 1) / kPlainMargin * kPlainMargin;
+  auto* block = static_cast<char*>(aligned_alloc(kPlainMargin, bytes));
+  auto* region = static_cast<Region*>(calloc(1, sizeof(Region)));
+  if (block == nullptr || region == nullptr) {
+    free(block);
+    free(region);
+    return nullptr;
+  }
+  region->reserve = region->pages = block;
+  region->reserve_end = region->pages_end = block + bytes;
+  region->data = block + kPlainMargin;
+  region->size = size;
+  region->kind = kind;
+  region->live = true;
+  const Lock lock;
+  link(region);
+  return region;
 }
 
 }  // namespace
@@ -149,9 +178,10 @@ Region* new_region(size_t capacity, size_t guard, const char* kind) {
   region->pages = pages;
   region->pages_end = pages + bytes;
   region->kind = kind;
-  region->live = true;
+  region->live = region->guarded = true;
   place(region, capacity, 16, "");
   const Lock lock;
+  ++guarded_count;
   link(region);
   return region;
 }
@@ -177,7 +207,8 @@ extern "C" {
 
 // 16-byte aligned, filled with 0xFF; null when memory is exhausted. Zero bytes give a pointer that cannot be read.
 void* dice_heap_allocate(size_t bytes) {
-  Region* region = new_region(bytes, kTensorGuard, "tensor");
+  Region* region = guarded_count < kMaxGuarded ? new_region(bytes, kTensorGuard, "tensor") : nullptr;
+  if (region == nullptr) region = new_plain_region(bytes, "tensor");
   if (region == nullptr) return nullptr;
   memset(region->pages, kPoison, static_cast<size_t>(region->pages_end - region->pages));
   const Lock lock;
@@ -194,6 +225,10 @@ bool dice_heap_free(void* data) {
   note_damage(region);
   erase(slot);
   region->live = false;
+  if (!region->guarded) {
+    destroy(region);
+    return true;
+  }
   const auto bytes = static_cast<size_t>(region->pages_end - region->pages);
   // Mapping anew gives the memory back and makes every later access fault, in one call.
   mmap(region->pages, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

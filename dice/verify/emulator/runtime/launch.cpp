@@ -23,7 +23,7 @@ struct Configuration {
 
 // Nested because a launch's arguments may call a function that launches another kernel.
 constexpr int kMaxPending = 64;
-thread_local Configuration pending[kMaxPending];
+thread_local Configuration* pending = nullptr;  // on the heap: static thread-local storage is scarce in a plug-in
 thread_local int pending_count = 0;
 thread_local Kernel** asked_kernel = nullptr;
 
@@ -196,6 +196,7 @@ extern "C" {
 
 void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t) {
   if (tls_worker != nullptr) fault("unsupported", "it launches a kernel itself (dynamic parallelism), which is not emulated");
+  if (pending == nullptr) pending = new Configuration[kMaxPending];
   if (pending_count == kMaxPending) pending_count = 0;  // left by arguments that threw
   pending[pending_count++] = {grid, block, shared_bytes};
 }

@@ -87,7 +87,7 @@ struct Region {
   size_t size;
   const char* kind;  // "tensor", "shared array", ...
   char label[120];
-  bool live;
+  bool live, guarded;
   Region *next, *previous;
 };
 constexpr unsigned char kPoison = 0xFF;
@@ -174,10 +174,8 @@ extern "C" void dice_switch_stack(void** save, void* load);
 void install_handlers();
 void ensure_alternate_stack();
 [[noreturn]] void fault(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
-bool read_of_running_kernel();
 
 // launch.cpp
-int thread_order();
-void remember_launch_error(const char* sentence);
+Kernel* kernel_of(const void* function);  // null when it is no kernel
 
 }  // namespace dice_emu

@@ -117,7 +117,7 @@ void Worker::finish(Thread* thread) {
   for (int i = warp.meetings - 1; i >= 0; --i) {
     const Meeting& meeting = warp.meeting[i];
     if (((meeting.arrived | warp.exited) & meeting.mask) == (meeting.mask & warp.exists))
-      complete(warp, thread->linear / kWarp * kWarp, i);
+      complete(thread->linear / kWarp, i);
   }
   if (at_barrier_ != 0 && at_barrier_ + exited_ == threads_) release_barrier();
 }

@@ -10,6 +10,11 @@
 #define DICE_HAS_CUDA 1
 #include <cuda_runtime.h>
 #endif
+// nvcc reads a source twice. In its pass for the device, host functions are only checked and never run, so there most
+// of these headers is declarations.
+#if defined(__CUDA_ARCH__) && !defined(DICE_EMULATED)
+#define DICE_DEVICE_PASS 1
+#endif
 
 #include <cfloat>
 #include <climits>

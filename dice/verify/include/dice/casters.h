@@ -2,6 +2,8 @@
 #pragma once
 #include <dice/tensor.h>
 
+#if !defined(DICE_DEVICE_PASS)
+
 namespace dice {
 
 inline Object utf8(std::string_view text) { return checked(PyUnicode_FromStringAndSize(text.data(), static_cast<ptrdiff_t>(text.size()))); }
@@ -256,3 +258,5 @@ Value from_python(PyObject* object) {
 }
 
 }  // namespace dice
+
+#endif  // !DICE_DEVICE_PASS

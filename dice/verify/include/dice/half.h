@@ -2,7 +2,9 @@
 #pragma once
 #include <dice/base.h>
 
-#if defined(DICE_HAS_CUDA)
+// CUDA's own 16-bit types come along, unless the build saw that the source names none of them.
+#if defined(DICE_HAS_CUDA) && !defined(DICE_NO_CUDA_HALF)
+#define DICE_CUDA_HALF 1
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
@@ -63,7 +65,7 @@ struct alignas(2) Half {
 
   Half() = default;
   constexpr C10_HOST_DEVICE Half(unsigned short bits, from_bits_t) : x(bits) {}
-#if defined(DICE_HAS_CUDA)
+#if defined(DICE_CUDA_HALF)
   C10_HOST_DEVICE Half(const __half& value) { memcpy(&x, &value, sizeof x); }
   C10_HOST_DEVICE operator __half() const {
     __half value;
@@ -71,7 +73,7 @@ struct alignas(2) Half {
     return value;
   }
 #endif
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && defined(DICE_CUDA_HALF)
   inline __device__ Half(float value) : Half(__float2half(value)) {}
   inline __device__ operator float() const { return __half2float(static_cast<__half>(*this)); }
 #else
@@ -89,7 +91,7 @@ struct alignas(2) BFloat16 {
   constexpr C10_HOST_DEVICE BFloat16(unsigned short bits, from_bits_t) : x(bits) {}
   inline C10_HOST_DEVICE BFloat16(float value) : x(dice::bfloat16_bits(value)) {}
   inline C10_HOST_DEVICE operator float() const { return dice::float_of_bfloat16(x); }
-#if defined(DICE_HAS_CUDA)
+#if defined(DICE_CUDA_HALF)
   C10_HOST_DEVICE BFloat16(const __nv_bfloat16& value) { memcpy(&x, &value, sizeof x); }
   explicit C10_HOST_DEVICE operator __nv_bfloat16() const {
     __nv_bfloat16 value;

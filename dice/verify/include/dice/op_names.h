@@ -2,6 +2,9 @@
 // when called, by dice/verify/ops.py; here a name only says whether it is a method, a function or both.
 #pragma once
 
+// The build may define the lists itself, shortened to the names that a source contains.
+#if !defined(DICE_SHARED_OPS)
+
 // Return one Tensor; methods of Tensor and functions of at::.
 #define DICE_SHARED_OPS(_)                                                                                            \
   _(abs) _(absolute) _(acos) _(acosh) _(add) _(addbmm) _(addcdiv) _(addcmul) _(addmm) _(addmv) _(addr) _(all) _(amax) \
@@ -46,3 +49,4 @@
   _(neg_) _(normal_) _(pow_) _(random_) _(reciprocal_) _(relu_) _(resize_) _(resize_as_) _(round_) _(rsqrt_)          \
   _(scatter_) _(scatter_add_) _(sigmoid_) _(sign_) _(sin_) _(sqrt_) _(square_) _(squeeze_) _(sub_) _(t_) _(tanh_)     \
   _(transpose_) _(tril_) _(triu_) _(trunc_) _(uniform_) _(unsqueeze_) _(zero_)
+#endif

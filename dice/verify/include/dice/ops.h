@@ -3,6 +3,7 @@
 #pragma once
 #include <dice/casters.h>
 
+#if !defined(DICE_DEVICE_PASS)
 extern "C" {
 int PyGILState_Ensure();
 void PyGILState_Release(int);
@@ -48,6 +49,8 @@ Result call(const char* name, const Args&... args) {
 }
 
 }  // namespace dice
+
+#endif
 
 namespace at {
 
@@ -219,11 +222,13 @@ struct TensorIndex {
 
 }  // namespace at
 
+#if !defined(DICE_DEVICE_PASS)
 namespace dice {
 template <> struct Caster<at::indexing::TensorIndex> {
   static Object cast(const at::indexing::TensorIndex& index) { return index.object; }
 };
 }  // namespace dice
+#endif
 
 namespace at {
 inline Tensor Tensor::index(std::initializer_list<indexing::TensorIndex> indices) const {

@@ -11,9 +11,6 @@ struct gil_scoped_release {
  private:
   void* state_;
 };
-struct gil_scoped_acquire {
-  dice::WithPython lock;
-};
 template <class... Guards> struct call_guard {};
 enum class return_value_policy { automatic, automatic_reference, take_ownership, copy, move, reference, reference_internal };
 
@@ -28,6 +25,7 @@ struct arg {
   arg& none(bool = true) { return *this; }
   std::string name;
 };
+struct none {};
 struct kw_only {};
 struct pos_only {};
 namespace literals {
@@ -36,7 +34,42 @@ inline arg operator""_a(const char* name, size_t) { return arg(name); }
 
 }  // namespace pybind11
 
+namespace torch {
+template <class Function> Function wrap_pybind_function(Function function) { return function; }
+template <class Result, class... Params> auto wrap_pybind_function(Result (&function)(Params...)) { return &function; }
+}  // namespace torch
+
+#if defined(DICE_DEVICE_PASS)
+
+namespace pybind11 {
+struct gil_scoped_acquire {};
+struct module_ {
+  template <class... Anything> module_& def(Anything&&...) { return *this; }
+  struct Attribute {
+    template <class Value> void operator=(const Value&) {}
+  };
+  Attribute attr(const char*) const { return {}; }
+  std::string& doc();
+};
+using module = module_;
+}  // namespace pybind11
+
+#define PYBIND11_MODULE(name, variable) static void dice_define_module(::pybind11::module_& variable)
+
+#else
+
+namespace pybind11 {
+struct gil_scoped_acquire {
+  dice::WithPython lock;
+};
+}  // namespace pybind11
+
 namespace dice {
+
+template <>
+struct Caster<pybind11::none> {
+  static Object cast(pybind11::none) { return Object::borrow(none()); }
+};
 
 // ---- one bound C++ function -----------------------------------------------------------------------------------
 struct Parameter {
@@ -228,11 +261,6 @@ class module_ {
     add(name, std::move(definition.function));
     return *this;
   }
-  template <class Value>
-  dice::Object attr_set(const char* name, const Value& value) {
-    PyObject_SetAttrString(module_object_, name, dice::to_python(value).get());
-    return {};
-  }
   struct Attribute {
     PyObject* module;
     const char* name;
@@ -266,11 +294,6 @@ using module = module_;
 
 }  // namespace pybind11
 
-namespace torch {
-template <class Function> Function wrap_pybind_function(Function function) { return function; }
-template <class Result, class... Params> auto wrap_pybind_function(Result (&function)(Params...)) { return &function; }
-}  // namespace torch
-
 #define PYBIND11_MODULE(name, variable)                                                                       \
   static void dice_define_module(::pybind11::module_&);                                                       \
   extern "C" __attribute__((visibility("default"))) int dice_module_init(PyObject* module, void* const* table) { \
@@ -285,3 +308,5 @@ template <class Result, class... Params> auto wrap_pybind_function(Result (&func
     }                                                                                                         \
   }                                                                                                           \
   static void dice_define_module(::pybind11::module_& variable)
+
+#endif  // DICE_DEVICE_PASS

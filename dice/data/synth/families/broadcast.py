@@ -1,0 +1,98 @@
+"""A tensor combined with a smaller one: a vector over the last dimension, over channels, one value per row, a scalar."""
+
+from __future__ import annotations
+
+import random
+
+from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
+from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.shapes import describe, draw_rank, draw_shape, sentence
+
+NAME = "broadcast"
+CORES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "add": ("adding {what}", ("{x} + {w}", "torch.add({x}, {w})"), "v = v + w;"),
+    "sub": ("subtracting {what}", ("{x} - {w}", "torch.sub({x}, {w})"), "v = v - w;"),
+    "mul": ("scaling by {what}", ("{x} * {w}", "torch.mul({x}, {w})"), "v = v * w;"),
+    "max": ("the maximum with {what}", ("torch.maximum({x}, {w})",), "v = fmaxf(v, w);"),
+    "min": ("the minimum with {what}", ("torch.minimum({x}, {w})",), "v = fminf(v, w);"),
+    "affine": ("an affine map with {what}", ("{x} * {w} + {u}", "torch.addcmul({u}, {x}, {w})"), "v = v * w + u;"),
+}
+KINDS: dict[str, str] = {"last": "a vector", "channel": "a vector over channels", "row": "one value per row", "scalar": "a single value"}
+_STATE = ChainState("any", 12.0, False)
+
+
+def sample(rng: random.Random) -> Plan:
+    core = rng.choice(tuple(CORES))
+    kind = rng.choices(tuple(KINDS), (4, 3, 2, 1))[0]
+    source = "input" if kind == "row" or (kind != "scalar" and rng.random() < 0.3) else "parameter"
+    pre = draw_chain(rng, chain_length(rng, (5, 3, 1)))
+    pre = pre if state_after(pre).magnitude <= 15 else ()
+    post = draw_chain(rng, chain_length(rng, (3, 4, 3)), _STATE)
+    return Plan(NAME, core, chains(pre=pre, post=post), (f"over={kind}", f"from={source}"))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng)
+    kind = plan.features[0].removeprefix("over=")
+    phrase, spellings, statement = CORES[plan.core]
+    if kind == "channel":
+        roles = rng.choice((("batch", "channels", "height", "width"), ("batch", "channels", "length")))
+        shape = draw_shape(script, len(roles), roles=roles)
+    else:
+        shape = draw_shape(script, max(2, draw_rank(rng)) if kind != "row" else 2)
+    value = script.input("x", shape)
+    affine = plan.core == "affine"
+    vectors = _vectors(plan, script, shape, kind, 2 if affine else 1)
+    value, pre = script.chain(value, plan.chain("pre"))
+    fields = dict(zip("wu", (text for text, _ in vectors), strict=False))
+    value = script.apply(rng.choice(spellings), value, phrase.format(what=KINDS[kind]), **fields)
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    script.title = sentence(describe(plan.chain("pre")), phrase.format(what=KINDS[kind]), describe(plan.chain("post")))
+
+    names = ["weight", "bias"] if affine else ["bias" if plan.core in ("add", "sub") else "weight"]
+    tensors = [Tensor("x", "x")]
+    tensors += [Tensor(name, name if source is None else source) for name, (_, source) in zip(names, vectors, strict=True)]
+    file = KernelFile(script, NAME, tensors)
+    index = {"last": "i % C", "channel": "i / inner % C", "row": "i / C", "scalar": "0"}[kind]
+    integers = {"last": ["n", "C"], "channel": ["n", "C", "inner"], "row": ["n", "C"], "scalar": ["n"]}[kind]
+    sizes = {"last": ", C = x.size(-1)", "channel": ", C = x.size(1), inner = x.stride(1)", "row": ", C = x.size(-1)", "scalar": ""}[kind]
+    loads = "".join(f"        float {variable} = {name}[{index}];\n" for variable, name in zip("wu", names, strict=False))
+    code = file.kernel(
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i];\n"
+        f"{statements(pre, 8)}{loads}        {statement}\n{statements(post, 8)}        out[i] = v;\n    }}\n",
+        integers,
+    )
+    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n" + file.launch("(n + 255) / 256, 256", integers)
+    return Draft(script, file.write(code, host), "plain")
+
+
+def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int) -> list[tuple[str, str | None]]:
+    """For each vector: its text in `forward`, and how ModelNew spells it (None: an input of `forward`)."""
+    rng = script.rng
+    mark = {"last": shape[-1], "channel": shape[1], "row": shape[0], "scalar": "1"}[kind]
+    spread = ", 1, 1" if len(shape) == 4 else ", 1"
+    if plan.has("from=input"):
+        made = []
+        for _ in range(count):
+            wide = kind == "row" or (kind == "channel" and rng.random() < 0.5)
+            size = [mark, *spread.split(", ")[1:]] if wide else [mark]
+            role = "row" if kind == "row" else "bias"
+            value: Value = script.input(role, size)
+            view = f".view(1, -1{spread})" if kind == "channel" and not wide else ""
+            made.append((value.text + view, None))
+        return made
+    by_argument = kind != "scalar"
+    size = script.argument(SCALAR_NAMES["size"], mark, "int") if by_argument else "1"
+    wide = kind == "channel" and rng.random() < 0.6
+    shape_text = f"{size}{spread}" if wide else size
+    shape_text = rng.choice((shape_text, f"({shape_text}{',' * (not wide)})")) if by_argument else "1"
+    view = f".view(1, -1{spread})" if kind == "channel" and not wide else ""
+    parameters = []
+    for _ in range(count):
+        start = rng.choice(("randn", "randn", "rand"))
+        attribute = script.attribute("parameter", f"nn.Parameter(torch.{start}({shape_text}))", shared=True)
+        parameters.append((attribute + view, attribute))
+    return parameters

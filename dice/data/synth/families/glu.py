@@ -1,0 +1,83 @@
+"""Gated units: the input is split in two along a dimension; one half, activated, gates the other."""
+
+from __future__ import annotations
+
+import random
+
+from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.operators import OPERATORS
+from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
+from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.shapes import describe, draw_shape, sentence
+
+NAME = "glu"
+_GATES = ("sigmoid", "tanh", "relu", "silu", "gelu", "mish", "softplus", "elu", "hardsigmoid", "relu6", "gelu_tanh", "softsign",
+          "leaky_relu", "hardswish", "hardtanh", "selu", "celu", "logsigmoid", "sin", "erf", "abs", "square", "swish", "cos", "atan")  # fmt: skip
+_COMBINE = {"mul": "*", "add": "+", "sub": "-"}
+
+
+def sample(rng: random.Random) -> Plan:
+    features = [f"dim={rng.choices(('last', 'channel'), (3, 2))[0]}", rng.choice(("gate=second", "gate=first"))]
+    gate = (rng.choice(_GATES),)
+    if rng.random() < 0.25:
+        gate = draw_chain(rng, 2)
+    value = draw_chain(rng, chain_length(rng, (5, 2)))
+    gate = gate if state_after(gate).magnitude <= 12 else ("sigmoid",)
+    value = value if state_after(value).magnitude <= 12 else ()
+    post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ChainState("any", 20.0, False))
+    core = rng.choices(tuple(_COMBINE), (6, 1, 1))[0]
+    return Plan(NAME, core, chains(value=value, gate=gate, post=post), tuple(features))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng, keep_inputs=True)
+    channel = plan.has("dim=channel")
+    image, signal = ("batch", "channels", "height", "width"), ("batch", "channels", "length")
+    roles = rng.choice((image, signal)) if channel else rng.choice((("batch", "features"), ("batch", "sequence", "features")))
+    index = 1 if channel else len(roles) - 1
+    shape = draw_shape(script, len(roles), roles=roles, multiple={index: 2})
+    dim = "1" if channel else rng.choice(("-1", "-1", str(index)))
+    x = script.input("x", shape)
+    gate_first = plan.has("gate=first")
+    ordinary = plan.core == "mul" and plan.chain("gate") == ("sigmoid",) and not plan.chain("value") and not gate_first
+    if ordinary and rng.random() < 0.5:
+        text = f"F.glu({{x}}, dim={dim})"
+        if rng.random() < 0.4:
+            text = f"{script.attribute('glu', f'nn.GLU(dim={dim})', shared=False)}({{x}})"
+        value = script.apply(text, x, "gated linear unit")
+        value_steps, gate_steps = [], script.chain(Value("x"), ())[1]
+        from dice.data.synth.script import Step
+
+        gate_steps = [Step(OPERATORS["sigmoid"], ())]
+    else:
+        value, value_steps, gate_steps = _halves(plan, script, x, dim, gate_first)
+    value, post = script.chain(value, plan.chain("post"), state=ChainState("any", 20.0, False))
+    script.finish(value)
+    script.title = sentence(f"a gated unit with {describe(plan.chain('gate'))}", describe(plan.chain("post")))
+
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    first, second = ("base + half", "base") if gate_first else ("base", "base + half")
+    code = file.kernel(
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        int base = i / half * 2 * half + i % half;\n"
+        f"        float v = x[{first}];\n{statements(value_steps, 8)}        float w = x[{second}];\n{statements(gate_steps, 8, 'w')}"
+        f"        v = v {_COMBINE[plan.core]} w;\n{statements(post, 8)}        out[i] = v;\n    }}\n",
+        ["n", "half"],
+    )
+    where = "1" if channel else "-1"
+    host = f"    auto sizes = x.sizes().vec();\n    sizes{'[1]' if channel else '.back()'} /= 2;\n    auto out = torch::empty(sizes, x.options());\n"
+    host += f"    int n = out.numel(), half = x.size({where}) / 2" + (" * x.stride(1);\n" if channel else ";\n")
+    return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "half"])), "plain")
+
+
+def _halves(plan: Plan, script: Script, x: Value, dim: str, gate_first: bool):  # type: ignore[no-untyped-def]
+    """Split, activate, combine. Returns the value and the steps of both halves."""
+    rng = script.rng
+    names = script.fresh(("a", "value", "u", "left", "x1", "first")), script.fresh(("b", "gate", "g", "right", "x2", "second"))
+    first, second = (Value(name) for name in names)
+    split = rng.choice((f"{x.text}.chunk(2, dim={dim})", f"torch.chunk({x.text}, 2, dim={dim})", f"torch.split({x.text}, {x.text}.size({dim}) // 2, dim={dim})"))
+    script.body.append(f"{names[0]}, {names[1]} = {split}")
+    value, gate = (second, first) if gate_first else (first, second)
+    value, value_steps = script.chain(value, plan.chain("value"))
+    gate, gate_steps = script.chain(gate, plan.chain("gate"))
+    left, right = (gate, value) if gate_first and plan.core != "sub" else (value, gate)
+    return script.apply(f"{{x}} {_COMBINE[plan.core]} {right.text}", left, "gate"), value_steps, gate_steps

@@ -1,0 +1,79 @@
+"""Linear layers with an epilogue: bias, an elementwise chain, a residual; weights held as nn.Linear or as parameters."""
+
+from __future__ import annotations
+
+import random
+
+from dice.data.synth.cuda import KernelFile, Tensor
+from dice.data.synth.families.matmul import product_kernel, size
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain
+from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.shapes import describe, sentence
+
+NAME = "linear"
+_STATE = ChainState("any", 8.0, False)
+
+
+def sample(rng: random.Random) -> Plan:
+    features = [f"weights={rng.choices(('module', 'nt', 'nn'), (6, 2, 2))[0]}"]
+    features += ["bias"] if rng.random() < 0.75 else []
+    features += ["residual"] if rng.random() < 0.12 else []
+    return Plan(NAME, "linear", chains(post=draw_chain(rng, chain_length(rng, (1, 4, 4, 2)), _STATE)), tuple(features))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng)
+    residual = plan.has("residual")
+    leading = rng.choices((("batch",), ("batch", "sequence")), (3, 1))[0]
+    batch = [script.dimension(role, rng.choice((1, 2, 3, 4, 8, 10, 16, 32)), rng.choice((64, 128, 256, 1024))) for role in leading]
+    k, n = size(script, "in_features"), size(script, "out_features")
+    inputs, outputs = (script.argument(SCALAR_NAMES[role], mark, "int") for role, mark in (("in_features", k), ("out_features", n)))
+    weights = plan.features[0].removeprefix("weights=")
+    x = script.input("x", [*batch, k])
+    other = script.input("y", [*batch, n]) if residual else None
+    value, weight, bias = _layer(plan, script, x, weights, inputs, outputs)
+    if other:
+        value = script.apply(rng.choice((f"{{x}} + {other.text}", f"{other.text} + {{x}}")), value, "residual connection")
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    script.title = sentence("a linear layer", "a residual sum" * residual, describe(plan.chain("post")))
+
+    tensors = [Tensor("x", "x")] + [Tensor("y", "y")] * residual + [Tensor("weight", weight)] + [Tensor("bias", bias)] * bool(bias)
+    file = KernelFile(script, NAME, tensors)
+    layout = "nn" if weights == "nn" else "nt"
+    extra = "v += bias[col];\n" if bias else ""
+    extra += ("        " if bias else "") + "v += y[row * N + col];\n" if residual else ""
+    style, kernel, block = product_kernel(rng, layout, "", extra, post)
+    if style == "naive":
+        kernel = kernel.replace("        v += y[", "    v += y[")
+    kernel = kernel.replace("a[", "x[").replace("b[", "weight[")
+    code = file.kernel(kernel, ["M", "N", "K"])
+    host = f"    int K = x.size(-1), N = weight.size({1 if weights == 'nn' else 0}), M = x.numel() / K;\n"
+    host += "    auto sizes = x.sizes().vec();\n    sizes.back() = N;\n    auto out = torch::empty(sizes, x.options());\n"
+    host += f"    dim3 grid((N + {block - 1}) / {block}, (M + {block - 1}) / {block});\n"
+    return Draft(script, file.write(code, host + file.launch(f"grid, dim3({block}, {block})", ["M", "N", "K"])), style)
+
+
+def _layer(plan: Plan, script: Script, x: Value, weights: str, inputs: str, outputs: str) -> tuple[Value, str, str]:
+    """The layer's value, and how ModelNew spells its weight and bias."""
+    rng = script.rng
+    if weights == "module":
+        flag = "" if plan.has("bias") else ", bias=False"
+        attribute = script.attribute("linear", f"nn.Linear({inputs}, {outputs}{flag})", shared=True)
+        bias = f"{attribute}.bias" if plan.has("bias") else ""
+        return script.apply(f"{attribute}({{x}})", x, "linear layer"), f"{attribute}.weight", bias
+    rows, cols = (outputs, inputs) if weights == "nt" else (inputs, outputs)
+    scale = rng.choice((" * 0.1", " * 0.05", ""))
+    weight = script.attribute("weight", f"nn.Parameter(torch.randn({rows}, {cols}){scale})", shared=True)
+    bias = ""
+    if plan.has("bias"):
+        start = rng.choice(("randn", "zeros", "rand"))
+        bias = script.attribute("bias", f"nn.Parameter(torch.{start}({outputs}))", shared=True)
+    if weights == "nt" and rng.random() < 0.6:
+        return script.apply(f"F.linear({{x}}, {weight}{', ' + bias if bias else ''})", x, "linear layer"), weight, bias
+    side = f"{weight}.t()" if weights == "nt" else weight
+    value = script.apply(rng.choice((f"torch.matmul({{x}}, {side})", f"{{x}} @ {side}")), x, "matrix product")
+    if bias:
+        value = script.apply(f"{{x}} + {bias}", value, "bias")
+    return value, weight, bias

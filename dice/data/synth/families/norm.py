@@ -1,0 +1,299 @@
+"""Normalisation layers: layer, RMS, group, instance and batch norm, with or without affine parameters."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dice.data.synth.cuda import BLOCK_SHUFFLE, KernelFile, Scope, Tensor, reduction_helper, statements
+from dice.data.synth.families.reduce import reduction_body
+from dice.data.synth.families.softmax import _MOMENTS, _SQUARES
+from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
+from dice.data.synth.rows import draw_scope
+from dice.data.synth.script import ChainState, Scalar, Script, Value
+from dice.data.synth.shapes import SMALL, describe, draw_shape, sentence
+
+NAME = "norm"
+CORES = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "batch_norm_eval")
+_EPS = (1e-5, 1e-5, 1e-6, 1e-5, 1e-3, 1e-4)
+_STATE = ChainState("any", 8.0, False)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One layer as the kernel sees it: its parameters, epsilon and shape."""
+
+    weight: str = ""
+    bias: str = ""
+    eps: str = "1e-05f"
+    groups: Scalar | None = None
+    axes: int = 1  # trailing dimensions that are normalised together
+
+
+def sample(rng: random.Random) -> Plan:
+    core = rng.choices(CORES, (4, 4, 3, 2, 2, 2))[0]
+    features = []
+    if core == "layer_norm" and rng.random() < 0.2:
+        features.append("several_dims")
+    affine = rng.choices(("none", "weight", "full"), (3, 5 if core == "rms_norm" else 0, 0 if core == "rms_norm" else 6))[0]
+    features.append(f"affine={affine}")
+    if rng.random() < 0.2:
+        features.append("residual")
+    pre = draw_chain(rng, chain_length(rng, (5, 2, 1)))
+    pre = pre if state_after(pre).magnitude <= 15 else ()
+    post = draw_chain(rng, chain_length(rng, (4, 4, 2)), _STATE)
+    return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng, keep_inputs=plan.has("residual"))
+    writer = {"layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm}.get(plan.core, _channel_norm)
+    shape, roles = _shape(plan, script)
+    value: Value = script.input("x", shape)
+    tensors = [Tensor("x", "x")]
+    element = "x[{at}]"
+    if plan.has("residual"):
+        other = script.input("y", shape)
+        value = script.apply(f"{{x}} + {other.text}", value, "residual connection")
+        tensors.append(Tensor("y", "y"))
+        element = "x[{at}] + y[{at}]" if plan.chain("pre") else "(x[{at}] + y[{at}])"
+    value, pre = script.chain(value, plan.chain("pre"))
+    layer = _Layer()
+    value = writer(plan, script, value, shape, layer)
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    phrase = plan.core.replace("_eval", "").replace("_", " ")
+    script.title = sentence("a residual sum" * plan.has("residual"), describe(plan.chain("pre")), phrase, describe(plan.chain("post")))
+    eval_tensors = [Tensor("mean", "self.running_mean"), Tensor("var", "self.running_var")]
+    tensors += eval_tensors if plan.core == "batch_norm_eval" else []
+    tensors += [Tensor(name, text) for name, text in (("weight", layer.weight), ("bias", layer.bias)) if text]
+    file = KernelFile(script, NAME, tensors)
+    build = {"batch_norm": _per_channel, "batch_norm_eval": _eval_kernel}.get(plan.core, _per_row)
+    return build(plan, script, file, layer, pre, statements(post, 8), element)
+
+
+def _shape(plan: Plan, script: Script) -> tuple[list[str], tuple[str, ...]]:
+    rng = script.rng
+    image, signal = ("batch", "channels", "height", "width"), ("batch", "channels", "length")
+    if plan.core in ("layer_norm", "rms_norm"):
+        roles = rng.choice((("batch", "features"), ("batch", "sequence", "features")))
+        roles = rng.choice((image, ("batch", "sequence", "features"))) if plan.has("several_dims") else roles
+    elif plan.core in ("batch_norm", "batch_norm_eval"):
+        roles = rng.choice((image, image, signal, ("batch", "features")))
+    else:
+        roles = rng.choice((image, image, signal))
+    groups = {1: 8} if plan.core == "group_norm" else None
+    shape = draw_shape(script, len(roles), roles=roles, multiple=groups)
+    if plan.core == "batch_norm":
+        script.dimensions[0].small = max(script.dimensions[0].small, 4)
+    last = script.dimensions[-1]
+    last.small = max(last.small, min(SMALL["width"]))
+    return shape, roles
+
+
+def _eps(script: Script, layer: _Layer) -> Scalar:
+    scalar = script.scalar("eps", script.rng.choice(_EPS))
+    layer.eps = scalar.cuda
+    return scalar
+
+
+def _affine(plan: Plan, script: Script, layer: _Layer, size: str) -> None:
+    """Affine parameters held by the module itself."""
+    rng = script.rng
+    if not plan.has("affine=none"):
+        start = rng.choice(("torch.ones({})", "torch.ones({})", "torch.randn({})", "torch.rand({})"))
+        layer.weight = script.attribute("weight", f"nn.Parameter({start.format(size)})", shared=True)
+    if plan.has("affine=full"):
+        start = rng.choice(("torch.zeros({})", "torch.zeros({})", "torch.randn({})"))
+        layer.bias = script.attribute("bias", f"nn.Parameter({start.format(size)})", shared=True)
+
+
+def _size(script: Script, mark: str, role: str = "size") -> str:
+    """A size as `__init__` knows it: a constructor argument, or a number written there."""
+    from dice.data.synth.phrasing import SCALAR_NAMES
+
+    return script.argument(SCALAR_NAMES[role], mark, "int")
+
+
+def _module(plan: Plan, script: Script, layer: _Layer, value: Value, expression: str) -> Value:
+    """A layer of torch.nn; when it is affine the kernel's ModelNew holds it too, for its parameters."""
+    affine = not plan.has("affine=none")
+    attribute = script.attribute("norm", expression, shared=affine)
+    if affine:
+        layer.weight, layer.bias = f"{attribute}.weight", f"{attribute}.bias" if plan.has("affine=full") else ""
+    return script.apply(f"{attribute}({{x}})", value, "normalize")
+
+
+def _layer_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
+    rng = script.rng
+    dims = shape[rng.choice((1, -2)) :] if plan.has("several_dims") and len(shape) == 4 else shape[1:]
+    dims = dims if plan.has("several_dims") else shape[-1:]
+    layer.axes = len(dims)
+    sizes = [_size(script, mark) for mark in dims]
+    listed = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+    spelled = rng.choice((listed, f"[{', '.join(sizes)}]")) if len(sizes) > 1 or rng.random() < 0.3 else sizes[0]
+    if rng.random() < 0.6:
+        use_default = rng.random() < 0.5
+        eps = "" if use_default else f", eps={_eps(script, layer).init}"
+        affine = ", elementwise_affine=False" if plan.has("affine=none") else ""
+        return _module(plan, script, layer, value, f"nn.LayerNorm({spelled}{eps}{affine})")
+    _affine(plan, script, layer, listed if len(sizes) > 1 else sizes[0])
+    axes = "-1" if len(sizes) == 1 else str(tuple(range(-len(sizes), 0)))
+    if len(sizes) == 1 and rng.random() < 0.4:
+        return _explicit(script, value, layer, axes)
+    last = "x.shape[-1:]" if len(sizes) == 1 else f"x.shape[-{len(sizes)}:]"
+    value = script.bind(value)
+    last = last.replace("x.", f"{value.text}.")
+    weight, bias = layer.weight or "None", layer.bias or "None"
+    eps = "" if rng.random() < 0.4 else f", {_eps(script, layer).forward}"
+    return script.apply(f"F.layer_norm({{x}}, {last}, {weight}, {bias}{eps})".replace("None, None)", ")").replace(", )", ")"), value, "layer norm")
+
+
+def _explicit(script: Script, value: Value, layer: _Layer, axes: str) -> Value:
+    """Layer norm written out."""
+    eps = _eps(script, layer)
+    value = script.bind(value)
+    flow, script.flow = script.flow, "fresh"
+    mean = script.bind(Value(f"{value.text}.mean(dim={axes}, keepdim=True)", True, False))
+    var = script.bind(Value(f"{value.text}.var(dim={axes}, keepdim=True, unbiased=False)", True, False))
+    script.flow = flow
+    value = script.apply(f"({{x}} - {mean.text}) / torch.sqrt({var.text} + {eps.forward})", value, "normalize")
+    return _scaled(script, value, layer)
+
+
+def _scaled(script: Script, value: Value, layer: _Layer) -> Value:
+    if layer.weight and layer.bias:
+        return script.apply(f"{{x}} * {layer.weight} + {layer.bias}", value, "affine")
+    if layer.weight:
+        return script.apply(script.rng.choice((f"{{x}} * {layer.weight}", f"{layer.weight} * {{x}}")), value, "scale")
+    return value
+
+
+def _rms_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
+    rng = script.rng
+    size = _size(script, shape[-1]) if not plan.has("affine=none") or rng.random() < 0.2 else ""
+    if size and rng.random() < 0.25:
+        affine = ", elementwise_affine=False" if plan.has("affine=none") else ""
+        return _module(plan, script, layer, value, f"nn.RMSNorm({size}, eps={_eps(script, layer).init}{affine})")
+    if not plan.has("affine=none"):
+        _affine(plan, script, layer, size)
+    eps = _eps(script, layer)
+    value = script.bind(value)
+    square = rng.choice(("torch.mean({x} ** 2, dim=-1, keepdim=True)", "{x}.pow(2).mean(dim=-1, keepdim=True)", "({x} * {x}).mean(-1, keepdim=True)"))
+    if rng.random() < 0.5:
+        flow, script.flow = script.flow, "fresh"
+        mean = script.bind(Value(square.format(x=value.text), True, False)).text
+        script.flow = flow
+    else:
+        mean = square.format(x=value.text)
+    form = rng.choice((f"{{x}} * torch.rsqrt({mean} + {eps.forward})", f"{{x}} / torch.sqrt({mean} + {eps.forward})"))
+    return _scaled(script, script.apply(form, value, "RMS norm"), layer)
+
+
+def _group_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
+    rng = script.rng
+    groups = script.scalar("groups", rng.choice((1, 2, 2, 4, 4, 8)), hint="int")
+    layer.groups = groups
+    if rng.random() < 0.65:
+        channels = _size(script, shape[1])
+        eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
+        affine = ", affine=False" if plan.has("affine=none") else ""
+        return _module(plan, script, layer, value, f"nn.GroupNorm({groups.init}, {channels}{eps}{affine})")
+    if not plan.has("affine=none"):
+        _affine(plan, script, layer, _size(script, shape[1]))
+    parameters = f", {layer.weight}, {layer.bias}" if layer.weight else ""
+    eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
+    return script.apply(f"F.group_norm({{x}}, {groups.forward}{parameters}{eps})", value, "group norm")
+
+
+def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
+    """Instance norm, batch norm with batch statistics, batch norm with stored statistics."""
+    rng = script.rng
+    suffix = {2: "1d", 3: "1d", 4: "2d"}[len(shape)]
+    affine = not plan.has("affine=none")
+    if plan.core == "batch_norm_eval":
+        size = _size(script, shape[1])
+        script.shared_init.append(f'self.register_buffer("running_mean", torch.{rng.choice(("randn", "rand", "zeros"))}({size}))')
+        script.shared_init.append(f'self.register_buffer("running_var", torch.rand({size}) + 0.5)')
+        _affine(plan, script, layer, size)
+        parameters = f", {layer.weight}, {layer.bias}" if affine else ""
+        eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
+        return script.apply(f"F.batch_norm({{x}}, self.running_mean, self.running_var{parameters}, training=False{eps})", value, "batch norm")
+    instance = plan.core == "instance_norm"
+    if rng.random() < 0.6:
+        size = _size(script, shape[1])
+        eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
+        flag = (", affine=True" if instance else "") if affine else ("" if instance else ", affine=False")
+        name = f"nn.InstanceNorm{suffix}" if instance else f"nn.BatchNorm{suffix}"
+        flag += "" if instance else ", track_running_stats=False"
+        return _module(plan, script, layer, value, f"{name}({size}{eps}{flag})")
+    if affine:
+        _affine(plan, script, layer, _size(script, shape[1]))
+    eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
+    if instance:
+        parameters = f", weight={layer.weight}, bias={layer.bias}" if affine else ""
+        return script.apply(f"F.instance_norm({{x}}{parameters}{eps})", value, "instance norm")
+    parameters = f", weight={layer.weight}, bias={layer.bias}" if affine else ""
+    return script.apply(f"F.batch_norm({{x}}, None, None{parameters}, training=True{eps})", value, "batch norm")
+
+
+# --- kernels -------------------------------------------------------------------------------------------------------------
+
+
+def _affine_line(layer: _Layer, index: str) -> str:
+    if not layer.weight:
+        return ""
+    bias = f" + bias[{index}]" if layer.bias else ""
+    return f"        v = v * weight[{index}]{bias};\n"
+
+
+def _per_row(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+    """Layer, RMS, group and instance norm: rows of D consecutive elements."""
+    scope: Scope = draw_scope(script.rng, True)
+    by_channel = plan.core in ("group_norm", "instance_norm") and bool(layer.weight)
+    integers = ["D"] + ["C", "inner"] * by_channel + ["rows"] * ("rows" in scope.start)
+    load = file.load(pre, element.format(at="base + j"))
+    rms = plan.core == "rms_norm"
+    body = reduction_body(_SQUARES if rms else _MOMENTS, scope.loop, load, scope)
+    body += f"    float scale_by = rsqrtf({'s' if rms else 'q'} / D + {layer.eps});\n"
+    value = f"{load} * scale_by" if rms else f"({load} - mean) * scale_by"
+    channel = "        int c = (base + j) / inner % C;\n" if by_channel else ""
+    body += f"    {scope.loop} {{\n        float v = {value};\n{channel}{_affine_line(layer, 'c' if by_channel else 'j')}"
+    body += f"{post}        out[base + j] = v;\n    }}\n"
+    code = reduction_helper(scope, "sum") + file.pre(pre)
+    code += file.kernel(f"{scope.start}    int base = row * D;\n{body}", integers)
+    host = f"    auto out = torch::empty_like(x);\n{_row_sizes(plan, script, layer, by_channel)}"
+    return Draft(script, file.write(code, host + file.launch(scope.grid, integers)), scope.style)
+
+
+def _row_sizes(plan: Plan, script: Script, layer: _Layer, by_channel: bool) -> str:
+    if plan.core in ("layer_norm", "rms_norm"):
+        size = " * ".join(f"x.size({-axis})" for axis in range(1, layer.axes + 1))
+        return f"    int D = {size}, rows = x.numel() / D;\n"
+    groups = layer.groups.cuda if layer.groups else "C"
+    return f"    int C = x.size(1), inner = x.stride(1), D = C / {groups} * inner, rows = x.numel() / D;\n"
+
+
+def _per_channel(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+    """Batch norm with batch statistics: one block per channel; its elements are strided over the batch."""
+    scope = BLOCK_SHUFFLE
+    at = "(j / inner * C + row) * inner + j % inner"
+    load = file.load(pre, element.format(at=at))
+    body = reduction_body(_MOMENTS, scope.loop, load, scope)
+    body += f"    float scale_by = rsqrtf(q / D + {layer.eps});\n    {scope.loop} {{\n        float v = ({load} - mean) * scale_by;\n"
+    body += f"{_affine_line(layer, 'row')}{post}        out[{at}] = v;\n    }}\n"
+    code = reduction_helper(scope, "sum") + file.pre(pre) + file.kernel(scope.start + body, ["D", "C", "inner"])
+    host = "    auto out = torch::empty_like(x);\n    int C = x.size(1), inner = x.stride(1), D = x.numel() / C, rows = C;\n"
+    return Draft(script, file.write(code, host + file.launch(scope.grid, ["D", "C", "inner"])), "block_per_channel")
+
+
+def _eval_kernel(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+    """Batch norm with stored statistics is elementwise."""
+    code = file.kernel(
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        int c = i / inner % C;\n"
+        f"        float v = {element.format(at='i').strip('()')};\n{statements(pre, 8)}"
+        f"        v = (v - mean[c]) * rsqrtf(var[c] + {layer.eps});\n{_affine_line(layer, 'c')}{post}        out[i] = v;\n    }}\n",
+        ["n", "C", "inner"],
+    )
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel(), C = x.size(1), inner = x.stride(1);\n"
+    return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "C", "inner"])), "plain")

@@ -1,0 +1,112 @@
+"""A folder of built files, each under the hash of everything it was made from.
+
+An entry is a folder that appears by one rename, so a reader sees all of it or nothing, whoever was killed meanwhile.
+Two builders of the same entry do the same work twice; the first rename wins and both results are equal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+DEFAULT_LIMIT_BYTES = 4 << 30
+_STALE_SECONDS = 3600.0  # scratch folders of builders that were killed
+
+
+def default_cache_dir() -> Path:
+    """`$DICE_CACHE`, else `~/.cache/dice`."""
+    return Path(os.environ.get("DICE_CACHE") or Path.home() / ".cache" / "dice")
+
+
+def content_key(parts: Iterable[str | bytes]) -> str:
+    """Hash of a sequence of parts; their boundaries count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]
+
+
+class Cache:
+    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES):
+        self.folder = Path(folder)
+        self.limit_bytes = limit_bytes
+
+    def find(self, key: str) -> Path | None:
+        """Folder of the entry, which counts as used now; None when there is none."""
+        entry = self.folder / key
+        try:
+            os.utime(entry)
+        except FileNotFoundError:
+            return None
+        return entry
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A private folder on the cache's file system, gone afterwards unless `publish`ed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, key: str, folder: Path) -> Path:
+        """Make `folder` (on the same file system) the entry `key`; returns the entry, ours or an earlier equal one."""
+        entry = self.folder / key
+        try:
+            os.rename(folder, entry)
+        except OSError:
+            if not entry.is_dir():
+                raise
+            return entry
+        self.trim(keep=entry)
+        return entry
+
+    def trim(self, keep: Path | None = None) -> None:
+        """Remove the entries that were used longest ago until the rest fits, and what killed builders left."""
+        now = time.time()
+        entries: list[tuple[float, int, Path]] = []
+        for path in self._folders():
+            with contextlib.suppress(FileNotFoundError):
+                used = path.stat().st_mtime
+                if path.name.startswith("tmp-"):
+                    if now - used > _STALE_SECONDS:
+                        shutil.rmtree(path, ignore_errors=True)
+                    continue
+                entries.append((used, _size(path), path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self.limit_bytes:
+                return
+            if path == keep:
+                continue
+            self._discard(path)
+            total -= size
+
+    def _discard(self, path: Path) -> None:
+        # Renamed first: nobody may find an entry that is half gone.
+        doomed = path.with_name(f"tmp-{path.name}-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            os.rename(path, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        try:
+            return [path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink()]
+        except FileNotFoundError:
+            return []
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

@@ -1,0 +1,275 @@
+"""Command lines of the two backends: a unit to an object file, object files to a library."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from dice.verify import emulator
+from dice.verify.cache import Cache, content_key
+from dice.verify.compiler_process import run_all
+from dice.verify.toolchain import (
+    HIDDEN_SYMBOLS,
+    NVCC_DEFINES,
+    SHADOW_HEADERS,
+    Backend,
+    ToolchainError,
+    cuda_toolkit,
+    host_compiler,
+    host_compiler_version,
+    torch_folder,
+    torch_includes,
+)
+from dice.verify.units import Unit, strip_comments
+
+# The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need.
+WRAPPED = (
+    "cudaLaunchKernel",
+    "__cudaLaunchKernel",
+    "cudaLaunchCooperativeKernel",
+    "cudaLaunchKernelExC",
+    "__cudaRegisterFunction",
+    "__cudaGetKernel",
+)
+
+
+class Compiler(ABC):
+    """How one backend compiles, for one architecture and one set of user flags."""
+
+    backend: Backend
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Everything but the sources that decides the result."""
+
+    @abstractmethod
+    def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
+        """Writes the unit beside `source` and returns the command that compiles it to `output`."""
+
+    @abstractmethod
+    def link(self, objects: list[Path], output: Path, headers: str) -> list[str]: ...
+
+
+def compiler_for(backend: Backend, arch: str, cache_dir: Path, cflags: tuple[str, ...], cuda_cflags: tuple[str, ...]) -> Compiler:
+    if backend == "cuda":
+        return CudaCompiler(arch, cflags, cuda_cflags)
+    return EmulatedCompiler(cache_dir, cflags, cuda_cflags)
+
+
+# ---- CUDA ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCompiler(Compiler):
+    arch: str
+    cflags: tuple[str, ...]
+    cuda_cflags: tuple[str, ...]
+    backend: Backend = "cuda"
+
+    @property
+    def identity(self) -> str:
+        versions = cuda_toolkit().version, host_compiler_version(), torch_version()
+        return repr((self.backend, self.arch, self.cflags, self.cuda_cflags, versions, shadow_hash()))
+
+    def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
+        includes = _includes(headers, [cuda_toolkit().home / "include"])
+        if unit.language == "cpp":
+            path = _write(source.with_suffix(".cpp"), unit.prelude + unit.body)
+            return [host_compiler(), "-fPIC", "-w", *_hidden(headers), *_standard(self.cflags), *self.cflags, *includes, "-c", str(path), "-o", str(output)]
+        path = _write(source.with_suffix(".cu"), _used_ops(unit) + unit.prelude + unit.body + '#line 1 "launches"\n#include <dice/launches.h>\n')
+        number = self.arch.removeprefix("sm_")
+        host = ",".join(("-fPIC", "-w", *_hidden(headers)))
+        return [
+            str(cuda_toolkit().nvcc),
+            "-ccbin",
+            host_compiler(),
+            "-w",
+            f"-gencode=arch=compute_{number},code=sm_{number}",
+            *NVCC_DEFINES,
+            "--expt-relaxed-constexpr",
+            *_leave_out(unit),
+            f"-Xcompiler={host}",
+            *_standard(self.cuda_cflags),
+            *self.cuda_cflags,
+            *includes,
+            "-c",
+            str(path),
+            "-o",
+            str(output),
+        ]
+
+    def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
+        folder = next((path for path in (cuda_toolkit().home / "lib64", cuda_toolkit().home / "lib") if path.is_dir()), None)
+        if folder is None:
+            raise ToolchainError("The CUDA toolkit has no lib64 folder: reinstall it.")
+        wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
+        torch = _torch_libraries(cuda=True) if headers == "full" else []
+        cuda = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lcudart"]
+        return [host_compiler(), "-shared", *map(str, objects), *wraps, *torch, *cuda, "-o", str(output)]
+
+
+# ---- emulation -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedCompiler(Compiler):
+    cache_dir: Path
+    cflags: tuple[str, ...]
+    cuda_cflags: tuple[str, ...]
+    backend: Backend = "emulated"
+
+    @property
+    def identity(self) -> str:
+        flags = self.cflags, self.cuda_cflags, tuple(emulator.compile_flags())
+        return repr((self.backend, flags, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash(), str(self._runtime())))
+
+    def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
+        flags = self._flags(unit, headers)
+        body = emulator.translate(unit.body) if unit.language == "cuda" else unit.body
+        prelude = "#include <cuda_runtime.h>\n" + unit.prelude if unit.language == "cuda" else unit.prelude
+        header = self._precompiled(prelude, flags) if unit.prelude and headers == "slim" else None
+        path = _write(source.with_suffix(".cpp"), body if header else prelude + body)
+        included = ["-include", str(header)] if header else []
+        return [host_compiler(), *flags, *included, "-c", str(path), "-o", str(output)]
+
+    def _flags(self, unit: Unit, headers: str) -> list[str]:
+        user = self.cuda_cflags if unit.language == "cuda" else self.cflags
+        defines = [flag for flag in user if flag.startswith(("-D", "-U__CUDA_NO"))]
+        base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
+        standard = [flag for flag in user if flag.startswith("-std")] or ["-std=c++17" if headers == "slim" else default_standard()]
+        cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
+        includes = _includes(headers, [emulator.include_dir])
+        return [*base, *standard, *_hidden(headers), "-DDICE_EMULATED", *cuda, *defines, *includes]
+
+    def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
+        link_flags = [flag for flag in emulator.compile_flags() if flag.startswith("-Wl")]
+        torch = _torch_libraries(cuda=False) if headers == "full" else []
+        return [host_compiler(), "-shared", *link_flags, *map(str, objects), str(self._runtime()), *torch, "-o", str(output)]
+
+    def _runtime(self) -> Path:
+        try:
+            return emulator.runtime(self.cache_dir)
+        except emulator.ToolchainError as error:
+            raise ToolchainError(str(error)) from None
+
+    def _precompiled(self, prelude: str, flags: list[str]) -> Path:
+        """The prelude as a precompiled header, made on first use; g++ reads `prelude.h.gch` in place of `prelude.h`."""
+        cache = Cache(self.cache_dir / "headers")
+        key = content_key([prelude, *flags, host_compiler_version(), shadow_hash(), emulator_hash()])
+        entry = cache.find(key)
+        if entry is None:
+            with cache.scratch() as scratch:
+                entry = cache.publish(key, self._precompile(prelude, flags, scratch))
+        return entry / "prelude.h"
+
+    def _precompile(self, prelude: str, flags: list[str], scratch: Path) -> Path:
+        folder = scratch / "result"
+        folder.mkdir()
+        header = _write(folder / "prelude.h", prelude)
+        command = [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
+        (finished,) = run_all([command], scratch, 120)
+        if finished.status != 0:
+            raise ToolchainError(f"The C++ compiler cannot compile DICE's own headers: {finished.log.strip()[:500]}")
+        return folder
+
+
+# ---- shared ----------------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    return path
+
+
+def _includes(headers: str, cuda: list[Path]) -> list[str]:
+    if headers == "slim":
+        return [f"-I{folder}" for folder in (SHADOW_HEADERS, *cuda)]
+    # `dice/launches.h` is ours in either case; every other name is found in PyTorch's folders first.
+    return [f"-I{folder}" for folder in (*torch_includes(), *cuda, SHADOW_HEADERS)]
+
+
+def _hidden(headers: str) -> tuple[str, ...]:
+    return HIDDEN_SYMBOLS if headers == "slim" else ()
+
+
+def _standard(flags: tuple[str, ...]) -> list[str]:
+    return [] if any(flag.startswith("-std") for flag in flags) else [f"{default_standard()}"]
+
+
+def default_standard() -> str:
+    """The language standard that this version of PyTorch compiles extensions with."""
+    major, minor = (int(part) for part in torch_version().split(".")[:2])
+    return "-std=c++20" if (major, minor) >= (2, 12) else "-std=c++17"
+
+
+def _torch_libraries(cuda: bool) -> list[str]:
+    folder = torch_folder() / "lib"
+    names = ["c10", "torch_cpu", "torch", "torch_python"] + (["c10_cuda", "torch_cuda"] if cuda else [])
+    present = [name for name in names if (folder / f"lib{name}.so").exists()]
+    return [f"-L{folder}", f"-Wl,-rpath,{folder}", *(f"-l{name}" for name in present)]
+
+
+# Words of std:: that the small set of standard headers in dice/base.h covers.
+_COVERED = frozenset(
+    "vector string tuple pair make_tuple make_pair get tie optional nullopt make_optional move forward swap array"
+    " unique_ptr shared_ptr make_unique make_shared numeric_limits size_t int64_t int32_t uint32_t uint64_t uint8_t int8_t"
+    " runtime_error invalid_argument exception logic_error out_of_range to_string sqrt exp log pow abs fabs floor ceil fmax"
+    " fmin tanh cos sin isnan isinf max min is_same is_same_v enable_if enable_if_t conditional conditional_t"
+    " is_floating_point is_integral initializer_list memcpy memset nullptr_t string_view declval decay_t".split()
+)
+
+
+def _leave_out(unit: Unit) -> list[str]:
+    """Leave out the expensive parts of the headers when the source uses nothing of them: nvcc reads them three times."""
+    text = strip_comments(unit.body)
+    used = set(re.findall(r"\bstd\s*::\s*(\w+)", text))
+    plain = re.search(r"\busing\s+namespace\s+std\b|\busing\s+std::|<<\s*std::", text)
+    std = ["-DDICE_FEW_STD_HEADERS"] if used <= _COVERED and not plain else []
+    half = ["-DDICE_NO_CUDA_HALF"] if not re.search(r"half|bf16|bfloat|fp16|float16", text, re.I) else []
+    return std + half
+
+
+def _used_ops(unit: Unit) -> str:
+    """Definitions of the operator lists of `dice/op_names.h`, with only the names that occur in the source."""
+    words = set(re.findall(r"\w+", unit.body)) | _OPS_OF_HEADERS
+    return "".join(
+        f"#define {table}(_) " + " ".join(f"_({name})" for name in names if name in words) + "\n"
+        for table, names in _op_tables().items()
+    )
+
+
+_OPS_OF_HEADERS = frozenset({"add_", "sub_", "mul_", "div_", "select"})
+
+
+@cache
+def _op_tables() -> dict[str, list[str]]:
+    text = (SHADOW_HEADERS / "dice" / "op_names.h").read_text()
+    tables = re.findall(r"#define (DICE_\w+_OPS)\(_\)((?:.*\\\n)*.*)", text)
+    return {table: re.findall(r"_\((\w+)\)", names) for table, names in tables}
+
+
+@cache
+def torch_version() -> str:
+    import torch
+
+    return torch.__version__
+
+
+@cache
+def shadow_hash() -> str:
+    return _tree_hash(SHADOW_HEADERS)
+
+
+@cache
+def emulator_hash() -> str:
+    return _tree_hash(Path(emulator.__file__).parent)
+
+
+def _tree_hash(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return content_key([part for path in files for part in (os.path.relpath(path, folder), path.read_bytes())])

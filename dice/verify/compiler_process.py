@@ -1,0 +1,88 @@
+"""One run of a compiler: its own session, wall-clock and resource limits, capped output, killed as a group.
+
+What is compiled is hostile text: macro bombs, arrays of gigabytes, endless templates. nvcc starts half a dozen children
+that outlive it when only nvcc itself is killed, so the whole session goes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dice.verify.toolchain import compile_environment
+
+MAX_LOG_BYTES = 256 * 1024
+MAX_MEMORY_BYTES = 12 << 30  # address space of one compiler process
+MAX_FILE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`status` is the exit status, negative for a signal; None when the time was up."""
+
+    status: int | None
+    log: str
+
+
+def run_all(commands: Sequence[Sequence[str]], scratch: Path, timeout_s: float) -> list[Finished]:
+    """Run the commands side by side in `scratch`; all of them are gone when this returns."""
+    deadline = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(_Job(command, scratch / f"log{index}", scratch, timeout_s)) for index, command in enumerate(commands)]
+        return [job.finish(deadline) for job in running]
+
+
+class _Job:
+    def __init__(self, command: Sequence[str], log: Path, scratch: Path, timeout_s: float):
+        self.log = log
+        self.timeout_s = timeout_s
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=scratch,
+                env=compile_environment(scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=self._limit,
+            )
+
+    def _limit(self) -> None:
+        seconds = int(self.timeout_s) + 5
+        _lower(resource.RLIMIT_CPU, seconds)
+        _lower(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
+        _lower(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+        _lower(resource.RLIMIT_CORE, 0)
+
+    def finish(self, deadline: float) -> Finished:
+        try:
+            status = self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return Finished(None, self._read())
+        return Finished(status, self._read())
+
+    def _read(self) -> str:
+        with self.log.open("rb") as stream:
+            return stream.read(MAX_LOG_BYTES).decode("utf-8", "replace")
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (wanted, wanted))

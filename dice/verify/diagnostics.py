@@ -1,0 +1,144 @@
+"""Reading a compiler's log: the candidate's own error lines, and whether the shadow headers may be to blame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from dice.verify.toolchain import torch_includes
+from dice.verify.units import BINDING, CPP_SOURCE, CUDA_SOURCE
+
+MAX_LINES = 20
+OWN_FILES = (CUDA_SOURCE, CPP_SOURCE, BINDING)
+
+# g++: `file:12:5: error: text`; nvcc's front end: `file(12): error: text`, with `error #20: ` in some versions.
+_ERROR = re.compile(r"^(?P<file>[^\s:()][^:()\n]*)(?:\((?P<nvcc>\d+)\)|:(?P<gcc>\d+)(?::\d+)?)\s*: (?:fatal |catastrophic )?error\b[^:]*: (?P<text>.*)$", re.M)
+_LINK = re.compile(r"(multiple definition of|undefined reference to|undefined symbol|relocation|cannot find -l|hidden symbol)[^\n]*")
+_QUOTED = re.compile(r"[‘'\"“]([^’'\"”\n]*)[’'\"”]")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: error: {self.text}"
+
+
+def read_errors(log: str) -> list[Diagnostic]:
+    """Every compiler error in the order of the log."""
+    return [Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip()) for match in _ERROR.finditer(log)]
+
+
+def error_lines(log: str) -> tuple[str, ...]:
+    """What a writer needs to mend the source: errors at its own lines first, else the linker's or the log's last words."""
+    errors = list(dict.fromkeys(read_errors(log)))
+    own = [str(error) for error in errors if error.file in OWN_FILES]
+    if own:
+        return tuple(own[:MAX_LINES])
+    if errors:
+        return tuple(str(error) for error in errors[:MAX_LINES])
+    linker = [match.group(0) for match in _LINK.finditer(log)]
+    return tuple((linker or log.strip().splitlines()[-5:])[:MAX_LINES])
+
+
+def outside(errors: Iterable[Diagnostic], file: str) -> bool:
+    """True when some error is not in `file`."""
+    return any(error.file != file for error in errors)
+
+
+def headers_to_blame(log: str) -> bool:
+    """True when an error may come from something that PyTorch's headers have and the shadow headers lack.
+
+    Syntax errors, undefined names that PyTorch does not know either, and misuse of CUDA are the candidate's own: for
+    them a second compilation, half a minute long, would say the same.
+    """
+    return any(_suspicious(error) for error in read_errors(log))
+
+
+_MISSING_HEADER = re.compile(r"([\w./+-]+\.(?:h|hpp|cuh))\b.*No such file|cannot open source file \"([^\"]+)\"")
+_TYPE_TROUBLE = re.compile(
+    r"no match|no suitable|no instance|no operator|could not convert|cannot convert|invalid initialization|invalid conversion"
+    r"|does not match|ambiguous|no viable|incomplete type|is inaccessible|has no type|no type named|no default constructor|too (many|few) arg"
+    r"|more than one|static assertion|template argument|deduc|use of deleted|invalid use|not a (class|type)|discards qualifiers"
+)
+_NO_NAME = re.compile(r"no member|not a member|not declared|is undefined|does not name|not been declared|no template named|not a template")
+_TENSOR_TO_POINTER = re.compile(r"at::Tensor\W+ to \W*(const )?\w+( \w+)?\s*\*")
+
+
+def _suspicious(error: Diagnostic) -> bool:
+    header = _MISSING_HEADER.search(error.text)
+    if header is not None:
+        return _real_header_exists(header.group(1) or header.group(2))
+    if error.file not in OWN_FILES:
+        return True  # inside our headers: an instantiation they did not foresee
+    if _NO_NAME.search(error.text):
+        return any(_known_to_pytorch(name) for name in _missing_names(error.text))
+    if _TENSOR_TO_POINTER.search(error.text):
+        return False
+    return _OF_PYTORCH.search(error.text) is not None and _TYPE_TROUBLE.search(error.text) is not None
+
+
+_OF_PYTORCH = re.compile(r"\b(at|c10|torch|caffe2|pybind11|py|dice)\b")
+_MACRO = re.compile(r"(AT|TORCH|C10|PYBIND11)_\w+")
+
+
+def _missing_names(text: str) -> list[str]:
+    """Names that the error says do not exist, when they were looked for in PyTorch: inside its namespaces and classes,
+    or as one of its macros. An undeclared plain word such as `sum` is the candidate's own mistake."""
+    names = [name.split("::")[-1] for name in _QUOTED.findall(text)]
+    names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in _SCOPES]
+    return names if _OF_PYTORCH.search(text) else [name for name in names if _MACRO.fullmatch(name)]
+
+
+_SCOPES = frozenset({"at", "torch", "c10", "py", "pybind11", "std", "cuda", "Tensor", "detail", "class", "struct"})
+
+
+def _real_header_exists(header: str) -> bool:
+    return any((folder / header).is_file() for folder in torch_includes())
+
+
+@cache
+def _known_to_pytorch(name: str) -> bool:
+    """True when PyTorch's headers mention `name`: an operator, or a word in the headers that extensions include."""
+    include = torch_includes()[0]
+    if (include / "ATen" / "ops" / f"{name}.h").is_file():
+        return True
+    return name in _pytorch_words()
+
+
+_SEARCHED = (
+    "ATen/*.h",
+    "ATen/core/*.h",
+    "ATen/cuda/*.h",
+    "ATen/cuda/*.cuh",
+    "c10/**/*.h",
+    "torch/*.h",
+    "torch/headeronly/**/*.h",
+    "torch/csrc/*.h",
+    "torch/csrc/utils/*.h",
+    "torch/csrc/autograd/*.h",
+    "torch/csrc/api/include/torch/**/*.h",
+    "pybind11/*.h",
+)
+
+
+@cache
+def _pytorch_words() -> frozenset[str]:
+    include = torch_includes()[0]
+    words: set[str] = set()
+    for pattern in _SEARCHED:
+        for path in include.glob(pattern):
+            words.update(_significant_words(path))
+    return frozenset(words)
+
+
+def _significant_words(path: Path) -> set[str]:
+    """Words of a header outside comments. Local names in them make this too generous, never too strict."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", path.read_text(encoding="utf-8", errors="replace"), flags=re.S)
+    return set(re.findall(r"[A-Za-z_]\w{2,}", text))

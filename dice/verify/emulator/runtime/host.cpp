@@ -1,0 +1,254 @@
+// The CUDA runtime API's state: the last error, device memory, and the description of a device that is not there.
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "host.h"
+#include "../include/dice_emu/host_api.h"
+#include "runtime.h"
+
+extern "C" void* dice_heap_allocate(size_t bytes);
+extern "C" bool dice_heap_free(void* data);
+
+namespace dice_emu {
+
+static thread_local int last_error = cudaSuccess;
+
+void set_last_error(int error) { last_error = error; }
+
+}  // namespace dice_emu
+
+static cudaError_t fail(cudaError_t error) {
+  dice_emu::set_last_error(error);
+  return error;
+}
+
+static double now_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+struct CUevent_st {
+  double seconds;
+};
+struct CUstream_st {
+  int unused;
+};
+
+struct ErrorName {
+  cudaError_t error;
+  const char *name, *text;
+};
+static const ErrorName kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
+long long clock64() { return static_cast<long long>(now_seconds() * 1e9); }
+long long wall_clock64() { return clock64(); }
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+  const auto error = static_cast<cudaError_t>(dice_emu::last_error);
+  dice_emu::last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() { return static_cast<cudaError_t>(dice_emu::last_error); }
+
+const char* cudaGetErrorString(cudaError_t error) {
+  for (const ErrorName& entry : kErrors)
+    if (entry.error == error) return entry.text;
+  return "unrecognized error code";
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  for (const ErrorName& entry : kErrors)
+    if (entry.error == error) return entry.name;
+  return "unrecognized error code";
+}
+
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) { return *value = 1024, cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = 0, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+
+// The numbers of an H100, so that code which sizes its grid by them takes the path it would take there.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device != 0) return fail(cudaErrorInvalidDevice);
+  memset(p, 0, sizeof *p);
+  strcpy(p->name, "dice emulated");
+  p->totalGlobalMem = size_t{80} << 30;
+  p->sharedMemPerBlock = dice_emu::kStaticSharedLimit;
+  p->sharedMemPerBlockOptin = dice_emu::kDynamicSharedLimit;
+  p->sharedMemPerMultiprocessor = 228 * 1024;
+  p->reservedSharedMemPerBlock = 1024;
+  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32;
+  p->memPitch = 2147483647;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->totalConstMem = 65536;
+  p->major = 9;
+  p->textureAlignment = 512;
+  p->multiProcessorCount = 132;
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->maxBlocksPerMultiProcessor = 32;
+  p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->managedMemory = 1;
+  p->globalL1CacheSupported = p->localL1CacheSupported = p->streamPrioritiesSupported = 1;
+  p->asyncEngineCount = 3;
+  p->memoryBusWidth = 5120;
+  p->l2CacheSize = 50 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp p;
+  const cudaError_t error = cudaGetDeviceProperties(&p, device);
+  if (error != cudaSuccess) return error;
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxBlockDimX: *value = p.maxThreadsDim[0]; break;
+    case cudaDevAttrMaxBlockDimY: *value = p.maxThreadsDim[1]; break;
+    case cudaDevAttrMaxBlockDimZ: *value = p.maxThreadsDim[2]; break;
+    case cudaDevAttrMaxGridDimX: *value = p.maxGridSize[0]; break;
+    case cudaDevAttrMaxGridDimY: *value = p.maxGridSize[1]; break;
+    case cudaDevAttrMaxGridDimZ: *value = p.maxGridSize[2]; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
+    case cudaDevAttrTotalConstantMemory: *value = static_cast<int>(p.totalConstMem); break;
+    case cudaDevAttrWarpSize: *value = p.warpSize; break;
+    case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p.regsPerMultiprocessor; break;
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrClockRate: *value = 1980000; break;
+    case cudaDevAttrMemoryClockRate: *value = 2619000; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    case cudaDevAttrCooperativeLaunch: *value = 0; break;
+    default: return fail(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (pointer == nullptr) return fail(cudaErrorInvalidValue);
+  *pointer = bytes == 0 ? nullptr : dice_heap_allocate(bytes);
+  return *pointer == nullptr && bytes != 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t cudaFree(void* pointer) {
+  return pointer == nullptr || dice_heap_free(pointer) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return cudaMalloc(pointer, *pitch * height);
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
+  if (bytes != 0 && (to == nullptr || from == nullptr)) return fail(cudaErrorInvalidValue);
+  memmove(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind) {
+  if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidValue);
+  for (size_t row = 0; row < height; ++row)
+    memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  if (bytes != 0 && to == nullptr) return fail(cudaErrorInvalidValue);
+  memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *total_bytes = size_t{80} << 30;
+  *free_bytes = size_t{79} << 30;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = new CUstream_st{}, cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st{}, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->seconds = now_seconds();
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = static_cast<float>((end->seconds - start->seconds) * 1e3);
+  return cudaSuccess;
+}
+
+cudaError_t dice_grant_shared(const void* function, int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > dice_emu::kDynamicSharedLimit) return fail(cudaErrorInvalidValue);
+  dice_emu::Kernel* kernel = dice_emu::kernel_of(function);
+  if (kernel == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+  kernel->max_dynamic_shared = static_cast<unsigned>(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t dice_function_attributes(cudaFuncAttributes* attributes, const void* function) {
+  dice_emu::Kernel* kernel = dice_emu::kernel_of(function);
+  if (kernel == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->numRegs = 32;
+  attributes->ptxVersion = attributes->binaryVersion = 90;
+  attributes->maxDynamicSharedSizeBytes =
+      static_cast<int>(kernel->max_dynamic_shared != 0 ? kernel->max_dynamic_shared : dice_emu::kStaticSharedLimit);
+  return cudaSuccess;
+}
+
+cudaError_t dice_occupancy(int* blocks, int block_size, size_t shared_bytes) {
+  if (block_size <= 0) return fail(cudaErrorInvalidValue);
+  int count = block_size > 1024 ? 0 : 2048 / ((block_size + 31) / 32 * 32);
+  if (count > 32) count = 32;
+  while (count > 0 && static_cast<size_t>(count) * (shared_bytes + 1024) > 228 * 1024) --count;
+  *blocks = count;
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,93 @@
+// Counts the launches of this library's own `__global__` functions. The linker's --wrap sends nvcc's generated calls
+// here; each adds one to the counter of its kernel and goes on to CUDA. Nothing is synchronised.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <string>
+
+namespace dice_launches {
+
+struct Entry {
+  const void* host;       // the host stub that stands for the kernel
+  const void* handle;     // the same kernel's cudaKernel_t, once known
+  const char* name;       // mangled
+  std::atomic<unsigned long long> count;
+};
+constexpr int most = 1024;
+inline Entry entries[most];
+inline std::atomic<int> used{0};
+
+inline Entry* find(const void* key) {
+  const int count = used.load(std::memory_order_acquire);
+  for (int i = 0; i < count; ++i) {
+    if (entries[i].host == key || entries[i].handle == key) return &entries[i];
+  }
+  return nullptr;
+}
+inline cudaError_t counted(const void* key, cudaError_t status) {
+  Entry* entry = status == cudaSuccess ? find(key) : nullptr;
+  if (entry != nullptr) entry->count.fetch_add(1, std::memory_order_relaxed);
+  return status;
+}
+
+}  // namespace dice_launches
+
+#define DICE_EXPORT extern "C" __attribute__((visibility("default")))
+
+DICE_EXPORT void __real___cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*);
+DICE_EXPORT void __wrap___cudaRegisterFunction(void** module, const char* host, char* device, const char* name, int limit,
+                                               uint3* thread, uint3* block, dim3* block_dim, dim3* grid_dim, int* warp) {
+  const int index = dice_launches::used.load();
+  if (index < dice_launches::most) {
+    dice_launches::entries[index].host = host;
+    dice_launches::entries[index].name = name;
+    dice_launches::used.store(index + 1, std::memory_order_release);
+  }
+  __real___cudaRegisterFunction(module, host, device, name, limit, thread, block, block_dim, grid_dim, warp);
+}
+
+DICE_EXPORT cudaError_t __real_cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
+DICE_EXPORT cudaError_t __wrap_cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
+  return dice_launches::counted(kernel, __real_cudaLaunchKernel(kernel, grid, block, args, shared, stream));
+}
+DICE_EXPORT cudaError_t __real_cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
+DICE_EXPORT cudaError_t __wrap_cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
+  return dice_launches::counted(kernel, __real_cudaLaunchCooperativeKernel(kernel, grid, block, args, shared, stream));
+}
+#if CUDART_VERSION >= 11080
+DICE_EXPORT cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**);
+DICE_EXPORT cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
+  return dice_launches::counted(kernel, __real_cudaLaunchKernelExC(config, kernel, args));
+}
+#endif
+#if CUDART_VERSION >= 12080
+// From here on, <<<...>>> resolves its stub to a cudaKernel_t once and launches that.
+DICE_EXPORT cudaError_t __real___cudaGetKernel(cudaKernel_t*, const void*);
+DICE_EXPORT cudaError_t __wrap___cudaGetKernel(cudaKernel_t* kernel, const void* host) {
+  const cudaError_t status = __real___cudaGetKernel(kernel, host);
+  dice_launches::Entry* entry = status == cudaSuccess ? dice_launches::find(host) : nullptr;
+  if (entry != nullptr) entry->handle = *kernel;
+  return status;
+}
+DICE_EXPORT cudaError_t __real___cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t);
+DICE_EXPORT cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
+  return dice_launches::counted(kernel, __real___cudaLaunchKernel(kernel, grid, block, args, shared, stream));
+}
+#endif
+
+DICE_EXPORT const char* dice_launches_json() {
+  static std::string text;
+  text = "{";
+  for (int i = 0; i < dice_launches::used.load(); ++i) {
+    const unsigned long long count = dice_launches::entries[i].count.load();
+    if (count == 0) continue;
+    if (text.size() > 1) text += ",";
+    text += std::string("\"") + dice_launches::entries[i].name + "\":" + std::to_string(count);
+  }
+  text += "}";
+  return text.c_str();
+}
+DICE_EXPORT void dice_launches_reset() {
+  for (int i = 0; i < dice_launches::used.load(); ++i) dice_launches::entries[i].count.store(0);
+}

@@ -1,0 +1,4 @@
+# problem: relu
+# expect: no_kernel extract
+
+

@@ -1,0 +1,162 @@
+"""The sparse mask is the dense one, and an engine that errs or breaks is not used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
+from training_helpers import MASK_ID, PAD_ID, random_documents, tiny_model
+
+import dice.train.engine
+from dice.errors import MachineError
+from dice.model.sdar import SDAR
+from dice.train.attention import DenseMask, FlexMask, fits_tiles, layout, tiles
+from dice.train.engine import Engine, disagreement, pick_engine
+from dice.train.rows import Rows, pack
+
+
+def long_rows(block_size: int, count: int = 4, seed: int = 0) -> Rows:
+    documents = random_documents(30, seed=seed, longest=300)
+    rows = pack(documents, row_tokens=384, block_size=block_size, pad_id=PAD_ID)
+    return rows.take(torch.arange(count))
+
+
+def listed(numbers: Tensor, indices: Tensor) -> Tensor:
+    """A BlockMask's lists of tiles as flags [R, T, T]."""
+    count = indices.shape[-1]
+    flags = torch.zeros(len(numbers), count, count + 1, dtype=torch.bool)
+    used = torch.arange(count) < numbers[:, 0, :, None]
+    return flags.scatter(2, torch.where(used, indices[:, 0].long(), count), True)[..., :count]
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 8, 32, 128])
+def test_tiles_are_those_of_the_mask_itself(block_size: int) -> None:
+    """Against FlexAttention's own builder, which evaluates the mask at every pair of tokens."""
+    mask = FlexMask(block_size)
+    for seed in (0, 1):  # the second batch goes through the in-place update
+        batch = long_rows(block_size, seed=seed)
+        length = 2 * batch.row_tokens
+        reference = create_block_mask(layout(batch, block_size).mask_mod(), len(batch), None, length, length, device="cpu")
+        ours = mask(batch)
+        for kind in ("kv", "full_kv", "q", "full_q"):
+            lists = [(getattr(m, f"{kind}_num_blocks"), getattr(m, f"{kind}_indices")) for m in (ours, reference)]
+            assert torch.equal(listed(*lists[0]), listed(*lists[1])), kind
+        assert reference.kv_num_blocks.sum() + reference.full_kv_num_blocks.sum() > 0
+
+
+@pytest.mark.parametrize("block_size", [4, 8])
+def test_tiles_agree_with_the_dense_mask(block_size: int) -> None:
+    batch = long_rows(block_size)
+    dense = DenseMask(block_size)(batch)[:, 0].unflatten(2, (-1, 128)).unflatten(1, (-1, 128))
+    partial, full = tiles(batch, block_size)
+    assert torch.equal(dense.any(4).any(2), partial | full)
+    assert torch.equal(dense.all(4).all(2), full)
+
+
+def test_one_mask_object_serves_every_batch() -> None:
+    mask = FlexMask(4)
+    first = mask(long_rows(4, seed=0))
+    pointers = {name: value.data_ptr() for name, value in vars(first).items() if isinstance(value, Tensor)}
+    second = mask(long_rows(4, seed=1))
+    assert second is first
+    assert pointers == {name: value.data_ptr() for name, value in vars(second).items() if isinstance(value, Tensor)}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_flex_attention_gives_the_dense_result(captured: bool) -> None:
+    """Forward only, which is all it does on a CPU. Captured: the compiler's front end takes the model, the mask object
+    and its in-place updates as one graph, once for all batches."""
+    model, mask = tiny_model(4, torch.float32).requires_grad_(False), FlexMask(4)
+    hidden = torch.compile(model.hidden, backend="aot_eager", dynamic=False, fullgraph=True) if captured else model.hidden
+    flex, dense = Engine(hidden, mask, "flex"), Engine(model.hidden, DenseMask(4), "dense")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in (0, 1):
+            batch = long_rows(4, seed=seed)
+            torch.testing.assert_close(flex(batch.tokens, batch), dense(batch.tokens, batch), rtol=1e-4, atol=1e-4)
+
+
+class WrongMask(DenseMask):
+    """Each way a mask can be wrong in one 128-token tile or one document."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(4)
+        self.fault = fault
+
+    def __call__(self, batch: Rows) -> Tensor:
+        mask = super().__call__(batch)
+        length = batch.row_tokens
+        if self.fault == "documents":
+            mask |= super().__call__(Rows(batch.tokens, batch.positions, batch.documents * 0, batch.trainable, batch.used))
+        elif self.fault == "missing tile":
+            mask[0, :, 256:384, length : length + 128] = False
+        elif self.fault == "sees the answer":
+            mask[:, :, :length, length:] |= mask[:, :, length:, length:]
+        return mask
+
+
+@pytest.mark.parametrize("fault", ["documents", "missing tile", "sees the answer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_mask_is_noticed(fault: str, dtype: torch.dtype) -> None:
+    """Also in a freshly initialised model, whose attention hardly speaks, and in bfloat16."""
+    model = fresh_model(dtype)
+    reference = Engine(model.hidden, DenseMask(4), "dense")
+    assert disagreement(Engine(model.hidden, WrongMask("none"), "x"), reference, model, one_long_row(), MASK_ID) is None
+    problem = disagreement(Engine(model.hidden, WrongMask(fault), "x"), reference, model, one_long_row(), MASK_ID)
+    assert problem is not None and "differs" in problem
+
+
+def fresh_model(dtype: torch.dtype) -> SDAR:
+    model = tiny_model(4, torch.float32)
+    model.config.__dict__["initializer_range"] = 0.02
+    model.init_weights()
+    return model.to(dtype)
+
+
+def one_long_row() -> Rows:
+    """A 300-token document and a shorter one, so that the second and third tile look back across tiles."""
+    documents = [d for d in random_documents(60, longest=380) if len(d.ids) > 290][:1] + random_documents(1, longest=60)
+    rows = pack(documents, row_tokens=384, block_size=4, pad_id=PAD_ID)
+    return rows.take(torch.arange(1))
+
+
+def test_a_broken_compiler_falls_back_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> object:
+        def fail(*_: object) -> Tensor:
+            raise RuntimeError("no compiler for this device")
+
+        return fail
+
+    monkeypatch.setattr(dice.train.engine.torch, "compile", broken)
+    model, said = tiny_model(4, torch.float32), []
+    before = [weight.clone() for weight in model.parameters()]
+    engine = pick_engine(model, long_rows(4), 4, MASK_ID, attention="dense", compiled=True, say=said.append)
+    assert engine.name == "dense"
+    assert said == ["Not using dense, compiled attention: it fails here (RuntimeError: no compiler for this device)."]
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_demanded_flex_attention_that_errs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dice.train.engine, "disagreement", lambda *_: "its output differs")
+    said: list[str] = []
+    with pytest.raises(MachineError, match="does not work on this machine"):
+        pick_engine(tiny_model(4), long_rows(4), 4, MASK_ID, attention="flex", compiled=False, say=said.append)
+    assert said == ["Not using flex attention: its output differs."]
+
+
+def test_processors_without_kernels_use_the_dense_mask() -> None:
+    engine = pick_engine(tiny_model(4), long_rows(4), 4, MASK_ID, attention="auto", compiled=False, say=pytest.fail)
+    assert engine.name == "dense"
+
+
+@pytest.mark.parametrize(("row", "block", "fits"), [(384, 4, True), (384, 128, True), (400, 4, False), (384, 12, False)])
+def test_shapes_for_tiles(row: int, block: int, fits: bool) -> None:
+    assert fits_tiles(row, block) is fits
+
+
+@pytest.mark.gpu
+def test_compiled_flex_attention_agrees_on_the_gpu() -> None:
+    model = tiny_model(4, torch.float32).to(device="cuda", dtype=torch.bfloat16)
+    said: list[str] = []
+    engine = pick_engine(model, long_rows(4).to("cuda"), 4, MASK_ID, attention="auto", compiled=True, say=said.append)
+    assert (engine.name, said) == ("flex, compiled", [])

@@ -1,0 +1,135 @@
+"""Right outputs pass, wrong ones fail with the place and the values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dice.verify.compare import NOISE_CAP, compare, same_values
+
+ONES = torch.ones(4, 3)
+
+
+def test_equal_outputs_pass_and_report_zero_error() -> None:
+    result = compare(ONES, ONES.clone())
+    assert result.equal and result.max_abs_error == 0.0 and result.message == ""
+
+
+def test_first_wrong_element_is_named_with_both_values() -> None:
+    wrong = ONES.clone()
+    wrong[2, 1] = 1.5
+    result = compare(ONES, wrong)
+    assert not result.equal
+    assert "1 of 12 values" in result.message and "output[2, 1]: expected 1, got 1.5" in result.message
+    assert result.max_abs_error == pytest.approx(0.5) and result.max_rel_error == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("actual", "word"),
+    [
+        (torch.ones(12), "shape"),
+        (torch.ones(1, 4, 3), "shape"),
+        (torch.tensor(1.0), "shape"),
+        (torch.ones(4, 1), "shape"),
+        (ONES.double(), "dtype"),
+        (ONES.half(), "dtype"),
+        (1.0, "tensor"),
+        (None, "None"),
+        ([ONES], "list"),
+        ({"output": ONES}, "dict"),
+    ],
+)
+def test_wrong_form_fails_even_where_values_would_broadcast(actual: object, word: str) -> None:
+    result = compare(ONES, actual)
+    assert not result.equal and word in result.message
+
+
+def test_nan_counts_as_equal_only_where_the_reference_has_it() -> None:
+    expected = torch.tensor([1.0, math.nan, math.inf, -math.inf])
+    assert compare(expected, expected.clone()).equal
+    for position, value in [(0, math.nan), (1, 0.0), (2, -math.inf), (2, 1e30), (3, math.nan), (0, math.inf)]:
+        actual = expected.clone()
+        actual[position] = value
+        assert not compare(expected, actual).equal, (position, value)
+
+
+def test_a_candidate_of_nothing_but_nan_fails() -> None:
+    result = compare(ONES, torch.full_like(ONES, math.nan))
+    assert not result.equal and "12 are NaN" in result.message
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_and_booleans_are_exact(dtype: torch.dtype) -> None:
+    expected = torch.tensor([0, 1, 1, 0]).to(dtype)
+    assert compare(expected, expected.clone()).equal
+    assert not compare(expected, torch.tensor([0, 1, 1, 1]).to(dtype)).equal
+
+
+def test_structures_are_walked_and_the_path_is_named() -> None:
+    expected = {"a": (ONES, [ONES, 3]), "b": None}
+    assert compare(expected, {"a": [ONES, (ONES, 3)], "b": None}).equal
+    result = compare(expected, {"a": [ONES, (ONES * 2, 3)], "b": None})
+    assert not result.equal and "output['a'][1][0]" in result.message
+    assert not compare(expected, {"a": (ONES, [ONES, 4]), "b": None}).equal
+    assert not compare(expected, {"a": (ONES, [ONES, 3])}).equal
+    assert not compare((ONES, ONES), (ONES,)).equal
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "beyond"),
+    [(torch.float32, 5e-5, 5e-4), (torch.float16, 5e-3, 5e-2), (torch.bfloat16, 1.6e-2, 8e-2), (torch.float64, 5e-8, 5e-7)],
+)
+def test_tolerance_follows_the_dtype(dtype: torch.dtype, within: float, beyond: float) -> None:
+    expected = torch.full((100,), 2.0, dtype=dtype)
+    assert compare(expected, (expected.double() * (1 + within)).to(dtype)).equal
+    assert not compare(expected, (expected.double() * (1 + beyond)).to(dtype)).equal
+
+
+def test_absolute_tolerance_follows_the_size_of_the_output() -> None:
+    """An output of size 1e-6 gets no 1e-4 for free: zeros are wrong for it."""
+    small = torch.full((50,), 1e-6)
+    assert not compare(small, torch.zeros(50)).equal
+    assert compare(small, torch.zeros(50), "kernelbench").equal
+
+
+def test_noise_of_the_reference_widens_the_tolerance_up_to_the_cap() -> None:
+    exact = torch.full((100,), 1.0, dtype=torch.float64)
+    noisy = torch.full((100,), 1.0002)
+    shifted = noisy + 0.001
+    assert not compare(noisy, shifted).equal
+    assert compare(noisy, shifted, exact=exact).equal
+    assert not compare(noisy, noisy + 2 * NOISE_CAP, exact=exact - 0.5).equal
+
+
+@pytest.mark.parametrize(("protocol", "passes"), [("dice", False), ("kernelbench", False), ("dice-paper", True)])
+def test_protocols_differ_as_documented(protocol: str, passes: bool) -> None:
+    assert compare(ONES, ONES * 1.005, protocol).equal is passes
+    assert compare(ONES, ONES * 1.005, "kernelbench-v0").equal
+
+
+def test_unknown_protocol_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown protocol"):
+        compare(ONES, ONES, "lenient")
+
+
+def test_complex_and_empty_outputs() -> None:
+    signal = torch.tensor([1 + 2j, 3 - 1j])
+    assert compare(signal, signal.clone()).equal
+    assert not compare(signal, signal.conj().resolve_conj()).equal
+    assert compare(torch.empty(0, 3), torch.empty(0, 3)).equal
+    assert not compare(torch.empty(0, 3), torch.empty(3, 0)).equal
+
+
+def test_python_numbers_get_a_tolerance_and_other_values_none() -> None:
+    assert compare(0.5, 0.5000001).equal
+    assert not compare(0.5, 0.51).equal
+    assert not compare(2, 3).equal
+    assert not compare(True, 1).equal
+
+
+def test_same_values_tells_writes_from_nan() -> None:
+    tensor = torch.tensor([math.nan, 1.0])
+    assert same_values(tensor, tensor.clone())
+    assert not same_values(tensor, torch.tensor([0.0, 1.0]))

@@ -1,0 +1,189 @@
+"""The verifier as its callers use it: one pair, many pairs, limits, faults of ours, sizes that emulation cannot take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verify import BackendUnavailable, Options, Verifier, options, resolve_backend, verify
+
+CASES = Path(__file__).parent.parent / "cases"
+ROOT = CASES.parent.parent
+RELU = Problem.from_file(CASES / "problems" / "relu.py")
+RIGHT = Kernel.from_file(CASES / "right_relu.py")
+WRONG = Kernel.from_file(CASES / "wrong_value.py")
+EMPTY = Kernel("")
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    if options.find_host_compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    with Verifier(backend="emulated", options=Options(run_timeout_s=20)) as found:
+        yield found
+
+
+def large(problem: Problem, rows: int) -> Problem:
+    return replace(problem, source=problem.source.replace("batch_size = 16", f"batch_size = {rows}"))
+
+
+def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
+    verdict = verifier.verify(RELU, RIGHT)
+    assert verdict.correct and verdict.stage == "done"
+    assert verdict.launches == {"relu_kernel": 5}
+    assert verdict.sandbox in ("namespaces", "process") and verdict.headers in ("slim", "full")
+    assert verdict.toolchain and verdict.device == "CPU" and verdict.no_timing
+    assert set(verdict.seconds) >= {"load", "run", "reference", "compare", "total"}
+    assert verdict.max_abs_error == 0.0
+
+
+def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> None:
+    pairs = [(RELU, RIGHT), (RELU, WRONG), (RELU, EMPTY), (RELU, RIGHT)]
+    verdicts = dict(verifier.verify_many(pairs, workers=2))
+    assert [verdicts[index].outcome for index in range(4)] == ["correct", "wrong", "no_kernel", "correct"]
+    assert verdicts[0] is verdicts[3]  # the same pair, verified once
+
+
+def test_leaving_many_early_starts_no_more(verifier: Verifier) -> None:
+    pairs = [(RELU, replace(RIGHT, source=RIGHT.source + f"# {index}\n")) for index in range(40)]
+    for _, verdict in verifier.verify_many(pairs, workers=2):
+        assert verdict.correct
+        break
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("verify")]
+
+
+def test_a_killed_zygote_is_replaced(verifier: Verifier) -> None:
+    assert verifier.verify(RELU, RIGHT).correct
+    os.kill(verifier._get_zygote().pid, 9)
+    assert verifier.verify(RELU, RIGHT).correct
+
+
+def test_a_zygote_killed_under_way_costs_no_verdict(verifier: Verifier) -> None:
+    slow = replace(RIGHT, source="import time\ntime.sleep(1.5)\n" + RIGHT.source)
+    zygote = verifier._get_zygote()
+    killer = threading.Timer(0.7, os.kill, (zygote.pid, 9))
+    killer.start()
+    verdict = verifier.verify(RELU, slow)
+    killer.join()
+    assert not zygote.alive and verdict.correct
+
+
+def test_machinery_that_keeps_failing_is_an_infra_error(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    broken = Verifier(backend="emulated", options=Options(cache_dir=tmp_path))
+    verdict = broken.verify(RELU, RIGHT)
+    broken.close()
+    assert (verdict.outcome, verdict.stage) == ("infra_error", "infra")
+    assert not verdict.about_kernel and "zygote" in verdict.message
+
+
+def test_nothing_is_left_behind(verifier: Verifier) -> None:
+    folders = [Path("/dev/shm"), Path("/tmp")]
+    before = {path for folder in folders for path in folder.glob("dice-*")}
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert verifier.verify(RELU, WRONG).outcome == "wrong"
+    assert {path for folder in folders for path in folder.glob("dice-*")} == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    deadline = time.monotonic() + 5
+    while (left := _children(verifier._get_zygote().pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+
+
+def test_a_problem_too_large_to_emulate_is_refused_with_an_estimate(verifier: Verifier) -> None:
+    verdict = verifier.verify(large(RELU, 400_000_000), RIGHT)
+    assert (verdict.outcome, verdict.stage) == ("unsupported", "run")
+    assert "--scale" in verdict.message and "emulated" in verdict.message
+
+
+def test_scale_shrinks_the_batch_and_says_so(verifier: Verifier) -> None:
+    problem = large(RELU, 40_000_000)
+    verdict = verifier.verify(problem, RIGHT, replace(verifier.options, scale=1e-6))
+    assert verdict.correct
+    assert verdict.scale == {"input 0": [[40_000_000, 100], [40, 100]]}
+
+
+def test_too_little_scale_is_refused(verifier: Verifier) -> None:
+    verdict = verifier.verify(large(RELU, 400_000_000), RIGHT, replace(verifier.options, scale=0.9))
+    assert verdict.outcome == "unsupported" and "even with --scale" in verdict.message
+
+
+def test_a_secret_seed_gives_other_inputs_each_time(verifier: Verifier) -> None:
+    """A kernel that prints its input's sum cannot print the same twice, unless the seed is fixed."""
+    model = "raise RuntimeError(f'sum {x.sum().item():.6f}')"
+    loud = replace(RIGHT, source=RIGHT.source.replace("return ops.relu(x)", model))
+    messages = {verifier.verify(RELU, loud).message for _ in range(2)}
+    assert len(messages) == 2
+    fixed = replace(verifier.options, seed=7)
+    assert len({verifier.verify(RELU, loud, fixed).message for _ in range(2)}) == 1
+
+
+def test_unsupported_constructs_stay_unsupported_when_the_candidate_catches_them(verifier: Verifier) -> None:
+    text = RIGHT.source.replace("#include <cuda_runtime.h>", "#include <cuda_runtime.h>\n#include <mma.h>")
+    text = text.replace("\nops = load_inline(", "\ntry:\n    ops = load_inline(") + "\n"
+    text = text.replace('functions=["relu"])\n', 'functions=["relu"])\nexcept Exception:\n    ops = torch\n')
+    assert verifier.verify(RELU, Kernel(text)).outcome == "unsupported"
+
+
+def test_host_code_cannot_write_outside_its_folders(verifier: Verifier, tmp_path: Path) -> None:
+    target = tmp_path / "written"
+    text = RIGHT.source.replace("class ModelNew", f"open({str(target)!r}, 'w').write('x')\n\n\nclass ModelNew")
+    verdict = verifier.verify(RELU, Kernel(text))
+    if verdict.sandbox != "namespaces":
+        pytest.skip("this kernel refuses namespaces")
+    assert verdict.outcome == "load_error" and "Read-only" in verdict.message
+    assert not target.exists()
+
+
+def test_the_supervisor_never_imports_torch() -> None:
+    code = (
+        "import sys; from dice.verify import Verifier; from dice.problem import Problem; from dice.kernel import Kernel;"
+        f"v = Verifier(backend='emulated'); p = Problem.from_file({str(CASES / 'problems/relu.py')!r});"
+        f"k = Kernel.from_file({str(CASES / 'wrong_value.py')!r}); print(v.verify(p, k).outcome, 'torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stdout.split() == ["wrong", "False"], done.stderr
+
+
+def test_backends_are_resolved_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_nvcc", lambda: None)
+    assert resolve_backend("auto") == "emulated"
+    with pytest.raises(BackendUnavailable, match="nvcc was not found"):
+        resolve_backend("cuda")
+    monkeypatch.setattr(options, "find_host_compiler", lambda: None)
+    with pytest.raises(BackendUnavailable, match="compiler"):
+        verify(RELU, RIGHT, backend="auto")
+    with pytest.raises(ValueError, match="backend must be"):
+        resolve_backend("tpu")
+
+
+@pytest.mark.parametrize("wrong", [{"trials": 0}, {"scale": 0.0}, {"scale": 2.0}, {"run_timeout_s": 0}, {"memory_mb": -1}])
+def test_options_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        Options(**wrong)
+
+
+@pytest.mark.gpu
+def test_reference_written_as_a_kernel_is_timed() -> None:
+    verdict = verify(RELU, RIGHT, backend="cuda")
+    assert verdict.correct and verdict.timing is not None
+    assert verdict.timing.kernel_ms > 0 and verdict.timing.repeats >= 20
+    assert verify(RELU, RIGHT, backend="cuda", options=Options(timing=False)).no_timing == "not asked for"
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

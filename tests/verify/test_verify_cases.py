@@ -1,0 +1,120 @@
+"""Every hand-written case gets the verdict its header states, on the emulator and, where there is one, on a GPU.
+
+A case is a kernel file in `tests/cases` whose first lines are `# key: value`: `problem`; `expect`, the outcome and
+stage (`expect-emulated` where only one backend can tell); `deceptions`, kinds that must be among the labels; `message`,
+a pattern; `limits`, fields of `Options`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import OUTCOMES, STAGES, Verdict
+from dice.verify import BackendUnavailable, Options, Verifier
+
+CASES = Path(__file__).parent.parent / "cases"
+KEYS = {"problem", "expect", "expect-emulated", "expect-cuda", "deceptions", "message", "limits"}
+
+
+@dataclass(frozen=True)
+class Case:
+    kernel: Kernel
+    problem: Problem
+    expected: dict[str, str]
+    deceptions: set[str] = field(default_factory=set)
+    message: str = ""
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+def read_case(path: Path) -> Case:
+    kernel = Kernel.from_file(path)
+    header: dict[str, str] = {}
+    for line in kernel.source.splitlines():
+        match = re.fullmatch(r"# ([\w-]+): (.*)", line)
+        if match is None:
+            break
+        header[match[1]] = match[2]
+    assert set(header) <= KEYS, f"{path.name}: unknown keys {set(header) - KEYS}"
+    expected = {backend: header.get(f"expect-{backend}", header.get("expect", "")) for backend in ("emulated", "cuda")}
+    limits = dict(item.split("=") for item in header.get("limits", "").split())
+    return Case(
+        kernel,
+        Problem.from_file(CASES / "problems" / f"{header['problem']}.py"),
+        expected,
+        set(header.get("deceptions", "").split()),
+        header.get("message", ""),
+        {name: int(value) for name, value in limits.items()},
+    )
+
+
+ALL = {path.stem: read_case(path) for path in sorted(CASES.glob("*.py"))}
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verifier]:
+    try:
+        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=20))
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    with verifier:
+        yield verifier
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Verifier]:
+    with Verifier(backend="cuda", options=Options(run_timeout_s=30)) as verifier:
+        yield verifier
+
+
+def check(case: Case, verifier: Verifier) -> Verdict:
+    verdict = verifier.verify(case.problem, case.kernel, replace(verifier.options, **case.limits))
+    said = f"{verdict.message} {' '.join(verdict.errors)}"
+    assert f"{verdict.outcome} {verdict.stage}" == case.expected[verifier.backend], said
+    assert case.deceptions <= set(verdict.deceptions)
+    assert re.search(case.message, said), said
+    assert verdict.backend == verifier.backend
+    assert Verdict.from_json(verdict.to_json()) == verdict
+    return verdict
+
+
+def test_headers_name_real_outcomes() -> None:
+    for name, case in ALL.items():
+        for expected in filter(None, case.expected.values()):
+            outcome, stage = expected.split()
+            assert outcome in OUTCOMES and stage in STAGES, name
+        assert any(case.expected.values()), name
+
+
+@pytest.mark.parametrize("name", [name for name, case in ALL.items() if case.expected["emulated"]])
+def test_emulated(name: str, emulated: Verifier) -> None:
+    verdict = check(ALL[name], emulated)
+    assert verdict.timing is None
+    if verdict.correct:
+        assert verdict.launches and verdict.trials_passed == verdict.trials == 5 and verdict.no_timing
+    assert not processes_named("dice-daemon")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name, case in ALL.items() if case.expected["cuda"]])
+def test_cuda(name: str, cuda: Verifier) -> None:
+    verdict = check(ALL[name], cuda)
+    assert (verdict.timing is not None) == verdict.correct
+    assert not processes_named("dice-daemon")
+
+
+def processes_named(name: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() == name:
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
