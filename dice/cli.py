@@ -122,6 +122,8 @@ class Synth:
     """Training pairs to write."""
     heldout: int = 240
     """Pairs of the held-out set (compositions and operator contexts that no training pair has)."""
+    control: int = 120
+    """Pairs of training compositions with other text, for comparison."""
     seed: int = 0
     workers: int = os.cpu_count() or 1
     """Candidates verified at once."""

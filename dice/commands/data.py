@@ -3,10 +3,53 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from dice.cli import Bpe, Synth
+
+
+def synth(args: Synth) -> int:
+    from dice.data.corpus import build
+    from dice.errors import UserError
+
+    missing = next((folder for folder in args.decontaminate if not folder.is_dir()), None)
+    if missing is not None:
+        raise UserError(f"There is no folder {missing} to decontaminate against.")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task("starting", total=None, rate="")
+
+        def show(done: int, total: int, what: str) -> None:
+            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
+            rate = f"{60 * speed:.0f}/min" if speed else ""
+            bar.update(task, completed=done, total=total, description=what, rate=rate)
+
+        report = build(
+            args.out,
+            args.pairs,
+            args.seed,
+            heldout=args.heldout,
+            control=args.control,
+            workers=args.workers,
+            verify=args.verify,
+            backend=args.backend,
+            decontaminate=args.decontaminate,
+            progress=show,
+        )
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    for name in ("train", "heldout", "control"):
+        part = report[name]
+        dropped = ", ".join(f"{count} {reason}" for reason, count in part["dropped"].items()) or "none"
+        print(f"{name}: {part['pairs']} pairs, {part['compositions']} compositions; dropped: {dropped}")
+    print(f"written to {args.out}; counts in {args.out / 'report.json'}")
+    return 0
 
 
 def bpe(args: Bpe) -> int:

@@ -113,46 +113,43 @@ def _shingles(tokens: Sequence[str]) -> frozenset[tuple[str, ...]]:
 
 def _tokens(nodes: Sequence[ast.AST]) -> list[str]:
     """The tree in depth-first order: node types, library names, numbered names; constants only by their type."""
-    numbers: dict[str, str] = {}
     tokens: list[str] = []
+    attributes: dict[str, str] = {}
+    names: dict[str, str] = {}  # of the function at hand: the same name in two functions is two names
 
-    def name(text: str) -> str:
-        if text in _LIBRARY:
-            return text
-        return numbers.setdefault(text, f"v{len(numbers)}")
+    def number(text: str, known: dict[str, str], letter: str) -> str:
+        return text if text in _LIBRARY else known.setdefault(text, f"{letter}{len(known)}")
 
-    def visit(node: ast.AST, library: bool = False) -> None:
+    def visit(node: ast.AST) -> None:
         match node:
             case ast.Constant(value=value):
                 tokens.append(type(value).__name__)
-                return
-            case ast.Name(id=text):
-                tokens.append(name(text))
-                return
-            case ast.arg(arg=text):
-                tokens.append(name(text))
-                return  # annotations are prose
-            case ast.Attribute(value=owner, attr=attribute):
+            case ast.Name(id=text) | ast.arg(arg=text):  # annotations are prose
+                tokens.append(number(text, names, "v"))
+            case ast.Attribute(value=ast.Name(id="self"), attr=text):
+                tokens.append(f"self.{number(text, attributes, 'a')}")
+            case ast.Attribute(value=owner, attr=text):
                 visit(owner)
-                is_own = isinstance(owner, ast.Name) and owner.id == "self"
-                tokens.append(name(attribute) if is_own else f".{attribute}")
-                return
-            case ast.Expr(value=ast.Constant(value=str())):
-                return
-            case ast.FunctionDef() | ast.ClassDef():
-                node.decorator_list = []
-                tokens.append(f"def {node.name}" if node.name in _LIBRARY else f"def {name(node.name)}")
-                if isinstance(node, ast.FunctionDef):
-                    node.returns = None
-            case ast.keyword(arg=text):
-                tokens.append(f"{text}=")
-            case ast.Load() | ast.Store() | ast.Del():
-                return
+                tokens.append(f".{text}")
+            case ast.Expr(value=ast.Constant(value=str())) | ast.expr_context():
+                pass
+            case ast.FunctionDef(name=text, args=arguments, body=body):
+                names.clear()
+                tokens.append(f"def {number(text, attributes, 'a')}")
+                visit_all([arguments, *body])
+            case ast.ClassDef(name=text, bases=bases, body=body):
+                tokens.append(f"class {number(text, attributes, 'a')}")
+                visit_all([*bases, *body])
+            case ast.keyword(arg=keyword, value=value):
+                tokens.append(f"{keyword}=")
+                visit(value)
             case _:
                 tokens.append(type(node).__name__)
-        for child in ast.iter_child_nodes(node):
+                visit_all(ast.iter_child_nodes(node))
+
+    def visit_all(children: Iterable[ast.AST]) -> None:
+        for child in children:
             visit(child)
 
-    for node in nodes:
-        visit(node)
+    visit_all(nodes)
     return tokens

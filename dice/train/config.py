@@ -51,6 +51,7 @@ class SFTConfig:
     noise: Noise = "block"
     """t per block (Eq. 2), per sample (the published code), or integrated out (count): see dice/train/noise.py."""
     t_min: float = 1e-3
+    """Range of t; weights are at most 1/t_min. Not for `count`, which has no t."""
     t_max: float = 1.0
     stratified: bool = True
     """Spread the draws of t evenly over a batch."""
@@ -123,6 +124,8 @@ class SFTConfig:
             raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
         if not 0 <= self.t_min < self.t_max <= 1:
             raise UserError(f"t_min {self.t_min} and t_max {self.t_max} must satisfy 0 <= t_min < t_max <= 1.")
+        if self.noise == "count" and (self.t_min, self.t_max) != (1e-3, 1.0):
+            raise UserError("noise=count integrates over all t; t_min and t_max go with noise=block or noise=sample.")
         positive = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every", "eval_rows")
         for name in (*positive, "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"):
             if not getattr(self, name) > 0:

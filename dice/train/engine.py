@@ -57,7 +57,7 @@ def pick_engine(
     reference = Engine(model.hidden, DenseMask(block_size), "dense")
     tiled = fits_tiles(probe.row_tokens, block_size)
     if attention == "flex" and not tiled:
-        raise UserError(f"FlexAttention needs row_tokens {probe.row_tokens} in whole tiles of 128, of whole blocks each.")
+        raise UserError(f"FlexAttention needs row_tokens ({probe.row_tokens}) in whole tiles of 128, of whole blocks.")
     automatic = ["flex", "dense"] if probe.tokens.is_cuda and tiled else ["dense"]
     kinds = automatic if attention == "auto" else [attention]
     trials = [(kind, how) for kind in kinds for how in ([True, False] if compiled else [False])]

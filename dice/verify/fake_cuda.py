@@ -40,15 +40,15 @@ def install() -> None:
     replacements: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "init": _nothing,
+        "init": _no_op(),
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": _nothing,
-        "synchronize": _nothing,
-        "empty_cache": _nothing,
+        "set_device": _no_op(),
+        "synchronize": _no_op(),
+        "empty_cache": _no_op(),
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
-        "set_stream": _nothing,
+        "set_stream": _no_op(),
         "stream": lambda stream=None: contextlib.nullcontext(),
         "device": lambda device=None: contextlib.nullcontext(),
         "Stream": _Stream,
@@ -59,10 +59,10 @@ def install() -> None:
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "memory_reserved": lambda device=None: 0,
-        "reset_peak_memory_stats": _nothing,
+        "reset_peak_memory_stats": _no_op(),
         "mem_get_info": lambda device=None: (_MEMORY_BYTES, _MEMORY_BYTES),
-        "manual_seed": _nothing,  # torch.manual_seed calls these too
-        "manual_seed_all": _nothing,
+        "manual_seed": _no_op(),  # torch.manual_seed calls these too
+        "manual_seed_all": _no_op(),
         "is_bf16_supported": lambda including_emulation=True: True,
     }
     for name, value in replacements.items():
@@ -141,8 +141,9 @@ _PROPERTIES = types.SimpleNamespace(
 )
 
 
-def _nothing(*args: object, **kwargs: object) -> None:
-    return None
+def _no_op() -> Callable[..., None]:
+    """A new function each time: torch.compile's tables want every name of `torch.cuda` to be an object of its own."""
+    return lambda *args, **kwargs: None
 
 
 def _to_cpu(value: Any, name: str = "device") -> Any:
@@ -162,7 +163,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.cpu: _host_copy,
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
-    torch.Tensor.record_stream: _nothing,
+    torch.Tensor.record_stream: _no_op(),
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
     torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
     torch.Tensor.device.__get__: lambda tensor: DEVICE,

@@ -48,7 +48,8 @@ def test_every_digit_is_its_own_token(tokenizer: Tokenizer, numbers: list[int], 
 
 
 def test_words_indents_and_punctuation_are_pieces(tokenizer: Tokenizer) -> None:
-    pieces = [tokenizer.decode([token]) for token in tokenizer.encode("\n        return torch.zeros(1)\n    def f(self) -> None:")]
+    text = "\n        return torch.zeros(1)\n    def f(self) -> None:"
+    pieces = [tokenizer.decode([token]) for token in tokenizer.encode(text)]
     for piece in ("\n        ", "return", " torch", "\n    ", "def", " None"):
         assert piece in pieces
     assert len(tokenizer.encode("self")) == 1
@@ -66,8 +67,9 @@ def test_transformers_reads_the_same_tokenizer(tokenizer: Tokenizer, folder: Pat
     text = SOURCES[0].read_text() + "\u4e2d 12.5e-3\n\n\t x"
     assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)
     assert theirs.decode(tokenizer.encode(text)) == text
-    assert (theirs.eos_token, theirs.pad_token, theirs.mask_token) == ("<|im_end|>", "<|endoftext|>", "<|MASK|>")
-    chat = [{"role": "user", "content": " a\n"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    assert [theirs.eos_token, theirs.pad_token, theirs.mask_token] == ["<|im_end|>", "<|endoftext|>", "<|MASK|>"]
+    turns = (("user", " a\n"), ("assistant", "b"), ("user", "c"))
+    chat = [{"role": role, "content": content} for role, content in turns]
     rendered = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert rendered == tokenizer.render_chat(chat)
     assert rendered.endswith("<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n")

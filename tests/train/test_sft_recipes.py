@@ -37,7 +37,7 @@ def test_nano_is_a_nine_million_parameter_model(toy: SFTConfig) -> None:
 def test_paper_recipe() -> None:
     recipe = dice_8b_sft()
     assert (recipe.lr, recipe.epochs, recipe.row_tokens, recipe.warmup) == (1e-5, 3.0, 6144, 0.03)
-    assert (recipe.schedule, recipe.noise, recipe.t_min, recipe.block_size) == ("constant_with_warmup", "block", 1e-3, 4)
+    assert (recipe.schedule, recipe.noise, recipe.t_min) == ("constant_with_warmup", "block", 1e-3)
 
 
 def test_schedules() -> None:

@@ -52,7 +52,8 @@ def test_every_document_is_found_whole_in_some_row(seed: int, block_size: int, t
         n, padded = len(document.ids), -(-len(document.ids) // block_size) * block_size
         match = [t for tokens, t in found if len(tokens) == padded and np.array_equal(tokens[:n].numpy(), document.ids)]
         assert match
-        assert match[0].nonzero().squeeze(1).tolist() == list(range(document.prompt_length, padded if train_tail else n))
+        trained_positions = list(range(document.prompt_length, padded if train_tail else n))
+        assert match[0].nonzero().squeeze(1).tolist() == trained_positions
 
 
 def test_prompts_are_never_hidden(toy: SFTConfig) -> None:

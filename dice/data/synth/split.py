@@ -40,7 +40,7 @@ HELD_OUT_CELLS: frozenset[tuple[str, str]] = frozenset(
         ("smooth_l1", "loss.reduction=sum"),
         ("sin", "mask.chain"),
         ("bmm", "matmul.layout=nt"),
-        ("rms_norm", "norm.pre"),
+        ("rms_norm", "norm.residual"),
     }
 )
 

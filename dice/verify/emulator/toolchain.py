@@ -39,7 +39,7 @@ def compile_flags() -> list[str]:
 def runtime(cache_dir: Path) -> Path:
     """Path of libdice_emu.so below `cache_dir`, compiled on first use. Raises `ToolchainError`."""
     sources = sorted((_HERE / "runtime").glob("*.cpp"))
-    headers = sorted((_HERE / "runtime").glob("*.h")) + [include_dir / "dice_emu" / n for n in ("core.h", "vectors.h")]
+    headers = sorted((_HERE / "runtime").glob("*.h")) + sorted((include_dir / "dice_emu").glob("*.h"))
     flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=default", "-Wl,-z,nodelete"]
     return build_library("libdice_emu.so", sources, headers, flags, cache_dir)
 

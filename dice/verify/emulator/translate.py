@@ -129,8 +129,7 @@ def _declared_name(tokens: Tokens, index: int) -> str:
 def _wrap_body(tokens: Tokens, edits: Edits, function: Function) -> None:
     edits.insert(
         tokens[function.opening].end,
-        f' static ::dice_emu::Kernel dice_kernel{{"{function.name}", 0}};'
-        " ::dice_emu::run(dice_kernel, [=]() mutable {",
+        " static ::dice_emu::Kernel dice_kernel{__func__, 0}; ::dice_emu::run(dice_kernel, [=]() mutable {",
     )
     edits.insert(tokens[function.closing].start, "}); ")
 

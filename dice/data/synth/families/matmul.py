@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 from dice.data.synth.cuda import BLOCK_SHUFFLE, WARP, KernelFile, Tensor, reduction_helper, statements
+from dice.data.synth.operators import OPERATORS, SATURATES
 from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain
 from dice.data.synth.script import ChainState, Script, Step, Value
 from dice.data.synth.shapes import LARGE, SMALL, describe, sentence
 
 NAME = "matmul"
-_STATE = ChainState("any", 60.0, False)
+_STATE = ChainState("any", 18.0, False)
 
 # layout -> (shape of a, shape of b) by letter, spellings
 LAYOUTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -67,6 +68,12 @@ def size(script: Script, role: str) -> str:
     return script.dimension(role, script.rng.choice(SMALL[role]), script.rng.choice(LARGE[role]))
 
 
+def sampler(script: Script, plan: Plan) -> str:
+    """Products of numbers from [0, 1) are large: functions that saturate would flatten them."""
+    saturates = any(OPERATORS[name].limit <= SATURATES for name in plan.chain("post"))
+    return "torch.randn({shape})" if saturates else script.sampler
+
+
 def render(plan: Plan, rng: random.Random) -> Draft:
     if plan.core in ("matvec", "outer"):
         return _vector(plan, rng)
@@ -79,6 +86,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     if not batched and rng.random() < 0.15:  # square
         marks = dict.fromkeys("mkn", marks["m"])
         script.dimensions[int(marks["m"].strip("@"))].small = rng.choice((16, 24, 32, 48, 64))
+    script.sampler = sampler(script, plan)
     a = script.input("a", [*batch, *(marks[letter] for letter in first)])
     b = script.input("b", [*batch, *(marks[letter] for letter in second)])
     added = script.input("z", [*batch, marks["m"], marks["n"]]) if plan.has("added") else None
@@ -125,6 +133,7 @@ def _bracket(text: str, index: str) -> str:
 
 def _vector(plan: Plan, rng: random.Random) -> Draft:
     script = Script(rng)
+    script.sampler = sampler(script, plan)
     m, n = size(script, "m"), size(script, "n")
     if plan.core == "outer":
         x, y = script.input("x1", [m]), script.input("x2", [n])

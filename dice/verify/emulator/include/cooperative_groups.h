@@ -76,7 +76,6 @@ class thread_block {
   static dim3 dim_threads() { return blockDim; }
 };
 inline thread_block this_thread_block() { return {}; }
-inline void sync(const thread_block& block) { block.sync(); }
 
 class grid_group {
  public:
@@ -97,6 +96,7 @@ class thread_block_tile : public details::warp_group {
   static_assert(Size <= 32, "dice_emu: cooperative group tiles of more than one warp");
 
  public:
+  template <class Other> thread_block_tile(const thread_block_tile<Size, Other>&) : thread_block_tile() {}
   thread_block_tile() : warp_group((Size == 32 ? ~0u : (1u << (Size & 31)) - 1) << (dice_emu::lane_id() / static_cast<int>(Size) * static_cast<int>(Size))) {}
   static constexpr unsigned size() { return Size; }
   static constexpr unsigned num_threads() { return Size; }
@@ -115,13 +115,29 @@ class coalesced_group : public details::warp_group {
 };
 __attribute__((always_inline)) inline coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
 
+// Any of the groups above, or a tile whose size is known only at run time.
+class thread_group : public details::warp_group {
+ public:
+  thread_group(const thread_block&) : warp_group(0) {}
+  thread_group(const details::warp_group& group) : warp_group(group) {}
+  explicit thread_group(unsigned mask) : warp_group(mask) {}
+  void sync() const { mask_ == 0 ? __syncthreads() : __syncwarp(mask_); }
+  unsigned long long size() const { return mask_ == 0 ? details::block_size() : warp_group::size(); }
+  unsigned long long num_threads() const { return size(); }
+  unsigned long long thread_rank() const { return mask_ == 0 ? dice_emu::linear_thread() : warp_group::thread_rank(); }
+};
+inline thread_group tiled_partition(const thread_group&, unsigned size) {
+  const unsigned lanes = size >= 32 ? ~0u : (1u << size) - 1;
+  return thread_group(lanes << (static_cast<unsigned>(dice_emu::lane_id()) / size * size));
+}
+
 template <class Group> void sync(const Group& group) { group.sync(); }
 
-template <class T = void> struct plus { T operator()(const T& a, const T& b) const { return a + b; } };
-template <class T = void> struct less { T operator()(const T& a, const T& b) const { return b < a ? b : a; } };
-template <class T = void> struct greater { T operator()(const T& a, const T& b) const { return a < b ? b : a; } };
-template <class T = void> struct bit_and { T operator()(const T& a, const T& b) const { return a & b; } };
-template <class T = void> struct bit_or { T operator()(const T& a, const T& b) const { return a | b; } };
-template <class T = void> struct bit_xor { T operator()(const T& a, const T& b) const { return a ^ b; } };
+template <class T> struct plus { T operator()(const T& a, const T& b) const { return a + b; } };
+template <class T> struct less { T operator()(const T& a, const T& b) const { return b < a ? b : a; } };
+template <class T> struct greater { T operator()(const T& a, const T& b) const { return a < b ? b : a; } };
+template <class T> struct bit_and { T operator()(const T& a, const T& b) const { return a & b; } };
+template <class T> struct bit_or { T operator()(const T& a, const T& b) const { return a | b; } };
+template <class T> struct bit_xor { T operator()(const T& a, const T& b) const { return a ^ b; } };
 
 }  // namespace cooperative_groups

@@ -6,7 +6,6 @@ namespace dice_emu {
 uint64_t Worker::syncthreads(int predicate) {
   Thread* self = current_;
   self->predicate = predicate;
-  self->wait = Wait::barrier;
   push(barrier_, self);
   if (++at_barrier_ + exited_ == threads_) release_barrier();
   park(self);
@@ -35,7 +34,6 @@ uint64_t Worker::warp(int op, unsigned mask, uint64_t value, int source_lane) {
     fault("trap", "it called a warp collective with mask 0x%x, which does not name its own lane %u", mask, lane);
   self->value = value;
   self->source_lane = source_lane;
-  self->wait = Wait::warp;
   int which = 0;
   while (which < warp.meetings && (warp.meeting[which].mask != mask || warp.meeting[which].op != op)) ++which;
   if (which == warp.meetings) warp.meeting[warp.meetings++] = {mask, 0, op};
@@ -128,20 +126,34 @@ void Worker::compute(const Meeting& meeting, Thread* lanes) {
 
 void Worker::relax() {
   push(relaxed_, current_);
-  current_->wait = Wait::relax;
   park(current_);
 }
 
-// Lanes that have not exited nor wait elsewhere; those that have not started yet will come to the same place.
-unsigned Worker::active_mask() {
-  const Warp& warp = warp_of(current_);
-  unsigned waiting = 0;
-  Thread* lanes = &threads_data_[current_->linear / kWarp * kWarp];
-  for (unsigned rest = warp.started & ~warp.exited; rest != 0; rest &= rest - 1) {
-    const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
-    if (lanes[lane].wait != Wait::none) waiting |= 1u << lane;
+// Hardware reconverges the lanes that took the same branch; here they wait until nothing else of the block can go on.
+unsigned Worker::converge(const void* place) {
+  Thread* self = current_;
+  self->place = place;
+  push(converging_, self);
+  park(self);
+  return static_cast<unsigned>(self->result);
+}
+
+// The first waiting lane and those of its warp that wait at the same place go on together.
+void Worker::release_converging() {
+  const Thread* first = converging_.head;
+  const unsigned warp = first->linear / kWarp;
+  const auto together = [&](const Thread* thread) {
+    return thread->linear / kWarp == warp && thread->place == first->place;
+  };
+  unsigned mask = 0;
+  for (const Thread* thread = first; thread != nullptr; thread = thread->next)
+    if (together(thread)) mask |= 1u << (thread->linear % kWarp);
+  Queue rest{};
+  while (Thread* thread = pop(converging_)) {
+    thread->result = mask;
+    push(thread->linear / kWarp == warp && (mask >> (thread->linear % kWarp) & 1) ? ready_ : rest, thread);
   }
-  return warp.exists & ~warp.exited & ~waiting;
+  converging_ = rest;
 }
 
 void Worker::report_deadlock() {
@@ -178,5 +190,5 @@ uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane) {
   return dice_emu::tls_worker->warp(op, mask, value, source_lane);
 }
 
-unsigned dice_active_mask() { return dice_emu::tls_worker->active_mask(); }
+unsigned dice_converge() { return dice_emu::tls_worker->converge(__builtin_return_address(0)); }
 void dice_relax() { dice_emu::tls_worker->relax(); }

@@ -26,8 +26,6 @@ struct Fiber {
   Fiber* next_free;
 };
 
-enum class Wait : uint8_t { none, barrier, warp, relax };
-
 // One CUDA thread of the running block.
 struct Thread {
   Thread* next;  // in the ready queue or a barrier's list
@@ -37,7 +35,7 @@ struct Thread {
   unsigned linear;
   int source_lane;
   int predicate;
-  Wait wait;
+  const void* place;  // return address of a converge call
 };
 
 // Lanes of one warp that meet in the same collective with the same mask.
@@ -47,7 +45,7 @@ struct Meeting {
 };
 
 struct Warp {
-  unsigned exists, exited, started;
+  unsigned exists, exited;
   int meetings;  // how many of `meeting` are in use
   Meeting meeting[kWarp];
 };
@@ -109,7 +107,7 @@ class Worker {
   uint64_t syncthreads(int predicate);  // count of true predicates << 1 | all true
   uint64_t warp(int op, unsigned mask, uint64_t value, int source_lane);
   void relax();
-  unsigned active_mask();
+  unsigned converge(const void* place);
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
   [[noreturn]] void fiber_main();
 
@@ -136,6 +134,7 @@ class Worker {
 
   Warp& warp_of(const Thread* thread) { return warps_[thread->linear / kWarp]; }
   void release_barrier();
+  void release_converging();
   void complete(unsigned warp_index, int which);  // everybody has come to warps_[warp_index].meeting[which]
   void compute(const Meeting& meeting, Thread* lanes);
 
@@ -149,7 +148,7 @@ class Worker {
   Order thread_order_;
   unsigned threads_ = 0, started_ = 0, exited_ = 0, at_barrier_ = 0;
   Thread* current_ = nullptr;
-  Queue barrier_{}, ready_{}, relaxed_{};
+  Queue barrier_{}, ready_{}, relaxed_{}, converging_{};
   Fiber main_{};  // the OS thread's own stack
   Fiber* running_ = &main_;
   Fiber* free_fibers_ = nullptr;

@@ -66,7 +66,7 @@ void Worker::run_block(uint64_t block) {
   for (unsigned w = 0; w < warps; ++w) {
     const unsigned lanes = threads_ - w * kWarp;
     warps_[w].exists = lanes >= kWarp ? ~0u : (1u << lanes) - 1;
-    warps_[w].exited = warps_[w].started = 0;
+    warps_[w].exited = 0;
     warps_[w].meetings = 0;
   }
   poison_shared();
@@ -83,9 +83,7 @@ bool Worker::next_thread() {
   const auto linear = static_cast<unsigned>(thread_order_(started_++));
   Thread* thread = &threads_data_[linear];
   thread->linear = linear;
-  thread->wait = Wait::none;
   thread->fiber = running_;
-  warps_[linear / kWarp].started |= 1u << (linear % kWarp);
   const dim3& block = launch_->block;
   if (block.y == 1 && block.z == 1) {
     threadIdx = {linear, 0, 0};
@@ -165,10 +163,13 @@ void Worker::run_something_else() {
     switch_to(take_fiber());
     return;
   }
+  if (thread == nullptr && converging_.head != nullptr) {
+    release_converging();
+    thread = pop(ready_);
+  }
   if (thread == nullptr) thread = pop(relaxed_);
   if (thread == nullptr) report_deadlock();
   current_ = thread;
-  thread->wait = Wait::none;
   threadIdx = thread->index;
   switch_to(thread->fiber);
 }

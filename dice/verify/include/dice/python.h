@@ -141,9 +141,12 @@ inline bool is_float(PyObject* object) {
 //   static Object cast(const T&)
 template <class Value, class = void> struct Caster;
 
+template <class Value> Object to_python(const Value& value);
+#if !defined(DICE_DEVICE_PASS)
 template <class Value>
 Object to_python(const Value& value) {
   return Caster<std::decay_t<Value>>::cast(value);
 }
+#endif
 
 }  // namespace dice

@@ -67,7 +67,7 @@ char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment
 void dice_syncthreads();
 int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
-unsigned dice_active_mask();
+unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
 void dice_relax();  // let the other threads of the block run
 [[noreturn]] void dice_fault(const char* kind, const char* message);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);

@@ -47,7 +47,7 @@ H from_float_directed(float x, int direction) {
 template <class H>
 H from_double(double x) {
   float nearest = static_cast<float>(x);
-  if (static_cast<double>(nearest) != x && nearest == nearest && fabsf(nearest) != CUDART_INF_F) {
+  if (static_cast<double>(nearest) != x && nearest == nearest && fabsf(nearest) != INFINITY) {
     unsigned bits = bit_cast<unsigned>(nearest);
     if (fabs(static_cast<double>(nearest)) > fabs(x)) --bits;
     nearest = bit_cast<float>(bits | 1);

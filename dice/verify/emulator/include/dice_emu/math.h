@@ -93,7 +93,3 @@ inline void sincos(float x, float* s, float* c) noexcept { sincosf(x, s, c); }
 
 inline float saturate(float x) noexcept { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline float __saturatef(float x) { return saturate(x); }
-
-#ifndef CUDART_INF_F
-#include <math_constants.h>
-#endif

@@ -35,7 +35,8 @@ T shuffle(unsigned mask, T value, int source_lane) {
 }  // namespace dice_emu
 
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { dice_warp(dice_emu::kSync, mask, 0, 0); }
-inline unsigned __activemask() { return dice_active_mask(); }
+// Inlined everywhere, so that the address of the call tells one place in the program from another.
+__attribute__((always_inline)) inline unsigned __activemask() { return dice_converge(); }
 
 // Lanes are grouped into segments of `width`; a source outside the own segment means the own value.
 template <class T>

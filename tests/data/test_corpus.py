@@ -1,0 +1,154 @@
+"""Building the corpus on disk: content, dropping, resuming after a kill, refusing to mix corpora."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from dice.data import corpus, synth
+from dice.data.pairs import read_pairs
+from dice.errors import MachineError, UserError
+from dice.verdict import Verdict
+
+SMALL: dict[str, Any] = {"pairs": 60, "seed": 3, "heldout": 26, "control": 10, "verify": False, "shard_pairs": 20}
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted((out / "train").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def test_the_folder_holds_what_training_reads(tmp_path: Path) -> None:
+    report = corpus.build(tmp_path, **SMALL)
+    rows = _rows(tmp_path)
+    assert tuple(rows[0]) == corpus.COLUMNS
+    assert [row["index"] for row in rows] == sorted(row["index"] for row in rows)
+    assert report["train"]["pairs"] == len(rows) == 60 - sum(report["train"]["dropped"].values())
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    first = synth.generate(3, rows[0]["index"])
+    assert (rows[0]["problem"], rows[0]["kernel"]) == (first.problem.source, first.kernel.source)
+    pairs = read_pairs(tmp_path / "train")
+    assert pairs[0].messages[0]["content"] == rows[0]["prompt"] and pairs[0].response == rows[0]["response"]
+
+
+def test_held_out_and_control_files(tmp_path: Path) -> None:
+    corpus.build(tmp_path, **SMALL)
+    trained = {row["composition"] for row in _rows(tmp_path)}
+    heldout = pq.read_table(tmp_path / "heldout.parquet").to_pylist()
+    control = pq.read_table(tmp_path / "control.parquet").to_pylist()
+    assert len(heldout) == 26 and {row["heldout_by"] for row in heldout} == {"composition", "operator"}
+    assert not trained & {row["composition"] for row in heldout}
+    assert control and {row["composition"] for row in control} <= trained
+
+
+def test_resuming_leaves_finished_shards_alone(tmp_path: Path) -> None:
+    corpus.build(tmp_path, **SMALL)
+    shards = sorted((tmp_path / "train").glob("*.parquet"))
+    before = {path: path.stat().st_mtime_ns for path in shards}
+    content = shards[1].read_bytes()
+    shards[1].unlink()
+    corpus.build(tmp_path, **SMALL)
+    after = {path: path.stat().st_mtime_ns for path in shards}
+    assert [after[path] == before[path] for path in shards] == [True, False, True]
+    same = pq.read_table(shards[1])
+    shards[1].write_bytes(content)
+    assert same.equals(pq.read_table(shards[1]))
+
+
+def test_a_killed_run_resumes_to_the_same_corpus(tmp_path: Path) -> None:
+    """kill -9 in the middle; no half-written shard is taken for a whole one."""
+    script = (
+        "import sys, time; from pathlib import Path; from dice.data import corpus\n"
+        f"corpus.build(Path(sys.argv[1]), progress=lambda done, total, what: time.sleep(0.05), **{SMALL!r})"
+    )
+    out = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", script, str(out)], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("train/*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(out.glob("train/*.parquet")), "the run ended before its first shard"
+    corpus.build(out, **SMALL)
+    corpus.build(tmp_path / "whole", **SMALL)
+    assert _rows(out) == _rows(tmp_path / "whole")
+
+
+def test_another_request_is_refused(tmp_path: Path) -> None:
+    corpus.build(tmp_path, **SMALL)
+    with pytest.raises(UserError, match="another seed"):
+        corpus.build(tmp_path, **(SMALL | {"seed": 4}))
+    with pytest.raises(UserError, match="already holds"):
+        corpus.build(tmp_path, resume=False, **SMALL)
+
+
+def test_benchmark_problems_are_dropped_and_counted(tmp_path: Path) -> None:
+    benchmark = tmp_path / "benchmark"
+    benchmark.mkdir()
+    planted = synth.generate(3, 7).problem.source
+    (benchmark / "1_planted.py").write_text(planted)
+    report = corpus.build(tmp_path / "out", decontaminate=[benchmark], **SMALL)
+    assert report["train"]["dropped"]["is in a benchmark"] >= 1
+    assert planted not in {row["problem"] for row in _rows(tmp_path / "out")}
+
+
+class _Judge:
+    """Stands in for the verifier: says what it is told for the n-th pair, last pair first."""
+
+    def __init__(self, outcomes: dict[int, str], otherwise: str = "correct") -> None:
+        self.outcomes = outcomes
+        self.otherwise = otherwise
+
+    def __enter__(self) -> _Judge:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def verify_many(self, pairs: Iterable[Any], workers: int) -> Iterator[tuple[int, Verdict]]:
+        for index in reversed(range(len(list(pairs)))):
+            outcome = self.outcomes.get(index, self.otherwise)
+            yield index, Verdict(outcome, "done", "told so")  # type: ignore[arg-type]
+
+
+def test_failures_are_dropped_with_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "_verifier", lambda backend: _Judge({0: "wrong", 5: "compile_error"}))
+    report = corpus.build(tmp_path, **(SMALL | {"verify": True, "pairs": 20}))
+    rows = _rows(tmp_path)
+    assert not {0, 5} & {row["index"] for row in rows}
+    assert {row["verdict"] for row in rows} == {"correct"}
+    reasons = report["train"]["dropped"]
+    assert reasons[f"wrong: {synth.generate(3, 0).family}"] == 1
+    assert reasons[f"compile_error: {synth.generate(3, 5).family}"] == 1
+    assert [row["index"] for row in rows] == sorted(row["index"] for row in rows)
+
+
+def test_a_machine_that_cannot_verify_is_not_a_corpus_of_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "_verifier", lambda backend: _Judge({}, "infra_error"))
+    with pytest.raises(MachineError, match="told so"):
+        corpus.build(tmp_path, **(SMALL | {"verify": True}))
+    assert not _rows(tmp_path)
+
+
+def test_a_verified_corpus(tmp_path: Path) -> None:
+    """The real verifier, end to end, on a handful of pairs."""
+    verify = pytest.importorskip("dice.verify")
+    try:
+        verify.resolve_backend("emulated")
+    except verify.BackendUnavailable as reason:
+        pytest.skip(str(reason))
+    small = SMALL | {"verify": True, "pairs": 4, "heldout": 0, "control": 0}
+    report = corpus.build(tmp_path, backend="emulated", workers=2, **small)
+    assert report["train"]["pairs"] == 4

@@ -1,0 +1,180 @@
+"""The generator: determinism, the split, the problem contract, and kernels that are right."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from dice import prompts
+from dice.data import synth
+from dice.data.synth import FAMILIES, Pair
+from dice.data.synth.operators import OPERATORS
+from dice.data.synth.plan import Plan
+from dice.data.synth.split import HELD_OUT_CELLS, held_out_by
+
+SEED = 5
+TRAIN = 3000
+
+
+@pytest.fixture(scope="module")
+def train() -> list[Pair]:
+    return [synth.generate(SEED, index) for index in range(TRAIN)]
+
+
+@pytest.fixture(scope="module")
+def test_set() -> list[Pair]:
+    return synth.heldout(260, SEED + 1)
+
+
+def test_a_pair_depends_on_seed_and_index_alone(train: list[Pair]) -> None:
+    indices = list(range(0, TRAIN, 37))
+    random.Random(1).shuffle(indices)
+    assert [synth.generate(SEED, index) for index in indices] == [train[index] for index in indices]
+    assert synth.generate(SEED + 1, 0) != train[0]
+    assert synth.heldout(40, 3) == synth.heldout(60, 3)[:40]
+
+
+def test_problems_are_distinct_and_meet_the_contract(train: list[Pair]) -> None:
+    assert len({pair.problem.id for pair in train}) > 0.98 * len(train)
+    for pair in train:
+        pair.problem.check()
+        pair.check_problem.check()
+        assert pair.kernel.source.isascii() and pair.problem.source.isascii()
+
+
+def test_kernels_have_the_parts_that_others_take_apart(train: list[Pair]) -> None:
+    for pair in train[:300]:
+        parts = pair.kernel.split()
+        assert parts.prefix + parts.core + parts.suffix == pair.kernel.source
+        assert pair.kernel.defines_model_new and len(pair.kernel.global_functions) == 1
+        assert pair.kernel.bound_functions == (pair.kernel.global_functions[0].replace("_kernel", "_cuda"),)
+        answer = prompts.extract_kernel(prompts.reply(pair.kernel))
+        assert answer is not None and answer.source.strip() == pair.kernel.source.strip()
+
+
+def test_no_held_out_composition_is_trained_on(train: list[Pair], test_set: list[Pair]) -> None:
+    trained = {pair.composition for pair in train}
+    assert all(pair.split == "train" and not pair.heldout_by for pair in train)
+    assert all(pair.split == "heldout" and pair.heldout_by in ("composition", "operator") for pair in test_set)
+    assert not trained & {pair.composition for pair in test_set}
+
+
+def test_held_out_cells_are_missing_from_training_only_as_cells() -> None:
+    """Their operator occurs in other contexts, and their context with other operators."""
+    operators, contexts, cells = set(), set(), set()
+    for index in range(12_000):
+        plan = synth._draw(random.Random(f"cells:{index}"), "train")
+        cells |= plan.cells
+        operators.update(plan.operators)
+        contexts |= {context for _, context in plan.cells}
+    assert not cells & HELD_OUT_CELLS
+    for operator, context in HELD_OUT_CELLS:
+        assert operator in operators, f"{operator} never occurs in training"
+        assert context in contexts, f"{context} never occurs in training"
+
+
+def test_every_held_out_cell_can_be_drawn() -> None:
+    found: set[tuple[str, str]] = set()
+    rng = random.Random(2)
+    for family, (module, _) in FAMILIES.items():
+        for _ in range(4000):
+            plan = module.sample(rng)
+            assert plan.family == family
+            found |= plan.cells & HELD_OUT_CELLS
+    assert found == HELD_OUT_CELLS
+
+
+def test_the_held_out_share_of_compositions() -> None:
+    rng = random.Random(4)
+    reasons = Counter(held_out_by(FAMILIES["pointwise"][0].sample(rng)) for _ in range(3000))
+    assert 0.06 < reasons["composition"] / 3000 < 0.14
+
+
+def test_held_out_pairs_are_spread_over_families_and_rules(test_set: list[Pair]) -> None:
+    families = Counter(pair.family for pair in test_set)
+    assert set(families) == set(FAMILIES)
+    assert max(families.values()) - min(families.values()) <= 2
+    rules = Counter(pair.heldout_by for pair in test_set)
+    assert min(rules.values()) > len(test_set) // 4
+    assert len({pair.problem.id for pair in test_set}) == len(test_set)
+
+
+def test_control_pairs_repeat_compositions_but_not_text(train: list[Pair]) -> None:
+    control = list(synth.in_distribution(60, 9, SEED, TRAIN))
+    assert {pair.composition for pair in control} <= {pair.composition for pair in train}
+    assert not {pair.problem.id for pair in control} & {pair.problem.id for pair in train}
+
+
+def test_a_composition_names_order_and_structure() -> None:
+    one = Plan("linear", "linear", (("post", ("relu", "mul")),), ("bias",))
+    other = Plan("linear", "linear", (("post", ("mul", "relu")),), ("bias",))
+    assert one.composition != other.composition
+    assert one.cells == other.cells == {("linear", "linear.bias"), ("relu", "linear.post"), ("mul", "linear.post")}
+
+
+def test_large_problems_come_with_a_small_twin(train: list[Pair]) -> None:
+    large = [pair for pair in train if pair.check_source is not None]
+    assert 0.2 < len(large) / len(train) < 0.3
+    for pair in large:
+        assert pair.check_source is not None
+        same = [line for line in pair.check_source.splitlines() if line in pair.problem.source]
+        assert len(same) > 0.6 * len(pair.check_source.splitlines())
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_spelling_of_an_operator_computes_the_same(name: str) -> None:
+    operator = OPERATORS[name]
+    x = torch.linspace(-3, 3, 41) if operator.needs == "any" else torch.linspace(0.2, 3, 41)
+    a, b = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}.get(name, (0.75, 0.5))
+    scope = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": __import__("math"), "x": x}
+
+    def results(forms: tuple[synth.operators.Spelling, ...], a: float, b: float) -> list[torch.Tensor]:
+        texts = [form.text.format(x="x", a=a, b=b) + ("(x)" if form.kind == "module" else "") for form in forms]
+        return [eval(text, scope) for text in texts]
+
+    values = results(operator.spellings, a, b)
+    for form, value in zip(operator.spellings, values, strict=True):
+        torch.testing.assert_close(value, values[0], msg=f"{form.text} differs from {operator.spellings[0].text}")
+    if operator.plain:
+        defaults = (*operator.defaults, 0.0)[:2]
+        written = results(operator.spellings[:1], *defaults) if len(defaults) == 2 else values
+        for value in results(operator.plain, 0.0, 0.0):
+            torch.testing.assert_close(value, written[0], msg=f"{name}: PyTorch's default is not {operator.defaults}")
+
+
+def test_references_run_and_depend_on_their_inputs(train: list[Pair], test_set: list[Pair]) -> None:
+    flat = 0
+    for pair in [*train[:250], *test_set[:150]]:
+        first, second = _outputs(pair.check_problem.source), _outputs(pair.check_problem.source)
+        assert torch.equal(first, second), f"{pair.composition} is not deterministic"
+        assert torch.isfinite(first.float()).all(), f"{pair.composition} leaves float32's range"
+        flat += first.numel() > 8 and float(first.float().std()) < 1e-6
+    assert flat <= 8, f"{flat} of 400 problems have a constant output"
+
+
+def _outputs(source: str) -> torch.Tensor:
+    scope: dict[str, object] = {"__name__": "problem"}
+    exec(compile(source, "problem", "exec"), scope)
+    torch.manual_seed(0)
+    model = scope["Model"](*scope["get_init_inputs"]())  # type: ignore[operator]
+    with torch.no_grad():
+        result: torch.Tensor = model(*scope["get_inputs"]())  # type: ignore[operator]
+    return result
+
+
+def test_a_sample_of_every_family_and_style_is_right(train: list[Pair]) -> None:
+    """One pair of each style of each family through the emulated verifier."""
+    verify = pytest.importorskip("dice.verify")
+    try:
+        verify.resolve_backend("emulated")
+    except verify.BackendUnavailable as reason:
+        pytest.skip(str(reason))
+    chosen = {(pair.family, pair.style): pair for pair in reversed(train)}
+    pairs = [chosen[key] for key in sorted(chosen)]
+    with verify.Verifier(backend="emulated", options=verify.Options(trials=2, timing=False)) as verifier:
+        verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)
+        wrong = [(pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct]
+    assert not wrong
