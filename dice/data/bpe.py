@@ -25,7 +25,7 @@ from dice.errors import UserError
 END_OF_TEXT, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END, MASK)
 BYTES = 256
-PIECES = r"(?:[ \t]*\r?\n)+[ \t]*|[ \t]{2,}|\p{N}+| ?[\p{L}_]+| ?[^\s\p{L}\p{N}_]+|\s"
+PIECES = r"(?:[ \t]*\r?\n)+[ \t]*|[ \t]{2,}|\p{N}| ?[\p{L}_]+| ?[^\s\p{L}\p{N}_]+|\s"
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}

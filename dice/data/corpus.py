@@ -16,9 +16,10 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,37 @@ import pyarrow.parquet as pq
 
 from dice import prompts
 from dice.data import synth
-from dice.data.decontaminate import Index
+from dice.data.decontaminate import Index, Match
 from dice.data.synth import Pair
 from dice.errors import MachineError, UserError
 from dice.verdict import Verdict
 
 SHARD_PAIRS = 500
 COLUMNS = (
-    "problem", "kernel", "prompt", "response", "name", "family", "style", "operators", "composition", "split",
-    "heldout_by", "seed", "index", "verdict",
-)  # fmt: skip
+    "problem",
+    "kernel",
+    "prompt",
+    "response",
+    "name",
+    "family",
+    "style",
+    "operators",
+    "composition",
+    "split",
+    "heldout_by",
+    "seed",
+    "index",
+    "verdict",
+)
 _SCHEMA = pa.schema(
-    [(name, pa.int64() if name in ("seed", "index") else pa.list_(pa.string()) if name == "operators" else pa.string())
-     for name in COLUMNS]
-)  # fmt: skip
+    [
+        (
+            name,
+            pa.int64() if name in ("seed", "index") else pa.list_(pa.string()) if name == "operators" else pa.string(),
+        )
+        for name in COLUMNS
+    ]
+)
 
 Progress = Callable[[int, int, str], None]  # pairs done, pairs in all, what is under way
 
@@ -55,11 +73,8 @@ class Request:
     seed: int
     verify: bool
     shard_pairs: int
+    benchmarks: str  # hash of what is kept out
     generator: str  # hash of the generator's own source
-
-    @classmethod
-    def of(cls, pairs: int, heldout: int, control: int, seed: int, verify: bool, shard_pairs: int) -> Request:
-        return cls(pairs, heldout, control, seed, verify, shard_pairs, generator_version())
 
 
 def generator_version() -> str:
@@ -91,11 +106,13 @@ def build(
     `pairs` counts candidates: those that verification or decontamination drops are not replaced. Raises `UserError`
     when `out` holds another corpus, `MachineError` when verification cannot work here.
     """
-    request = Request.of(pairs, heldout, control, seed, verify, shard_pairs)
+    index = Index.from_folders(decontaminate) if decontaminate else None
+    benchmarks = index.digest if index else ""
+    request = Request(pairs, heldout, control, seed, verify, shard_pairs, benchmarks, generator_version())
     _open_folder(out, request, resume)
     with ExitStack() as stack:
         writer = _Writer(
-            index=Index.from_folders(list(decontaminate)) if decontaminate else None,
+            index=index,
             verifier=stack.enter_context(_verifier(backend)) if verify else None,
             workers=workers,
             seed=seed,
@@ -106,19 +123,22 @@ def build(
             indices = range(start, min(start + shard_pairs, pairs))
             writer.write(
                 out / "train" / f"train-{number:05d}.parquet",
-                lambda indices=indices: ((index, synth.generate(seed, index)) for index in indices),
+                partial(_train_pairs, seed, indices),
                 len(indices),
             )
         test_seed = seed + 1_000_003
         writer.write(out / "heldout.parquet", lambda: enumerate(synth.heldout(heldout, test_seed)), heldout)
+        known = control if pairs else 0
         writer.write(
-            out / "control.parquet",
-            lambda: enumerate(synth.in_distribution(control, test_seed, seed, pairs)),
-            control,
+            out / "control.parquet", lambda: enumerate(synth.in_distribution(known, test_seed, seed, pairs)), known
         )
     report = _report(out, request)
     _replace(out / "report.json", (json.dumps(report, indent=1) + "\n").encode())
     return report
+
+
+def _train_pairs(seed: int, indices: Iterable[int]) -> Iterator[tuple[int, Pair]]:
+    return ((index, synth.generate(seed, index)) for index in indices)
 
 
 def _open_folder(out: Path, request: Request, resume: bool) -> None:
@@ -160,11 +180,13 @@ class _Writer:
             return
         started = time.monotonic()
         dropped: Counter[str] = Counter()
-        kept = [item for item in draw() if self._is_wanted(item[1], dropped)]
+        matches: list[Match] = []
+        kept = [item for item in draw() if self._is_wanted(item[1], dropped, matches)]
         self.done += count - len(kept)
         rows = [self._row(*item, verdict) for item, verdict in self._verified(kept, dropped, path.name)]
         self.seen.update(_text_id(row["problem"]) for row in rows)
-        notes = {"dropped": dict(dropped), "candidates": count, "seconds": round(time.monotonic() - started, 2)}
+        seconds = round(time.monotonic() - started, 2)
+        notes = {"dropped": dict(dropped), "in_benchmarks": list(map(asdict, matches)), "seconds": seconds}
         schema = _SCHEMA.with_metadata({"dice": json.dumps(notes)})
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
@@ -173,14 +195,16 @@ class _Writer:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _is_wanted(self, pair: Pair, dropped: Counter[str]) -> bool:
+    def _is_wanted(self, pair: Pair, dropped: Counter[str], matches: list[Match]) -> bool:
         text = _text_id(pair.problem.source)
         if text in self.seen:
             dropped["repeats an earlier problem"] += 1
             return False
         self.seen.add(text)
-        if self.index is not None and self.index.find(pair.problem) is not None:
+        match = self.index.find(pair.problem) if self.index else None
+        if match is not None:
             dropped["is in a benchmark"] += 1
+            matches.append(match)
             return False
         return True
 
@@ -237,11 +261,13 @@ def _report(out: Path, request: Request) -> dict[str, Any]:
     ):
         dropped: Counter[str] = Counter()
         seconds = 0.0
+        matches: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for path in paths:
             file = pq.ParquetFile(path)
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])
             dropped.update(notes["dropped"])
+            matches += notes["in_benchmarks"]
             seconds += notes["seconds"]
             columns = ["family", "style", "composition", "heldout_by", "operators", "prompt", "response"]
             rows += file.read(columns=columns).to_pylist()
@@ -249,6 +275,7 @@ def _report(out: Path, request: Request) -> dict[str, Any]:
         report[name] = {
             "pairs": len(rows),
             "dropped": dict(dropped.most_common()),
+            "in_benchmarks": matches,
             "compositions": len({row["composition"] for row in rows}),
             "operators": len({operator for row in rows for operator in row["operators"]}),
             "families": dict(Counter(row["family"] for row in rows).most_common()),

@@ -64,6 +64,12 @@ class Index:
     def __len__(self) -> int:
         return len(self._prints)
 
+    @property
+    def digest(self) -> str:
+        """Hash of everything this index keeps out."""
+        text = f"{self.threshold} {sorted(self._by_digest)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def _insert(self, problem: Problem) -> None:
         found = fingerprint(problem)
         self._by_digest.setdefault(found.digest, problem.name)
@@ -101,7 +107,11 @@ def fingerprint(problem: Problem) -> Fingerprint:
         return Fingerprint(hashlib.sha256(" ".join(words).encode()).hexdigest(), _shingles(words))
     model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"), None)
     nodes: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    others = [node for node in nodes if node is not model and getattr(node, "name", "") not in ("get_inputs", "get_init_inputs")]  # fmt: skip
+    others = [
+        node
+        for node in nodes
+        if node is not model and getattr(node, "name", "") not in ("get_inputs", "get_init_inputs")
+    ]
     tokens = _tokens([*others, model] if model else others)
     return Fingerprint(hashlib.sha256(" ".join(tokens).encode()).hexdigest(), _shingles(tokens))
 

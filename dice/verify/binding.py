@@ -7,7 +7,9 @@ the library, hand it the few Python callables it needs (`include/dice/python.h`,
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib.util
 import json
 import re
 from collections import Counter
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from dice.verify.build import Built
+from dice.verify.compile_commands import FULL_MODULE
 from dice.verify.ops import call_op
 
 
@@ -33,39 +36,69 @@ def load(built: Built, name: str = "extension") -> ModuleType:
     """Module with the functions that the library binds. Raises `LoadError`, or what the binding code raises."""
     _export_torch_symbols()
     library = _open(built.path)
+    if built.headers == "full":
+        module = _import_pybind_module(built.path, name)
+    else:
+        module = _initialise(library, built.path, name)
+    _libraries.append(library)
+    return module
+
+
+def _initialise(library: ctypes.PyDLL, path: Path, name: str) -> ModuleType:
     try:
         init = library.dice_module_init
     except AttributeError:
         raise LoadError(f"dynamic module does not define module export function (PyInit_{name})") from None
+    own_name = ctypes.c_char_p.in_dll(library, "dice_module_name").value or b""
+    if own_name.decode() not in ("TORCH_EXTENSION_NAME", name):
+        raise LoadError(f"dynamic module does not define module export function (PyInit_{name})")
     module = ModuleType(name)
-    module.__file__ = str(built.path)
+    module.__file__ = str(path)
     init.argtypes = [ctypes.py_object, ctypes.c_void_p]
     init.restype = ctypes.c_int
     init(module, ctypes.cast(_runtime(), ctypes.c_void_p))  # PyDLL raises the Python error that the library set
-    _libraries.append(library)
     return module
+
+
+def _import_pybind_module(path: Path, name: str) -> ModuleType:
+    """A module compiled against PyTorch's own headers is a Python extension like any other."""
+    for inner in (FULL_MODULE, name):
+        spec = importlib.util.spec_from_file_location(inner, path)
+        if spec is None or spec.loader is None:
+            continue
+        with contextlib.suppress(ImportError):
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    raise LoadError(f"dynamic module does not define module export function (PyInit_{name})")
 
 
 def launches() -> dict[str, int]:
     """How often each `__global__` function of the libraries loaded so far was launched, by its name in the source."""
     counts: Counter[str] = Counter()
-    for library in _libraries:
+    for library in _counters():
         counts.update(_launches_of(library))
     return dict(counts)
 
 
 def reset_launches() -> None:
     """Start counting launches from zero."""
+    for library in _counters():
+        library.dice_launches_reset()
+
+
+def _counters() -> list[ctypes.PyDLL]:
+    """The libraries that count. All emulated ones share the counters of one runtime, so it is asked only once."""
+    counters: dict[int, ctypes.PyDLL] = {}
     for library in _libraries:
-        reset = getattr(library, "dice_launches_reset", None)
-        if reset is not None:
-            reset()
+        read = getattr(library, "dice_launches_json", None)
+        if read is not None:
+            counters[ctypes.cast(read, ctypes.c_void_p).value or 0] = library
+    return list(counters.values())
 
 
 def _launches_of(library: ctypes.PyDLL) -> dict[str, int]:
-    read = getattr(library, "dice_launches_json", None)
-    if read is None:
-        return {}
+    read = library.dice_launches_json
     read.restype = ctypes.c_char_p
     text: bytes = read() or b"{}"
     counts: Counter[str] = Counter()

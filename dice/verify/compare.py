@@ -155,20 +155,31 @@ def _compare_values(
 ) -> Comparison:
     expected, actual = expected.double(), actual.double()
     finite = expected.isfinite()
-    special = torch.where(expected.isnan(), actual.isnan(), expected == actual) | finite
-    special &= actual.isfinite() | ~finite
-    rtol, atol = _tolerances(expected[finite], dtype, protocol, exact[finite] if exact is not None else None)
-    both = finite & actual.isfinite()
-    difference = torch.where(both, (actual - expected).abs(), 0.0)
-    differs = ~special | (both & (difference > atol + rtol * expected.abs()))
+    difference = (actual - expected).abs_()
+    if bool(finite.all()) and bool(difference.isfinite().all()):
+        special = None  # the usual case, spared the masks
+        rtol, atol = _tolerances(expected, dtype, protocol, exact)
+    else:
+        special = torch.where(finite, actual.isfinite(), _same_special(expected, actual))
+        rtol, atol = _tolerances(expected[finite], dtype, protocol, exact[finite] if exact is not None else None)
+        difference[~(finite & actual.isfinite())] = 0.0
+    size = expected.abs().nan_to_num_(0.0, posinf=0.0)
+    differs = difference > size * rtol + atol
+    if special is not None:
+        differs |= ~special
     worst = float(difference.max()) if difference.numel() else 0.0
-    # Relative to the element, but no smaller than the tensor's scale times the tolerance: zeros have no relative error.
+    # Relative to the element, but to no less than the absolute tolerance: zeros have no relative error.
     floor = max(atol, torch.finfo(torch.float64).tiny)
-    relative = float((difference / expected.abs().clamp_min(floor).nan_to_num(1.0)).max()) if worst else 0.0
+    relative = float((difference / size.clamp_min_(floor)).max()) if worst else 0.0
     if not bool(differs.any()):
         return Comparison(True, max_abs_error=worst, max_rel_error=relative)
     allowed = f" (allowed {atol:.3g} + {rtol:.3g} * |expected|)"
     return _mismatch(path, differs, expected, actual, worst, relative, allowed)
+
+
+def _same_special(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """Where both are NaN, or the same infinity."""
+    return torch.where(expected.isnan(), actual.isnan(), expected == actual)
 
 
 def _tolerances(

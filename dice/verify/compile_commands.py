@@ -13,6 +13,7 @@ from dice.verify import emulator
 from dice.verify.cache import Cache, content_key
 from dice.verify.compiler_process import run_all
 from dice.verify.toolchain import (
+    CUDA_API_HEADERS,
     HIDDEN_SYMBOLS,
     NVCC_DEFINES,
     SHADOW_HEADERS,
@@ -35,6 +36,10 @@ WRAPPED = (
     "__cudaRegisterFunction",
     "__cudaGetKernel",
 )
+
+
+# What a module compiled against PyTorch's own headers and pybind11 is called inside; its file says which it is.
+FULL_MODULE = "dice_extension"
 
 
 class Compiler(ABC):
@@ -77,10 +82,13 @@ class CudaCompiler(Compiler):
         return repr((self.backend, self.arch, self.cflags, self.cuda_cflags, versions, shadow_hash()))
 
     def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
-        includes = _includes(headers, [cuda_toolkit().home / "include"])
+        ours = (SHADOW_HEADERS, CUDA_API_HEADERS)
+        # `dice/launches.h` is ours in either case; every other name must be PyTorch's own in a full build.
+        folders = ours if headers == "slim" else (*torch_includes(), SHADOW_HEADERS)
+        includes = _include_flags(*folders, cuda_toolkit().home / "include")
         if unit.language == "cpp":
             path = _write(source.with_suffix(".cpp"), unit.prelude + unit.body)
-            return [host_compiler(), "-fPIC", "-w", *_hidden(headers), *_standard(self.cflags), *self.cflags, *includes, "-c", str(path), "-o", str(output)]
+            return [host_compiler(), "-fPIC", "-w", *_hidden(headers), *_module_name(headers), *_standard(self.cflags), *self.cflags, *includes, "-c", str(path), "-o", str(output)]
         path = _write(source.with_suffix(".cu"), _used_ops(unit) + unit.prelude + unit.body + '#line 1 "launches"\n#include <dice/launches.h>\n')
         number = self.arch.removeprefix("sm_")
         host = ",".join(("-fPIC", "-w", *_hidden(headers)))
@@ -91,6 +99,7 @@ class CudaCompiler(Compiler):
             "-w",
             f"-gencode=arch=compute_{number},code=sm_{number}",
             *NVCC_DEFINES,
+            *_module_name(headers),
             "--expt-relaxed-constexpr",
             *_leave_out(unit),
             f"-Xcompiler={host}",
@@ -131,8 +140,12 @@ class EmulatedCompiler(Compiler):
     def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
         flags = self._flags(unit, headers)
         body = emulator.translate(unit.body) if unit.language == "cuda" else unit.body
-        prelude = "#include <cuda_runtime.h>\n" + unit.prelude if unit.language == "cuda" else unit.prelude
-        header = self._precompiled(prelude, flags) if unit.prelude and headers == "slim" else None
+        prelude = unit.prelude
+        if headers == "full":
+            prelude = "#include <dice/full_emulated.h>\n" + prelude
+        elif unit.language == "cuda":
+            prelude = "#include <cuda_runtime.h>\n" + prelude  # nvcc includes it unasked
+        header = self._precompiled(prelude, flags) if unit.prelude else None
         path = _write(source.with_suffix(".cpp"), body if header else prelude + body)
         included = ["-include", str(header)] if header else []
         return [host_compiler(), *flags, *included, "-c", str(path), "-o", str(output)]
@@ -143,7 +156,11 @@ class EmulatedCompiler(Compiler):
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
         standard = [flag for flag in user if flag.startswith("-std")] or ["-std=c++17" if headers == "slim" else default_standard()]
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
-        includes = _includes(headers, [emulator.include_dir])
+        if headers == "slim":
+            includes = _include_flags(SHADOW_HEADERS, CUDA_API_HEADERS, emulator.include_dir)
+        else:
+            full = ["-DDICE_FULL_HEADERS", *_module_name(headers)]
+            includes = full + _include_flags(CUDA_API_HEADERS, *torch_includes(), emulator.include_dir, SHADOW_HEADERS)
         return [*base, *standard, *_hidden(headers), "-DDICE_EMULATED", *cuda, *defines, *includes]
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
@@ -186,15 +203,16 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _includes(headers: str, cuda: list[Path]) -> list[str]:
-    if headers == "slim":
-        return [f"-I{folder}" for folder in (SHADOW_HEADERS, *cuda)]
-    # `dice/launches.h` is ours in either case; every other name is found in PyTorch's folders first.
-    return [f"-I{folder}" for folder in (*torch_includes(), *cuda, SHADOW_HEADERS)]
+def _include_flags(*folders: Path) -> list[str]:
+    return [f"-I{folder}" for folder in folders]
 
 
 def _hidden(headers: str) -> tuple[str, ...]:
     return HIDDEN_SYMBOLS if headers == "slim" else ()
+
+
+def _module_name(headers: str) -> list[str]:
+    return [f"-DTORCH_EXTENSION_NAME={FULL_MODULE}"] if headers == "full" else []
 
 
 def _standard(flags: tuple[str, ...]) -> list[str]:
@@ -262,7 +280,7 @@ def torch_version() -> str:
 
 @cache
 def shadow_hash() -> str:
-    return _tree_hash(SHADOW_HEADERS)
+    return _tree_hash(SHADOW_HEADERS) + _tree_hash(CUDA_API_HEADERS)
 
 
 @cache

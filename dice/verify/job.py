@@ -19,11 +19,13 @@ from dice.verify.options import Backend, Options
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Scratch, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.timing import summarise
+from dice.verify.turns import Turns
 
 FAULT_EXIT = 86  # the emulator ends the process with this after reporting a fault
 START_TIMEOUT_S = 60.0
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
+ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
 class Stop(Exception):
@@ -67,7 +69,7 @@ class Record:
 
 
 class Job:
-    """Verifies one pair. `gpu` is a context manager that grants the GPU to one timing at a time."""
+    """Verifies one pair."""
 
     def __init__(
         self, zygote: Zygote, problem: Problem, kernel: Kernel, backend: Backend, options: Options, threads: int
@@ -78,7 +80,7 @@ class Job:
         self.run_left = options.run_timeout_s
         self.stage: Stage = "load"
 
-    def run(self, gpu: contextlib.AbstractContextManager[Any]) -> Verdict:
+    def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
         report = static.examine(self.kernel)
         self.record.values = {"deceptions": report.deceptions, "backend": self.backend}
@@ -105,7 +107,7 @@ class Job:
         if not report.has_cuda:
             raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
 
-    def _check(self, vary: bool, gpu: contextlib.AbstractContextManager[Any]) -> None:
+    def _check(self, vary: bool, gpu: Turns) -> None:
         self.run_left = self.options.run_timeout_s
         self.record.launches, self.record.idle_trials = {}, 0
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
@@ -117,8 +119,10 @@ class Job:
             self.scratch, self.oracle, self.candidate = scratch, oracle, candidate
             self._introduce()
             self._load()
-            for trial in range(self.options.trials):
-                self._trial(trial, vary)
+            with gpu.together():
+                self._construct()
+                for trial in range(self.options.trials):
+                    self._trial(trial, vary)
             self._conclude()
             self._time(gpu)
 
@@ -126,7 +130,8 @@ class Job:
         root = scratch.root
         own = root / ("oracle" if role == "oracle" else "outputs")
         writable = (str(root / "inputs"),) if role == "oracle" else (str(self.options.cache_dir),)
-        limits = Limits(self.options.memory_mb, str(own), writable, secret=role == "oracle")
+        memory_mb = self.options.memory_mb * (ORACLE_MEMORY if role == "oracle" else 1)
+        limits = Limits(memory_mb, str(own), writable, secret=role == "oracle")
         return self.zygote.spawn(role, asdict(limits))
 
     def _introduce(self) -> None:
@@ -159,6 +164,8 @@ class Job:
         self.record.seconds["load"] -= self.record.seconds.get("compile", 0.0)
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
+
+    def _construct(self) -> None:
         with self.record.clock("reference"):
             prepared = self._oracle_says("prepared", varied=False)
         self.record.values["scale"] = prepared["scale"]
@@ -230,7 +237,7 @@ class Job:
             self.record.values["deceptions"] = ("never_invoked",)
         raise Stop("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
 
-    def _time(self, gpu: contextlib.AbstractContextManager[Any]) -> None:
+    def _time(self, gpu: Turns) -> None:
         if self.backend == "emulated":
             self.record.values["no_timing"] = "emulation says nothing about speed on a GPU"
         elif not self.options.timing:
@@ -239,10 +246,10 @@ class Job:
             self._measure(gpu)
         raise Stop("correct", "done", "")
 
-    def _measure(self, gpu: contextlib.AbstractContextManager[Any]) -> None:
+    def _measure(self, gpu: Turns) -> None:
         self.stage = "time"
         drawn = self._draw("timing", "given")
-        with gpu, self.record.clock("time"):
+        with gpu.alone(), self.record.clock("time"):
             self.candidate.send({"do": "time", "inputs": "timing", "output": OUTPUT, "seed": drawn["seed"]})
             kernel_ms = _times(self._candidate_says("timed").get("ms"))
             self.oracle.send({"do": "time", "inputs": "timing"})
@@ -258,7 +265,9 @@ class Job:
             raise ReferenceBroken(f"it took over {self.options.run_timeout_s:g} s", varied) from None
         except ChildEnded as end:
             if end.ended.reason == "memory":
-                raise ReferenceBroken(f"it needs over {self.options.memory_mb} MiB of memory", varied) from None
+                raise ReferenceBroken(
+                    f"it needs over {ORACLE_MEMORY * self.options.memory_mb} MiB of memory", varied
+                ) from None
             raise ReferenceBroken(f"its process died ({_how(end)}): {_last_line(self.oracle)}", varied) from None
         if message.get("event") == "failed":
             raise ReferenceBroken(message["message"], varied)

@@ -79,6 +79,7 @@ class _Oracle:
             self._try_family(name, family, seed)
         size = sum(tensor.nbytes for tensor in wire.tensors(self.expected))
         self.max_bytes = 2 * size + OUTPUT_SLACK_BYTES
+        self.device.release()
         self.channel.send("drawn", family=family, seed=_derive(self.spec["secret"], f"{name} forward"))
 
     def _try_family(self, name: str, family: str, seed: int) -> bool:
@@ -86,7 +87,7 @@ class _Oracle:
         drawn = self._draw(family, seed)
         before = copy.deepcopy(self.model.state_dict()) if family != "given" else None
         try:
-            expected = self._reference(copy.deepcopy(drawn), _derive(self.spec["secret"], f"{name} forward"), drawn)
+            expected = self._reference(drawn, _derive(self.spec["secret"], f"{name} forward"))
         except ReferenceFailed:
             if family == "given":
                 raise
@@ -109,11 +110,11 @@ class _Oracle:
             raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
         return inputs.vary(drawn, family)
 
-    def _reference(self, drawn: Any, seed: int, original: Any) -> Any:
+    def _reference(self, drawn: Any, seed: int) -> Any:
         with _blame("forward"):
-            placed = self.device.place(drawn)
+            placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
             output = execution.forward(self.model, placed, seed, self.device)
-            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(original), strict=True))
+            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(drawn), strict=True))
             self.changed = [index for index, (used, kept) in pairs if not compare.same_values(used.cpu(), kept)]
             return wire.map_tensors(lambda tensor: tensor.detach().cpu().clone(), output)
 
@@ -138,7 +139,9 @@ class _Oracle:
         except wire.WireError as error:
             self.channel.send("judged", equal=False, message=f"The output could not be read: {error}.", errors=[])
             return
-        result = compare.compare(self.expected, actual, self.spec["protocol"], self._matching_exact())
+        values = (self.device.place(value) for value in (self.expected, actual, self._matching_exact()))
+        expected, actual, exact = values
+        result = compare.compare(expected, actual, self.spec["protocol"], exact)
         report = asdict(result)
         unasked = sorted(set(command["changed"]) - set(self.changed))
         if result.equal and unasked:
@@ -155,6 +158,7 @@ class _Oracle:
         placed = self.device.place(wire.read(self.folder, command["inputs"]))
         with _blame("forward"), torch.no_grad():
             times = timing.measure(lambda: self.model(*placed))
+        self.device.release()
         self.channel.send("timed", ms=times)
 
 

@@ -19,7 +19,7 @@ from dice.verify import execution, wire
 # Measured on one 2 GHz core with untuned kernels, g++ -O2; the estimate is meant to be right within a factor of ten.
 SECONDS_PER_FLOP = 2e-9
 SECONDS_PER_ELEMENT = 4e-8
-SMALL_ELEMENTS = 1 << 16
+SMALL_ELEMENTS = 1 << 20
 
 
 class TooLarge(Exception):
@@ -75,7 +75,7 @@ def estimate(source: str, folder: Path) -> Estimate | None:
     flops = counter.get_total_flops()
     seconds = flops * SECONDS_PER_FLOP + elements.count * SECONDS_PER_ELEMENT
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))
-    return Estimate(seconds, f"{flops:.2g} multiply-adds, {elements.count:.2g} elements", shapes)
+    return Estimate(seconds, f"{flops:.2g} floating-point operations, {elements.count:.2g} elements", shapes)
 
 
 def _is_small(source: str, folder: Path) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 Backend = Literal["emulated", "cuda"]
 SHADOW_HEADERS = Path(__file__).parent / "include"
+CUDA_API_HEADERS = Path(__file__).parent / "include_cuda"  # c10/cuda and ATen/cuda; CPU builds of PyTorch lack theirs
 DEFAULT_ARCH = "sm_90"
 
 # What torch.utils.cpp_extension gives nvcc: without them a kernel could use half operators that the user's build lacks.

@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
@@ -18,6 +17,7 @@ from dice.verify.job import Job, worker_threads
 from dice.verify.options import Backend, Options, probe_cuda, resolve_backend, toolchain
 from dice.verify.process import ChildEnded, DeadlineExceeded, MachineryError, Scratch, Zygote, wait_for
 from dice.verify.sandbox import Limits
+from dice.verify.turns import Turns
 
 Pair = tuple[Problem, Kernel]
 ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more
@@ -42,7 +42,7 @@ class Verifier:
         self.options.cache_dir.mkdir(parents=True, exist_ok=True)
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.Lock()
-        self._gpu = threading.Lock()
+        self._gpu = Turns()
         self._prepared = self.backend != "emulated"
 
     def __enter__(self) -> Verifier:
@@ -103,7 +103,7 @@ class Verifier:
                 zygote = self._get_zygote()
                 self._prepare(zygote)
                 job = Job(zygote, problem, kernel, self.backend, options, worker_threads(workers))
-                return self._describe(job.run(self._gpu if self.backend == "cuda" else nullcontext()))
+                return self._describe(job.run(self._gpu))
             except MachineryError as error:
                 failure = str(error)
         return self._describe(Verdict("infra_error", "infra", f"{failure}.", backend=self.backend))

@@ -99,6 +99,8 @@ def test_benchmark_problems_are_dropped_and_counted(tmp_path: Path) -> None:
     (benchmark / "1_planted.py").write_text(planted)
     report = corpus.build(tmp_path / "out", decontaminate=[benchmark], **SMALL)
     assert report["train"]["dropped"]["is in a benchmark"] >= 1
+    match = report["train"]["in_benchmarks"][0]
+    assert (match["benchmark"], match["kind"]) == ("1_planted", "same program")
     assert planted not in {row["problem"] for row in _rows(tmp_path / "out")}
 
 
@@ -119,6 +121,15 @@ class _Judge:
         for index in reversed(range(len(list(pairs)))):
             outcome = self.outcomes.get(index, self.otherwise)
             yield index, Verdict(outcome, "done", "told so")  # type: ignore[arg-type]
+
+
+def test_a_corpus_kept_clean_of_other_benchmarks_is_another_corpus(tmp_path: Path) -> None:
+    benchmark = tmp_path / "benchmark"
+    benchmark.mkdir()
+    (benchmark / "1_planted.py").write_text(synth.generate(3, 7).problem.source)
+    corpus.build(tmp_path / "out", **SMALL)
+    with pytest.raises(UserError, match="another benchmarks"):
+        corpus.build(tmp_path / "out", decontaminate=[benchmark], **SMALL)
 
 
 def test_failures_are_dropped_with_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,10 @@ def test_another_computation_is_left_alone(index: Index) -> None:
 
 
 def test_library_calls_are_not_names_of_the_author() -> None:
-    assert fingerprint(Problem(BENCHMARK)).digest != fingerprint(Problem(BENCHMARK.replace("softmax", "log_softmax"))).digest
+    assert (
+        fingerprint(Problem(BENCHMARK)).digest
+        != fingerprint(Problem(BENCHMARK.replace("softmax", "log_softmax"))).digest
+    )
 
 
 def test_constants_and_prose_do_not_count() -> None:
@@ -111,7 +114,14 @@ def test_a_folder_without_problems_is_an_error(tmp_path: Path) -> None:
 
 def test_the_corpus_holds_no_kernelbench_problem() -> None:
     """With the benchmark at hand, most of the corpus is far from it and the filter removes the rest."""
-    folder = next((parent / "shared" / "kernelbench" for parent in Path(__file__).parents if (parent / "shared" / "kernelbench").is_dir()), None)  # fmt: skip
+    folder = next(
+        (
+            parent / "shared" / "kernelbench"
+            for parent in Path(__file__).parents
+            if (parent / "shared" / "kernelbench").is_dir()
+        ),
+        None,
+    )
     if folder is None:
         pytest.skip("KernelBench's files are not beside this checkout")
     index = Index.from_folders([folder])

@@ -176,5 +176,7 @@ def test_a_sample_of_every_family_and_style_is_right(train: list[Pair]) -> None:
     pairs = [chosen[key] for key in sorted(chosen)]
     with verify.Verifier(backend="emulated", options=verify.Options(trials=2, timing=False)) as verifier:
         verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)
-        wrong = [(pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct]
+        wrong = [
+            (pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct
+        ]
     assert not wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ def steps_by_block(trace: Trace) -> dict[int, list[int]]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("prompt_length", [0, 1, 2, 3, 4, 5, 6, 7, 8, 13])
 def test_every_trace_replays_on_the_uncached_model(model: SDAR, prompt_length: int, strategy: str) -> None:
-    """Each token's log-probability, recomputed from the frame its step was given: cache, commit, grid and trace agree."""
+    """Each log-probability, recomputed from the frame its step was given: cache, commit, grid and trace agree."""
     trace = one(model, prompt_of(prompt_length), config(remasking=strategy))
     frames = frames_with_prompt(trace)
     assert len(trace.token_ids) == len(frames[0]) - prompt_length
@@ -145,12 +146,12 @@ def test_dynamic_reveals_all_sure_positions_and_falls_back_to_the_best(model: SD
     assert never_sure.steps == static.steps and never_sure.token_ids == static.token_ids
     always_sure = one(model, prompt, config(confidence_threshold=0.0, mode="greedy"))
     assert all(len(set(steps)) == 1 for steps in steps_by_block(always_sure).values())
-    mixed = one(model, prompt, config(max_new_tokens=80, confidence_threshold=0.5, mode="greedy"))
-    sure_together = [steps for steps in steps_by_block(mixed).values() if len(set(steps)) < 4]
-    assert 0 < len(sure_together) < 20
-    for step, count in Counter(mixed.steps).items():
-        if count > 1:
-            assert all(p > -0.6932 for p, s in zip(mixed.logprobs, mixed.steps, strict=True) if s == step)
+    threshold = math.exp(sorted(static.logprobs)[len(static.logprobs) // 2])
+    mixed = one(model, prompt, config(max_new_tokens=80, confidence_threshold=threshold, mode="greedy"))
+    several = {step for step, count in Counter(mixed.steps).items() if count > 1}
+    assert several and mixed.denoising_steps > 20
+    for logprob, step in zip(mixed.logprobs, mixed.steps, strict=True):
+        assert step not in several or math.exp(logprob) > threshold
 
 
 def test_top_k_one_greedy_and_compat_are_the_same_tokens_in_another_order(model: SDAR) -> None:
@@ -177,7 +178,7 @@ def test_greedy_takes_the_most_probable_token(model: SDAR) -> None:
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0}, {"remasking": "entropy_bounded"}, {"max_active": 2}])
 def test_a_sample_does_not_depend_on_its_batch(model: SDAR, changes: dict[str, Any]) -> None:
     """Ragged lengths, samples that finish early, and rows that are refilled."""
-    prompts = [prompt_of(length, seed=length) for length in (9, 0, 4, 31, 18, 2, 7)]
+    prompts = [prompt_of(length, seed=length) for length in (9, 1, 4, 31, 18, 2, 7)]
     seeds = list(range(100, 107))
     settings = config(max_new_tokens=40, stop_ids=frozenset({STOP, 2, 3, 4}), **changes)
     together = generate(model, prompts, settings, seeds=seeds)

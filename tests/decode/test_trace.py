@@ -47,8 +47,8 @@ def test_json_round_trip(model: SDAR, compact: bool) -> None:
 
 
 def test_compact_form_is_smaller() -> None:
-    long = dataclasses.replace(TRACE, token_ids=(151000,) * 900, steps=(9,) * 900, logprobs=(-0.123456789,) * 900)
-    assert len(json.dumps(long.to_json(compact=True))) < 0.5 * len(json.dumps(long.to_json()))
+    long = dataclasses.replace(TRACE, token_ids=(151000,) * 900, steps=(9,) * 900, logprobs=(-0.1 / 3,) * 900)
+    assert len(json.dumps(long.to_json(compact=True))) < 0.6 * len(json.dumps(long.to_json()))
 
 
 @pytest.mark.parametrize("change", [{"steps": (0,)}, {"logprobs": ()}, {"kept": 6}, {"kept": -1}])

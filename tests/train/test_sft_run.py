@@ -191,6 +191,16 @@ def test_bf16_run_follows_the_float32_one(short: SFTConfig, whole: Path, tmp_pat
     assert all(value.dtype == torch.float32 for value in state(tmp_path, 6).values())
 
 
+def test_average_is_what_is_validated_and_does_not_change_training(
+    short: SFTConfig, whole: Path, tmp_path: Path
+) -> None:
+    train_sft(replace(short, out=tmp_path, ema=None))
+    plain, averaged = metrics(tmp_path), metrics(whole)
+    assert [line["loss"] for line in plain if "loss" in line] == [line["loss"] for line in averaged if "loss" in line]
+    held_out = [[line["val_loss"] for line in lines if "val_loss" in line] for lines in (plain, averaged)]
+    assert all(one != other for one, other in zip(*held_out, strict=True))
+
+
 def test_average_is_what_is_exported(short: SFTConfig, whole: Path) -> None:
     model, saved = load_model(whole / "model").state_dict(), state(whole, 6)
     assert all(torch.equal(weight, saved[f"average.{name}"]) for name, weight in model.items())

@@ -577,7 +577,7 @@ torch::Tensor copy_cuda(torch::Tensor x) {
         "list_and_dtype_arguments",
         """
 __global__ void to_int(const float* x, int* y, int n) { int i = threadIdx.x; if (i < n) y[i] = (int)x[i]; }
-std::vector<at::Tensor> convert(std::vector<torch::Tensor> xs, at::IntArrayRef shape, at::ScalarType type, std::optional<double> offset) {
+std::vector<at::Tensor> convert(std::vector<torch::Tensor> xs, at::IntArrayRef shape, at::ScalarType type, std::optional<int64_t> offset) {
   std::vector<at::Tensor> out;
   for (const auto& x : xs) {
     auto y = at::empty(shape, x.options().dtype(type));
@@ -588,10 +588,10 @@ std::vector<at::Tensor> convert(std::vector<torch::Tensor> xs, at::IntArrayRef s
   return out;
 }
 """,
-        lambda m, a, b: (m.convert([a, b], [2, 3], torch.int32, None), m.convert((a,), (3, 2), torch.int32, 2.0)),
+        lambda m, a, b: (m.convert([a, b], [2, 3], torch.int32, None), m.convert((a,), (3, 2), torch.int32, 2)),
         lambda a, b: ([a.int().view(2, 3), b.int().view(2, 3)], [a.int().view(3, 2) + 2]),
         lambda: (torch.randn(6) * 5, torch.randn(6) * 5),
-        cpp="std::vector<at::Tensor> convert(std::vector<torch::Tensor> xs, at::IntArrayRef shape, at::ScalarType type, std::optional<double> offset);",
+        cpp="std::vector<at::Tensor> convert(std::vector<torch::Tensor> xs, at::IntArrayRef shape, at::ScalarType type, std::optional<int64_t> offset);",
         functions=("convert",),
         kernels=("to_int",),
     ),

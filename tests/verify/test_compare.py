@@ -79,7 +79,12 @@ def test_structures_are_walked_and_the_path_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "within", "beyond"),
-    [(torch.float32, 5e-5, 5e-4), (torch.float16, 5e-3, 5e-2), (torch.bfloat16, 1.6e-2, 8e-2), (torch.float64, 5e-8, 5e-7)],
+    [
+        (torch.float32, 5e-5, 5e-4),
+        (torch.float16, 5e-3, 5e-2),
+        (torch.bfloat16, 1.6e-2, 8e-2),
+        (torch.float64, 5e-8, 5e-7),
+    ],
 )
 def test_tolerance_follows_the_dtype(dtype: torch.dtype, within: float, beyond: float) -> None:
     expected = torch.full((100,), 2.0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The verifier as its callers use it: one pair, many pairs, limits, faults of ours, sizes that emulation cannot take."""
+"""The verifier as its callers use it: one pair, many pairs, limits, faults of ours, sizes too large to emulate."""
 
 from __future__ import annotations
 
@@ -150,9 +150,11 @@ def test_host_code_cannot_write_outside_its_folders(verifier: Verifier, tmp_path
 
 def test_the_supervisor_never_imports_torch() -> None:
     code = (
-        "import sys; from dice.verify import Verifier; from dice.problem import Problem; from dice.kernel import Kernel;"
-        f"v = Verifier(backend='emulated'); p = Problem.from_file({str(CASES / 'problems/relu.py')!r});"
-        f"k = Kernel.from_file({str(CASES / 'wrong_value.py')!r}); print(v.verify(p, k).outcome, 'torch' in sys.modules)"
+        "import sys\n"
+        "from dice.kernel import Kernel\nfrom dice.problem import Problem\nfrom dice.verify import verify\n"
+        f"problem = Problem.from_file({str(CASES / 'problems/relu.py')!r})\n"
+        f"kernel = Kernel.from_file({str(CASES / 'wrong_value.py')!r})\n"
+        "print(verify(problem, kernel, backend='emulated').outcome, 'torch' in sys.modules)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
@@ -171,7 +173,9 @@ def test_backends_are_resolved_or_refused(monkeypatch: pytest.MonkeyPatch) -> No
         resolve_backend("tpu")
 
 
-@pytest.mark.parametrize("wrong", [{"trials": 0}, {"scale": 0.0}, {"scale": 2.0}, {"run_timeout_s": 0}, {"memory_mb": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"trials": 0}, {"scale": 0.0}, {"scale": 2.0}, {"run_timeout_s": 0}, {"memory_mb": -1}]
+)
 def test_options_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Options(**wrong)

@@ -169,9 +169,8 @@ def spawn(zygote: Zygote, scratch: Scratch, role: str):  # noqa: ANN201
 
 
 def test_a_silent_child_meets_its_deadline(zygote: Zygote) -> None:
-    with Scratch() as scratch, spawn(zygote, scratch, "oracle") as child:
-        with pytest.raises(DeadlineExceeded):
-            wait_for(child, (), time.monotonic() + 0.3)
+    with Scratch() as scratch, spawn(zygote, scratch, "oracle") as child, pytest.raises(DeadlineExceeded):
+        wait_for(child, (), time.monotonic() + 0.3)
 
 
 def test_a_child_that_ends_is_noticed(zygote: Zygote) -> None:

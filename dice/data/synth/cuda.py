@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.data.synth.script import Script, Step
+from dice.data.synth.chain import Step
+from dice.data.synth.script import Script
 
 FILE = '''import torch
 import torch.nn as nn
@@ -76,19 +77,59 @@ class Scope:
         return f"    {variable} = {self.helper}_{kind}({variable});\n" if self.helper else ""
 
 
-BLOCK_SHUFFLE = Scope("block_per_row", "    int row = blockIdx.x;\n", "for (int j = threadIdx.x; j < D; j += 256)", "block",
-                      "threadIdx.x == 0", "rows, 256")  # fmt: skip
-BLOCK_TREE = Scope("block_per_row_tree", BLOCK_SHUFFLE.start, BLOCK_SHUFFLE.loop, "block", "threadIdx.x == 0", "rows, 256")
-WARP = Scope("warp_per_row", "    int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;\n    if (row >= rows) return;\n",
-             "for (int j = lane; j < D; j += 32)", "warp", "lane == 0", "(rows + 7) / 8, 256")  # fmt: skip
-THREAD = Scope("thread_per_row", "    int row = blockIdx.x * blockDim.x + threadIdx.x;\n    if (row >= rows) return;\n",
-               "for (int j = 0; j < D; j++)", "", "", "(rows + 255) / 256, 256")  # fmt: skip
+BLOCK_SHUFFLE = Scope(
+    "block_per_row",
+    "    int row = blockIdx.x;\n",
+    "for (int j = threadIdx.x; j < D; j += 256)",
+    "block",
+    "threadIdx.x == 0",
+    "rows, 256",
+)
+BLOCK_TREE = Scope(
+    "block_per_row_tree", BLOCK_SHUFFLE.start, BLOCK_SHUFFLE.loop, "block", "threadIdx.x == 0", "rows, 256"
+)
+WARP = Scope(
+    "warp_per_row",
+    "    int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;\n    if (row >= rows) return;\n",
+    "for (int j = lane; j < D; j += 32)",
+    "warp",
+    "lane == 0",
+    "(rows + 7) / 8, 256",
+)
+THREAD = Scope(
+    "thread_per_row",
+    "    int row = blockIdx.x * blockDim.x + threadIdx.x;\n    if (row >= rows) return;\n",
+    "for (int j = 0; j < D; j++)",
+    "",
+    "",
+    "(rows + 255) / 256, 256",
+)
+
+# One thread per element; the lines set `v` from `i`.
+ELEMENT = """    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {{
+{lines}        out[i] = v;
+    }}
+"""
+ELEMENT_GRID = "(n + 255) / 256, 256"
+# The sum of `v` over all elements: a grid of blocks, one atomic addition each.
+TOTAL = """    float s = 0.0f;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {{
+{lines}        s += v;
+    }}
+    s = block_sum(s);
+    if (threadIdx.x == 0) atomicAdd(out, {result});
+"""
+TOTAL_HOST = """    auto out = torch::zeros({}, x.options());
+    int n = x.numel();
+    int blocks = std::min((n + 255) / 256, 1024);
+"""
 
 _COMBINE = {"sum": "{a} + {b}", "max": "fmaxf({a}, {b})", "min": "fminf({a}, {b})", "prod": "{a} * {b}"}
 
 
 def reduction_helper(scope: Scope, kind: str, ctype: str = "float") -> str:
-    """The `__device__` function that combines one value per thread over a block or warp; every thread gets the result."""
+    """The `__device__` function that combines one value per thread; every thread gets the result."""
     if not scope.helper:
         return ""
     combine = _COMBINE[kind] if ctype == "float" else _COMBINE[kind].replace("fm", "m").replace("f(", "(")
@@ -116,6 +157,13 @@ def reduction_helper(scope: Scope, kind: str, ctype: str = "float") -> str:
 def statements(steps: Sequence[Step], indent: int, variable: str = "v") -> str:
     """The chain's statements, one per line."""
     return "".join(f"{' ' * indent}{step.cuda(variable)}\n" for step in steps)
+
+
+def lines(*parts: str | Sequence[Step | str], indent: int = 8) -> str:
+    """One line of text per string or step; empty strings vanish."""
+    flat = [item for part in parts for item in ([part] if isinstance(part, str) else part)]
+    texts = (item if isinstance(item, str) else item.cuda() for item in flat)
+    return "".join(f"{' ' * indent}{text}\n" for text in texts if text)
 
 
 class KernelFile:
@@ -153,6 +201,9 @@ class KernelFile:
         parameters += [f"{self.out_type}* out", *(f"int {name}" for name in integers)]
         parameters += [f"float {name}" for name in self.floats]
         return f"__global__ void {self.name}_kernel({', '.join(parameters)}) {{\n{body}}}"
+
+    def per_element(self, text: str, integers: Sequence[str] = ("n",)) -> str:
+        return self.kernel(ELEMENT.format(lines=text), integers)
 
     def launch(self, grid: str, integers: Sequence[str] = ()) -> str:
         arguments = [f"{tensor.name}.data_ptr<{tensor.type}>()" for tensor in self.tensors]

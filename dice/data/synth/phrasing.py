@@ -4,9 +4,34 @@ from __future__ import annotations
 
 DIMENSION_NAMES: dict[str, tuple[str, ...]] = {
     "batch": ("batch_size", "batch", "num_samples", "bs", "B", "N", "n_batch", "batch_dim", "num_rows"),
-    "features": ("dim", "features", "num_features", "hidden_size", "width", "size", "feature_dim", "n_features", "d_model",
-                 "embed_dim", "hidden_dim", "input_dim", "D", "cols"),
-    "sequence": ("seq_len", "seq_length", "sequence_length", "length", "tokens", "num_tokens", "T", "L", "steps", "dim1"),
+    "features": (
+        "dim",
+        "features",
+        "num_features",
+        "hidden_size",
+        "width",
+        "size",
+        "feature_dim",
+        "n_features",
+        "d_model",
+        "embed_dim",
+        "hidden_dim",
+        "input_dim",
+        "D",
+        "cols",
+    ),
+    "sequence": (
+        "seq_len",
+        "seq_length",
+        "sequence_length",
+        "length",
+        "tokens",
+        "num_tokens",
+        "T",
+        "L",
+        "steps",
+        "dim1",
+    ),
     "channels": ("channels", "num_channels", "in_channels", "C", "n_channels", "feature_maps"),
     "height": ("height", "H", "h", "img_h", "rows_in", "dim_h"),
     "width": ("width", "W", "w", "img_w", "cols_in", "dim_w"),
@@ -17,7 +42,7 @@ DIMENSION_NAMES: dict[str, tuple[str, ...]] = {
     "in_features": ("in_features", "input_size", "input_dim", "in_dim", "d_in", "num_inputs"),
     "out_features": ("out_features", "output_size", "hidden_size", "out_dim", "d_out", "num_outputs"),
     "classes": ("num_classes", "classes", "n_classes", "vocab_size", "num_labels"),
-}  # fmt: skip
+}
 
 _SIZE_ARGUMENTS = ("num_features", "dim", "hidden_size", "features", "normalized_size", "channels", "size", "width")
 INPUT_NAMES: dict[str, tuple[str, ...]] = {
@@ -39,7 +64,7 @@ INPUT_NAMES: dict[str, tuple[str, ...]] = {
     "negative": ("negative", "neg", "n_sample", "different"),
     "x1": ("x1", "a", "u", "first", "x", "left"),
     "x2": ("x2", "b", "v", "second", "y", "right"),
-}  # fmt: skip
+}
 TEMPORARIES = ("out", "h", "y", "result", "hidden", "z", "tmp", "output", "res", "val", "activated", "s", "u", "step")
 
 SCALAR_NAMES: dict[str, tuple[str, ...]] = {
@@ -69,7 +94,7 @@ SCALAR_NAMES: dict[str, tuple[str, ...]] = {
     "in_features": ("in_features", "input_size", "in_dim", "fan_in"),
     "out_features": ("out_features", "output_size", "out_dim", "hidden"),
     "diagonal": ("diagonal", "offset_diag"),
-}  # fmt: skip
+}
 
 ATTRIBUTE_NAMES: dict[str, tuple[str, ...]] = {
     "activation": ("act", "activation", "nonlinearity", "fn", "act_fn"),
@@ -90,7 +115,16 @@ ATTRIBUTE_NAMES: dict[str, tuple[str, ...]] = {
     "mean": ("running_mean", "mean", "mu"),
     "var": ("running_var", "var", "variance"),
     "glu": ("glu", "gate"),
-}  # fmt: skip
+}
+
+CONSTANT_REMARKS = ("Shapes", "Test configuration", "problem size", "Dimensions of the inputs", "Settings")
+INPUT_REMARKS = (
+    "random float32 inputs",
+    "Generate the inputs of forward",
+    "one batch",
+    "Positional arguments of forward",
+)
+INIT_REMARKS = ("nothing to configure", "no constructor arguments", "The constructor takes no arguments", "none")
 
 CLASS_DOCS: tuple[tuple[str, ...], tuple[str, ...]] = (
     (
@@ -106,14 +140,25 @@ CLASS_DOCS: tuple[tuple[str, ...], tuple[str, ...]] = (
         "A small module.\n\nThe forward pass is {title}.",
         "This module performs {title}.\n\nAll tensors are float32.",
         "Model for {title}.\n\nNotes:\n    Inputs are contiguous.",
+        "{Title}.\n\nThe operation is applied to a batch of inputs; there is no training code here, only the\n"
+        "forward pass that has to be reproduced.",
+        "Implements {title}.\n\nThis pattern is common in neural networks. The result has to match PyTorch's within\n"
+        "floating-point tolerance.",
     ),
 )
 FORWARD_DOCS: tuple[tuple[str, ...], tuple[str, ...]] = (
-    ("Applies {title}.", "{Title}.", "Forward pass.", "Compute {title}.", "Run the model on the inputs.", "Returns {title}."),
+    (
+        "Applies {title}.",
+        "{Title}.",
+        "Forward pass.",
+        "Compute {title}.",
+        "Run the model on the inputs.",
+        "Returns {title}.",
+    ),
     (
         "Applies {title}.\n\nArgs:\n{arguments}\n\nReturns:\n    torch.Tensor: the result",
         "Forward pass of the model.\n\nArgs:\n{short}\n\nReturns:\n    Output tensor.",
         "Compute {title}.\n\nParameters:\n{short}\n\nReturns:\n    The output tensor.",
         "{Title}.\n\nArgs:\n{arguments}",
     ),
-)  # fmt: skip
+)

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.data.synth.operators import OPERATORS, Sign
-from dice.data.synth.script import ChainState, Script
-
-# Operators that change nothing, or leave nothing, of values with a known sign: drawing them there would teach nothing.
-_IDLE: dict[Sign, frozenset[str]] = {
-    "any": frozenset(),
-    "nonneg": frozenset({"relu", "abs", "leaky_relu", "elu", "celu"}),
-    "positive": frozenset({"relu", "abs", "leaky_relu", "elu", "celu", "sign"}),
-    "nonpos": frozenset(
-        {"relu", "relu6", "clamp_min", "clamp_max", "hardtanh", "clamp", "hardshrink", "sign", "gelu", "gelu_tanh",
-         "silu", "swish", "mish", "hardswish", "hardsigmoid", "sigmoid"}
-    ),  # fmt: skip
-}
+from dice.data.synth.script import Script
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +34,7 @@ class Plan:
 
     @property
     def cells(self) -> frozenset[tuple[str, str]]:
-        """Every (operator, context): `mish` in `linear.post`, `relu` in `elementwise.alone`, `sum` in `reduce.dim=last`."""
+        """Every (operator, context), such as `mish` in `linear.post` or `sum` in `reduce.dim=last`."""
         found = {(self.core, f"{self.family}.{feature}") for feature in self.features}
         found |= {(name, f"{self.family}.{slot}") for slot, names in self.chains for name in names}
         return frozenset(found)
@@ -61,36 +47,3 @@ class Draft:
     script: Script
     kernel: str
     style: str
-
-
-def draw_chain(rng: random.Random, length: int, state: ChainState | None = None) -> tuple[str, ...]:
-    """Names of `length` operators that can follow one another from `state` on."""
-    state = state or ChainState()
-    names: list[str] = []
-    for _ in range(length):
-        idle = _IDLE[state.sign]
-        choices = [
-            operator
-            for operator in OPERATORS.values()
-            if state.accepts(operator) and operator.name not in idle and operator.name not in names[-1:]
-        ]
-        operator = rng.choices(choices, [operator.weight for operator in choices])[0]
-        names.append(operator.name)
-        state = state.after(operator)
-    return tuple(names)
-
-
-def state_after(names: Sequence[str], state: ChainState | None = None) -> ChainState:
-    state = state or ChainState()
-    for name in names:
-        state = state.after(OPERATORS[name])
-    return state
-
-
-def chains(**slots: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple((slot, names) for slot, names in slots.items() if names)
-
-
-def chain_length(rng: random.Random, weights: Sequence[float] = (5, 3, 1)) -> int:
-    """0, 1, 2, ... with those weights."""
-    return rng.choices(range(len(weights)), weights)[0]

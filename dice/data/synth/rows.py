@@ -8,6 +8,56 @@ from dataclasses import dataclass
 from dice.data.synth.cuda import BLOCK_SHUFFLE, BLOCK_TREE, THREAD, WARP, Scope, reduction_helper
 from dice.data.synth.script import Scalar, Script
 
+# What is computed for one row, with {loop} and {load}. `<sum:s>` combines the variable s over the row's threads.
+SUM = """float s = 0.0f;
+{loop} s += {load};
+<sum:s>
+"""
+SQUARES = """float s = 0.0f;
+{loop} {{
+    float d = {load};
+    s += d * d;
+}}
+<sum:s>
+"""
+MOMENTS = (
+    SUM
+    + """float mean = s / D, q = 0.0f;
+{loop} {{
+    float d = {load} - mean;
+    q += d * d;
+}}
+<sum:q>
+"""
+)
+MAX = """float m = -INFINITY;
+{loop} m = fmaxf(m, {load});
+<max:m>
+"""
+MIN = """float m = INFINITY;
+{loop} m = fminf(m, {load});
+<min:m>
+"""
+EXP = (
+    MAX
+    + """float s = 0.0f;
+{loop} s += expf({load} - m);
+<sum:s>
+"""
+)
+ARGMAX = """float m = -INFINITY;
+int k = 0;
+{loop} {{
+    float d = {load};
+    if (d > m) {{
+        m = d;
+        k = j;
+    }}
+}}
+<pick:max>
+"""
+ARGMIN = ARGMAX.replace("-INFINITY", "INFINITY").replace("d > m", "d < m").replace("pick:max", "pick:min")
+
 POSITIONS: dict[str, tuple[tuple[int, int], ...]] = {  # position -> (rank, dimension)
     "last": ((2, 1), (2, 1), (3, 2), (4, 3)),
     "first": ((2, 0), (3, 0), (2, 0)),
@@ -98,3 +148,23 @@ def draw_scope(rng: random.Random, is_last: bool, runtime: bool = False) -> Scop
     if runtime:
         return BLOCK_SHUFFLE
     return rng.choices((BLOCK_SHUFFLE, BLOCK_TREE, WARP), (7, 1.2, 1.8))[0]
+
+
+def row_body(body: str, loop: str, load: str, scope: Scope) -> str:
+    """Fill one of the bodies above for a scope, indented for a kernel."""
+    lines = []
+    for line in body.format(loop=loop, load=load).splitlines():
+        if line.startswith("<"):
+            kind, variable = line.strip("<>").split(":")
+            lines.append(_pick(variable, scope) if kind == "pick" else scope.reduce(kind, variable))
+        else:
+            lines.append(f"    {line}\n")
+    return "".join(lines)
+
+
+def _pick(kind: str, scope: Scope) -> str:
+    """Of all threads that found the best value, the smallest index."""
+    if not scope.helper:
+        return ""
+    best = f"    float best = {scope.helper}_{kind}(m);\n"
+    return f"{best}    k = (int){scope.helper}_min(m == best ? (float)k : 1e9f);\n"

@@ -12,19 +12,58 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.data.synth.operators import OPERATORS, Operator, Sign, Spelling
+from dice.data.synth.chain import ChainState, Step, cuda_number, draw_scalars, python_number
+from dice.data.synth.operators import OPERATORS, Operator, Spelling
 from dice.data.synth.phrasing import (
     ATTRIBUTE_NAMES,
     CLASS_DOCS,
+    CONSTANT_REMARKS,
     DIMENSION_NAMES,
     FORWARD_DOCS,
+    INIT_REMARKS,
     INPUT_NAMES,
+    INPUT_REMARKS,
     SCALAR_NAMES,
     TEMPORARIES,
 )
 
 # Names with a meaning in the kernels; a scalar that is passed to a kernel must not take one.
-RESERVED = frozenset("x y z w v n i j k m s t c p b h r out D M N K C G row rows col base inner half weight bias".split())
+RESERVED = frozenset(
+    [
+        "x",
+        "y",
+        "z",
+        "w",
+        "v",
+        "n",
+        "i",
+        "j",
+        "k",
+        "m",
+        "s",
+        "t",
+        "c",
+        "p",
+        "b",
+        "h",
+        "r",
+        "out",
+        "D",
+        "M",
+        "N",
+        "K",
+        "C",
+        "G",
+        "row",
+        "rows",
+        "col",
+        "base",
+        "inner",
+        "half",
+        "weight",
+        "bias",
+    ]
+)
 MAX_LINE = 84
 
 
@@ -96,6 +135,7 @@ class Script:
         self.constants_first = rng.random() < 0.25
         self.layout = rng.random()
         self.doc_choice = rng.random()
+        self.remark = rng.random()
         self.sampler = rng.choices(("torch.randn({shape})", "torch.rand({shape})"), (6, 4))[0]
 
     # --- names, sizes, numbers ------------------------------------------------------------------------------------
@@ -267,6 +307,8 @@ class Script:
             f"{item.name} = {item.large if large else item.small}" for item in self.dimensions if item.name is not None
         ]
         lines += [f"{item.name} = {item.value}" for item in self.arguments if item.constant]
+        if lines and self.remark < 0.15:
+            lines.insert(0, "# " + CONSTANT_REMARKS[int(self.remark / 0.15 * len(CONSTANT_REMARKS))])
         return "\n".join(lines)
 
     def _model(self, large: bool) -> str:
@@ -279,6 +321,8 @@ class Script:
             signature = ", ".join(["self", *(self._argument_text(item, large) for item in self.arguments)])
             lines += [f"    def __init__({signature}){hint}:"]
             start = "super(Model, self).__init__()" if 0.3 < self.layout < 0.6 else "super().__init__()"
+            if 0.5 < self.remark < 0.58:
+                lines += ['        """', "        Initializes the module.", '        """']
             lines += [f"        {line}" for line in (start, *self.shared_init, *self.init)]
             lines += [""]
         names = [item.name for item in self.inputs]
@@ -310,8 +354,12 @@ class Script:
             lines.append(f"    return [{', '.join(item.name for item in self.inputs)}]")
         given = [] if all(item.default for item in self.arguments) and self.layout < 0.5 else self.arguments
         values = [item.name if item.constant else item.value for item in given]
+        if 0.2 < self.remark < 0.3:
+            lines.insert(1, f"    # {INPUT_REMARKS[int((self.remark - 0.2) * 10 * len(INPUT_REMARKS))]}")
         gap = [""] if self.layout < 0.7 else ["", ""]
-        lines += [*gap, "def get_init_inputs():", f"    return [{', '.join(values)}]"]
+        remark = INIT_REMARKS[int((self.remark - 0.3) * 4 * len(INIT_REMARKS))] if 0.3 < self.remark < 0.55 else ""
+        suffix = f"  # {remark}" if remark and not values else ""
+        lines += [*gap, "def get_init_inputs():", f"    return [{', '.join(values)}]{suffix}"]
         return self.fill("\n".join(lines), large)
 
     @property
@@ -319,77 +367,6 @@ class Script:
         """The constructor's arguments as ModelNew declares them."""
         parts = (f"{item.name}={item.value}" if self._has_default(item) else item.name for item in self.arguments)
         return ", ".join(["self", *parts])
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operator with its scalars in CUDA."""
-
-    operator: Operator
-    scalars: tuple[str, ...]
-
-    def cuda(self, variable: str = "v") -> str:
-        return self.operator.cuda(variable, self.scalars)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainState:
-    """What is known of a value inside a chain: its sign, its magnitude, and whether it is free of rounding error."""
-
-    sign: Sign = "any"
-    magnitude: float = 4.5
-    exact: bool = True
-
-    def accepts(self, operator: Operator) -> bool:
-        return operator.accepts(self.sign, self.magnitude, self.exact)
-
-    def after(self, operator: Operator) -> ChainState:
-        return ChainState(operator.gives(self.sign), operator.bound(self.magnitude), False)
-
-
-def draw_scalars(rng: random.Random, operator: Operator, state: ChainState) -> tuple[float, ...]:
-    """Numbers for an operator's scalars, of the size people write."""
-    match operator.name:
-        case "add":
-            return (rounded(rng, 0.1, 3.0),)
-        case "sub" | "rsub":
-            return (rounded(rng, 0.1, 3.0),)
-        case "mul":
-            return (rounded(rng, 0.1, 3.0),)
-        case "div":
-            return (rounded(rng, 0.5, 6.0),)
-        case "hardtanh" | "clamp":
-            low = -rounded(rng, 0.1, 2.5) if state.sign == "any" or rng.random() < 0.3 else rounded(rng, 0.0, 0.3)
-            return (low, rounded(rng, 0.4, 3.0))
-        case "clamp_min":
-            return (rng.choice((-1, 1)) * rounded(rng, 0.1, 1.0),)
-        case "clamp_max":
-            return (rounded(rng, 0.2, 2.5),)
-        case "threshold":
-            return (rounded(rng, 0.1, 1.0), rng.choice((0.0, rounded(rng, 0.1, 2.0), -rounded(rng, 0.1, 2.0))))
-        case "swish" | "softplus_beta":
-            return (rounded(rng, 0.5, 2.5),)
-        case "leaky_relu":
-            return (rng.choice((0.01, 0.02, 0.05, 0.1, 0.2, 0.3, rounded(rng, 0.01, 0.5))),)
-        case "elu" | "celu":
-            return (rng.choice((0.5, 1.0, 1.5, 2.0, rounded(rng, 0.3, 2.0))),)
-        case "softshrink" | "hardshrink":
-            return (rounded(rng, 0.1, 0.9),)
-    return ()
-
-
-def rounded(rng: random.Random, low: float, high: float) -> float:
-    """A number with one to three decimals."""
-    value = round(rng.uniform(low, high), rng.choices((1, 2, 3), (5, 4, 1))[0])
-    return value if value != 0 or low <= 0 else round(low, 2)
-
-
-def python_number(value: float | int) -> str:
-    return repr(value)
-
-
-def cuda_number(value: float | int) -> str:
-    return f"{float(value)!r}f"
 
 
 _MARK = re.compile(r"@(\d+)@")

@@ -10,7 +10,33 @@ from dice.data.synth.script import Script
 
 SMALL: dict[str, tuple[int, ...]] = {
     "batch": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 100, 128),
-    "features": (16, 24, 31, 32, 48, 50, 64, 65, 96, 100, 127, 128, 160, 192, 200, 250, 256, 300, 333, 384, 500, 512, 768, 1000, 1024),
+    "features": (
+        16,
+        24,
+        31,
+        32,
+        48,
+        50,
+        64,
+        65,
+        96,
+        100,
+        127,
+        128,
+        160,
+        192,
+        200,
+        250,
+        256,
+        300,
+        333,
+        384,
+        500,
+        512,
+        768,
+        1000,
+        1024,
+    ),
     "sequence": (4, 8, 10, 12, 16, 20, 24, 32, 33, 48, 50, 64, 77, 96, 100, 128),
     "channels": (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64),
     "height": (5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32),
@@ -22,7 +48,7 @@ SMALL: dict[str, tuple[int, ...]] = {
     "in_features": (8, 10, 16, 20, 24, 32, 33, 40, 48, 50, 64, 80, 96, 100, 128),
     "out_features": (4, 5, 8, 10, 16, 20, 24, 32, 33, 40, 48, 50, 64, 80, 96, 100, 128),
     "classes": (2, 3, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000),
-}  # fmt: skip
+}
 LARGE: dict[str, tuple[int, ...]] = {
     "batch": (16, 32, 64, 100, 112, 128, 256, 512, 1024, 2048, 4096),
     "features": (1024, 2048, 3072, 4000, 4096, 5000, 6144, 8192, 10000, 12288, 16384, 32768, 65536, 131072, 393216),
@@ -37,7 +63,7 @@ LARGE: dict[str, tuple[int, ...]] = {
     "in_features": (512, 768, 1024, 2048, 3072, 4096, 8192),
     "out_features": (512, 768, 1000, 1024, 2048, 4096, 8192),
     "classes": (1000, 1024, 4096, 10000, 32000, 50000),
-}  # fmt: skip
+}
 ROLES: dict[int, tuple[tuple[str, ...], ...]] = {
     1: (("features",), ("length",), ("n",)),
     2: (("batch", "features"), ("batch", "features"), ("m", "n")),
@@ -47,7 +73,14 @@ ROLES: dict[int, tuple[tuple[str, ...], ...]] = {
 MAX_ELEMENTS = 32768
 
 
-def draw_shape(script: Script, rank: int, *, roles: tuple[str, ...] | None = None, most: int = MAX_ELEMENTS, multiple: dict[int, int] | None = None) -> list[str]:  # fmt: skip
+def draw_shape(
+    script: Script,
+    rank: int,
+    *,
+    roles: tuple[str, ...] | None = None,
+    most: int = MAX_ELEMENTS,
+    multiple: dict[int, int] | None = None,
+) -> list[str]:
     """New dimensions for one tensor; returns their marks. `multiple` maps an axis to a number that must divide it."""
     rng = script.rng
     roles = roles or rng.choice(ROLES[rank])

@@ -1,13 +1,14 @@
-"""A tensor combined with a smaller one: a vector over the last dimension, over channels, one value per row, a scalar."""
+"""A tensor combined with a smaller one: a vector over the last dimension or channels, one value per row, a scalar."""
 
 from __future__ import annotations
 
 import random
 
-from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
 from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_rank, draw_shape, sentence
 
 NAME = "broadcast"
@@ -19,7 +20,12 @@ CORES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "min": ("the minimum with {what}", ("torch.minimum({x}, {w})",), "v = fminf(v, w);"),
     "affine": ("an affine map with {what}", ("{x} * {w} + {u}", "torch.addcmul({u}, {x}, {w})"), "v = v * w + u;"),
 }
-KINDS: dict[str, str] = {"last": "a vector", "channel": "a vector over channels", "row": "one value per row", "scalar": "a single value"}
+KINDS: dict[str, str] = {
+    "last": "a vector",
+    "channel": "a vector over channels",
+    "row": "one value per row",
+    "scalar": "a single value",
+}
 _STATE = ChainState("any", 12.0, False)
 
 
@@ -54,18 +60,23 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     names = ["weight", "bias"] if affine else ["bias" if plan.core in ("add", "sub") else "weight"]
     tensors = [Tensor("x", "x")]
-    tensors += [Tensor(name, name if source is None else source) for name, (_, source) in zip(names, vectors, strict=True)]
+    tensors += [
+        Tensor(name, name if source is None else source) for name, (_, source) in zip(names, vectors, strict=True)
+    ]
     file = KernelFile(script, NAME, tensors)
     index = {"last": "i % C", "channel": "i / inner % C", "row": "i / C", "scalar": "0"}[kind]
     integers = {"last": ["n", "C"], "channel": ["n", "C", "inner"], "row": ["n", "C"], "scalar": ["n"]}[kind]
-    sizes = {"last": ", C = x.size(-1)", "channel": ", C = x.size(1), inner = x.stride(1)", "row": ", C = x.size(-1)", "scalar": ""}[kind]
-    loads = "".join(f"        float {variable} = {name}[{index}];\n" for variable, name in zip("wu", names, strict=False))
-    code = file.kernel(
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i];\n"
-        f"{statements(pre, 8)}{loads}        {statement}\n{statements(post, 8)}        out[i] = v;\n    }}\n",
-        integers,
+    sizes = {
+        "last": ", C = x.size(-1)",
+        "channel": ", C = x.size(1), inner = x.stride(1)",
+        "row": ", C = x.size(-1)",
+        "scalar": "",
+    }[kind]
+    loads = [f"float {variable} = {name}[{index}];" for variable, name in zip("wu", names, strict=False)]
+    code = file.per_element(lines("float v = x[i];", pre, loads, statement, post), integers)
+    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n" + file.launch(
+        ELEMENT_GRID, integers
     )
-    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n" + file.launch("(n + 255) / 256, 256", integers)
     return Draft(script, file.write(code, host), "plain")
 
 
@@ -75,12 +86,12 @@ def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int
     mark = {"last": shape[-1], "channel": shape[1], "row": shape[0], "scalar": "1"}[kind]
     spread = ", 1, 1" if len(shape) == 4 else ", 1"
     if plan.has("from=input"):
-        made = []
+        made: list[tuple[str, str | None]] = []
         for _ in range(count):
             wide = kind == "row" or (kind == "channel" and rng.random() < 0.5)
-            size = [mark, *spread.split(", ")[1:]] if wide else [mark]
+            sizes = [mark, *spread.split(", ")[1:]] if wide else [mark]
             role = "row" if kind == "row" else "bias"
-            value: Value = script.input(role, size)
+            value: Value = script.input(role, sizes)
             view = f".view(1, -1{spread})" if kind == "channel" and not wide else ""
             made.append((value.text + view, None))
         return made
@@ -90,7 +101,7 @@ def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int
     shape_text = f"{size}{spread}" if wide else size
     shape_text = rng.choice((shape_text, f"({shape_text}{',' * (not wide)})")) if by_argument else "1"
     view = f".view(1, -1{spread})" if kind == "channel" and not wide else ""
-    parameters = []
+    parameters: list[tuple[str, str | None]] = []
     for _ in range(count):
         start = rng.choice(("randn", "randn", "rand"))
         attribute = script.attribute("parameter", f"nn.Parameter(torch.{start}({shape_text}))", shared=True)

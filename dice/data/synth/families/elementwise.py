@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chains, draw_chain
+from dice.data.synth.chain import chains, draw_chain
+from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_rank, draw_shape
 
@@ -29,19 +30,14 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     script.title = describe(names)
     file = KernelFile(script, NAME, (Tensor("x", "x"),))
     style = rng.choices(("plain", "grid_stride", "float4"), (7, 1.5, 1.5))[0]
-    lines = statements(steps, 8)
     sizes = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
     if style == "plain":
-        code = file.kernel(
-            "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i];\n"
-            f"{lines}        out[i] = v;\n    }}\n",
-            ["n"],
-        )
-        host = sizes + file.launch("(n + 255) / 256, 256", ["n"])
+        code = file.per_element(lines("float v = x[i];", steps))
+        host = sizes + file.launch(ELEMENT_GRID, ["n"])
     elif style == "grid_stride":
         code = file.kernel(
             "    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
-            f"        float v = x[i];\n{lines}        out[i] = v;\n    }}\n",
+            f"{lines('float v = x[i];', steps, 'out[i] = v;')}    }}\n",
             ["n"],
         )
         blocks = "    int blocks = std::min((n + 255) / 256, 2048);\n"

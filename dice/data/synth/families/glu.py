@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import random
 
-from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
 from dice.data.synth.operators import OPERATORS
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "glu"
-_GATES = ("sigmoid", "tanh", "relu", "silu", "gelu", "mish", "softplus", "elu", "hardsigmoid", "relu6", "gelu_tanh", "softsign",
-          "leaky_relu", "hardswish", "hardtanh", "selu", "celu", "logsigmoid", "sin", "erf", "abs", "square", "swish", "cos", "atan")  # fmt: skip
+_GATES = (
+    "sigmoid",
+    "tanh",
+    "relu",
+    "silu",
+    "gelu",
+    "mish",
+    "softplus",
+    "elu",
+    "hardsigmoid",
+    "relu6",
+    "gelu_tanh",
+    "softsign",
+    "leaky_relu",
+    "hardswish",
+    "hardtanh",
+    "selu",
+    "celu",
+    "logsigmoid",
+    "sin",
+    "erf",
+    "abs",
+    "square",
+    "swish",
+    "cos",
+    "atan",
+)
 _COMBINE = {"mul": "*", "add": "+", "sub": "-"}
 
 
 def sample(rng: random.Random) -> Plan:
     features = [f"dim={rng.choices(('last', 'channel'), (3, 2))[0]}", rng.choice(("gate=second", "gate=first"))]
-    gate = (rng.choice(_GATES),)
+    gate: tuple[str, ...] = (rng.choice(_GATES),)
     if rng.random() < 0.25:
         gate = draw_chain(rng, 2)
     value = draw_chain(rng, chain_length(rng, (5, 2)))
@@ -33,7 +59,11 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     script = Script(rng, keep_inputs=True)
     channel = plan.has("dim=channel")
     image, signal = ("batch", "channels", "height", "width"), ("batch", "channels", "length")
-    roles = rng.choice((image, signal)) if channel else rng.choice((("batch", "features"), ("batch", "sequence", "features")))
+    roles = (
+        rng.choice((image, signal))
+        if channel
+        else rng.choice((("batch", "features"), ("batch", "sequence", "features")))
+    )
     index = 1 if channel else len(roles) - 1
     shape = draw_shape(script, len(roles), roles=roles, multiple={index: 2})
     dim = "1" if channel else rng.choice(("-1", "-1", str(index)))
@@ -46,8 +76,6 @@ def render(plan: Plan, rng: random.Random) -> Draft:
             text = f"{script.attribute('glu', f'nn.GLU(dim={dim})', shared=False)}({{x}})"
         value = script.apply(text, x, "gated linear unit")
         value_steps, gate_steps = [], script.chain(Value("x"), ())[1]
-        from dice.data.synth.script import Step
-
         gate_steps = [Step(OPERATORS["sigmoid"], ())]
     else:
         value, value_steps, gate_steps = _halves(plan, script, x, dim, gate_first)
@@ -57,24 +85,43 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     first, second = ("base + half", "base") if gate_first else ("base", "base + half")
-    code = file.kernel(
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        int base = i / half * 2 * half + i % half;\n"
-        f"        float v = x[{first}];\n{statements(value_steps, 8)}        float w = x[{second}];\n{statements(gate_steps, 8, 'w')}"
-        f"        v = v {_COMBINE[plan.core]} w;\n{statements(post, 8)}        out[i] = v;\n    }}\n",
+    code = file.per_element(
+        lines(
+            "int base = i / half * 2 * half + i % half;",
+            f"float v = x[{first}];",
+            value_steps,
+            f"float w = x[{second}];",
+            [step.cuda("w") for step in gate_steps],
+            f"v = v {_COMBINE[plan.core]} w;",
+            post,
+        ),
         ["n", "half"],
     )
-    where = "1" if channel else "-1"
-    host = f"    auto sizes = x.sizes().vec();\n    sizes{'[1]' if channel else '.back()'} /= 2;\n    auto out = torch::empty(sizes, x.options());\n"
-    host += f"    int n = out.numel(), half = x.size({where}) / 2" + (" * x.stride(1);\n" if channel else ";\n")
-    return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "half"])), "plain")
+    host = lines(
+        "auto sizes = x.sizes().vec();",
+        "sizes[1] /= 2;" if channel else "sizes.back() /= 2;",
+        "auto out = torch::empty(sizes, x.options());",
+        "int n = out.numel(), half = " + ("x.size(1) / 2 * x.stride(1);" if channel else "x.size(-1) / 2;"),
+        indent=4,
+    )
+    return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "half"])), "plain")
 
 
 def _halves(plan: Plan, script: Script, x: Value, dim: str, gate_first: bool):  # type: ignore[no-untyped-def]
     """Split, activate, combine. Returns the value and the steps of both halves."""
     rng = script.rng
-    names = script.fresh(("a", "value", "u", "left", "x1", "first")), script.fresh(("b", "gate", "g", "right", "x2", "second"))
+    names = (
+        script.fresh(("a", "value", "u", "left", "x1", "first")),
+        script.fresh(("b", "gate", "g", "right", "x2", "second")),
+    )
     first, second = (Value(name) for name in names)
-    split = rng.choice((f"{x.text}.chunk(2, dim={dim})", f"torch.chunk({x.text}, 2, dim={dim})", f"torch.split({x.text}, {x.text}.size({dim}) // 2, dim={dim})"))
+    split = rng.choice(
+        (
+            f"{x.text}.chunk(2, dim={dim})",
+            f"torch.chunk({x.text}, 2, dim={dim})",
+            f"torch.split({x.text}, {x.text}.size({dim}) // 2, dim={dim})",
+        )
+    )
     script.body.append(f"{names[0]}, {names[1]} = {split}")
     value, gate = (second, first) if gate_first else (first, second)
     value, value_steps = script.chain(value, plan.chain("value"))

@@ -1,14 +1,15 @@
-"""Linear layers with an epilogue: bias, an elementwise chain, a residual; weights held as nn.Linear or as parameters."""
+"""Linear layers with an epilogue: bias, residual, an elementwise chain; weights of nn.Linear or plain parameters."""
 
 from __future__ import annotations
 
 import random
 
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain
 from dice.data.synth.cuda import KernelFile, Tensor
 from dice.data.synth.families.matmul import product_kernel, size
 from dice.data.synth.phrasing import SCALAR_NAMES
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain
-from dice.data.synth.script import ChainState, Script, Value
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, sentence
 
 NAME = "linear"
@@ -26,20 +27,32 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     script = Script(rng)
     residual = plan.has("residual")
     leading = rng.choices((("batch",), ("batch", "sequence")), (3, 1))[0]
-    batch = [script.dimension(role, rng.choice((1, 2, 3, 4, 8, 10, 16, 32)), rng.choice((64, 128, 256, 1024))) for role in leading]
+    batch = [
+        script.dimension(role, rng.choice((1, 2, 3, 4, 8, 10, 16, 32)), rng.choice((64, 128, 256, 1024)))
+        for role in leading
+    ]
     k, n = size(script, "in_features"), size(script, "out_features")
-    inputs, outputs = (script.argument(SCALAR_NAMES[role], mark, "int") for role, mark in (("in_features", k), ("out_features", n)))
+    inputs, outputs = (
+        script.argument(SCALAR_NAMES[role], mark, "int") for role, mark in (("in_features", k), ("out_features", n))
+    )
     weights = plan.features[0].removeprefix("weights=")
     x = script.input("x", [*batch, k])
     other = script.input("y", [*batch, n]) if residual else None
     value, weight, bias = _layer(plan, script, x, weights, inputs, outputs)
     if other:
-        value = script.apply(rng.choice((f"{{x}} + {other.text}", f"{other.text} + {{x}}")), value, "residual connection")
+        value = script.apply(
+            rng.choice((f"{{x}} + {other.text}", f"{other.text} + {{x}}")), value, "residual connection"
+        )
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
     script.finish(value)
     script.title = sentence("a linear layer", "a residual sum" * residual, describe(plan.chain("post")))
 
-    tensors = [Tensor("x", "x")] + [Tensor("y", "y")] * residual + [Tensor("weight", weight)] + [Tensor("bias", bias)] * bool(bias)
+    tensors = (
+        [Tensor("x", "x")]
+        + [Tensor("y", "y")] * residual
+        + [Tensor("weight", weight)]
+        + [Tensor("bias", bias)] * bool(bias)
+    )
     file = KernelFile(script, NAME, tensors)
     layout = "nn" if weights == "nn" else "nt"
     extra = "v += bias[col];\n" if bias else ""
@@ -50,7 +63,9 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     kernel = kernel.replace("a[", "x[").replace("b[", "weight[")
     code = file.kernel(kernel, ["M", "N", "K"])
     host = f"    int K = x.size(-1), N = weight.size({1 if weights == 'nn' else 0}), M = x.numel() / K;\n"
-    host += "    auto sizes = x.sizes().vec();\n    sizes.back() = N;\n    auto out = torch::empty(sizes, x.options());\n"
+    host += (
+        "    auto sizes = x.sizes().vec();\n    sizes.back() = N;\n    auto out = torch::empty(sizes, x.options());\n"
+    )
     host += f"    dim3 grid((N + {block - 1}) / {block}, (M + {block - 1}) / {block});\n"
     return Draft(script, file.write(code, host + file.launch(f"grid, dim3({block}, {block})", ["M", "N", "K"])), style)
 

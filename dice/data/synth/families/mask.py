@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import random
 
-from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.script import ChainState, Script
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "mask"
 # core -> phrase, spellings with the diagonal {a}, condition that keeps an element
 CORES: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "tril": ("the lower triangle", ("torch.tril({x}, diagonal={a})", "{x}.tril({a})", "torch.tril({x}, {a})"), "c - r <= {a}"),
-    "triu": ("the upper triangle", ("torch.triu({x}, diagonal={a})", "{x}.triu({a})", "torch.triu({x}, {a})"), "c - r >= {a}"),
+    "tril": (
+        "the lower triangle",
+        ("torch.tril({x}, diagonal={a})", "{x}.tril({a})", "torch.tril({x}, {a})"),
+        "c - r <= {a}",
+    ),
+    "triu": (
+        "the upper triangle",
+        ("torch.triu({x}, diagonal={a})", "{x}.triu({a})", "torch.triu({x}, {a})"),
+        "c - r >= {a}",
+    ),
     "tril0": ("the lower triangle", ("torch.tril({x})", "{x}.tril()"), "c <= r"),
     "triu0": ("the upper triangle", ("torch.triu({x})", "{x}.triu()"), "c >= r"),
-    "band": ("a band around the diagonal", ("torch.triu(torch.tril({x}, diagonal={a}), diagonal=-{a})", "torch.tril({x}, {a}).triu(-{a})"), "c - r <= {a} && r - c <= {a}"),
-    "causal_fill": ("a causal mask", ("{x}.masked_fill(torch.ones_like({x}).triu(1) > 0, {b})", "torch.where(torch.ones_like({x}).tril() > 0, {x}, torch.full_like({x}, {b}))"), "c <= r"),
-}  # fmt: skip
+    "band": (
+        "a band around the diagonal",
+        ("torch.triu(torch.tril({x}, diagonal={a}), diagonal=-{a})", "torch.tril({x}, {a}).triu(-{a})"),
+        "c - r <= {a} && r - c <= {a}",
+    ),
+    "causal_fill": (
+        "a causal mask",
+        (
+            "{x}.masked_fill(torch.ones_like({x}).triu(1) > 0, {b})",
+            "torch.where(torch.ones_like({x}).tril() > 0, {x}, torch.full_like({x}, {b}))",
+        ),
+        "c <= r",
+    ),
+}
 
 
 def sample(rng: random.Random) -> Plan:
@@ -48,15 +68,16 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         fill = rng.choice(("-1e9", "-100.0", "-1.0", "0.5"))
         fields["b"] = fill
     value = script.apply(rng.choice(spellings), value, phrase, **fields)
-    value, post = script.chain(value, plan.chain("post"), state=ChainState("any", state_after(plan.chain("chain")).magnitude + 2, False))
+    value, post = script.chain(
+        value, plan.chain("post"), state=ChainState("any", state_after(plan.chain("chain")).magnitude + 2, False)
+    )
     script.finish(value)
     script.title = sentence(describe(plan.chain("chain")), phrase, describe(plan.chain("post")))
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     keep = condition.format(a=cuda)
-    code = file.kernel(
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        int r = i / N % M, c = i % N;\n        float v = x[i];\n"
-        f"{statements(steps, 8)}        v = {keep} ? v : {fill}f;\n{statements(post, 8)}        out[i] = v;\n    }}\n",
-        ["n", "M", "N"],
+    select = f"v = {keep} ? v : {fill}f;"
+    code = file.per_element(
+        lines("int r = i / N % M, c = i % N;", "float v = x[i];", steps, select, post), ["n", "M", "N"]
     )
     host = "    auto out = torch::empty_like(x);\n    int n = x.numel(), M = x.size(-2), N = x.size(-1);\n"
-    return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "M", "N"])), "plain")
+    return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "M", "N"])), "plain")

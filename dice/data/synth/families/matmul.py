@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import random
 
-from dice.data.synth.cuda import BLOCK_SHUFFLE, WARP, KernelFile, Tensor, reduction_helper, statements
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain
+from dice.data.synth.cuda import (
+    BLOCK_SHUFFLE,
+    ELEMENT_GRID,
+    WARP,
+    KernelFile,
+    Tensor,
+    lines,
+    reduction_helper,
+    statements,
+)
 from dice.data.synth.operators import OPERATORS, SATURATES
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain
-from dice.data.synth.script import ChainState, Script, Step, Value
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import LARGE, SMALL, describe, sentence
 
 NAME = "matmul"
@@ -16,13 +26,31 @@ _STATE = ChainState("any", 18.0, False)
 # layout -> (shape of a, shape of b) by letter, spellings
 LAYOUTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "nn": ("mk", "kn", ("torch.matmul({x}, {y})", "{x} @ {y}", "torch.mm({x}, {y})", "{x}.matmul({y})", "{x}.mm({y})")),
-    "nt": ("mk", "nk", ("torch.matmul({x}, {y}.T)", "{x} @ {y}.t()", "torch.mm({x}, {y}.T)", "{x} @ {y}.transpose(0, 1)", "F.linear({x}, {y})")),
-    "tn": ("km", "kn", ("torch.matmul({x}.T, {y})", "{x}.t() @ {y}", "torch.mm({x}.t(), {y})", "{x}.transpose(0, 1) @ {y}")),
+    "nt": (
+        "mk",
+        "nk",
+        (
+            "torch.matmul({x}, {y}.T)",
+            "{x} @ {y}.t()",
+            "torch.mm({x}, {y}.T)",
+            "{x} @ {y}.transpose(0, 1)",
+            "F.linear({x}, {y})",
+        ),
+    ),
+    "tn": (
+        "km",
+        "kn",
+        ("torch.matmul({x}.T, {y})", "{x}.t() @ {y}", "torch.mm({x}.t(), {y})", "{x}.transpose(0, 1) @ {y}"),
+    ),
     "tt": ("km", "nk", ("torch.matmul({x}.T, {y}.T)", "{x}.t() @ {y}.t()")),
-}  # fmt: skip
+}
 BATCHED: dict[str, tuple[str, ...]] = {
     "nn": ("torch.bmm({x}, {y})", "torch.matmul({x}, {y})", "{x} @ {y}"),
-    "nt": ("torch.bmm({x}, {y}.transpose(1, 2))", "torch.matmul({x}, {y}.transpose(-2, -1))", "{x} @ {y}.transpose(-1, -2)"),
+    "nt": (
+        "torch.bmm({x}, {y}.transpose(1, 2))",
+        "torch.matmul({x}, {y}.transpose(-2, -1))",
+        "{x} @ {y}.transpose(-1, -2)",
+    ),
     "tn": ("torch.bmm({x}.transpose(1, 2), {y})", "torch.matmul({x}.transpose(-2, -1), {y})"),
 }
 _A = {"n": "a[row * K + {k}]", "t": "a[{k} * M + row]"}
@@ -101,7 +129,11 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     tensors = [Tensor("a", "a"), Tensor("b", "b")] + [Tensor("c", "c")] * bool(added)
     file = KernelFile(script, plan.core, tensors)
-    offset = "    a += blockIdx.z * M * K;\n    b += blockIdx.z * K * N;\n    out += blockIdx.z * M * N;\n" if batched else ""
+    offset = (
+        "    a += blockIdx.z * M * K;\n    b += blockIdx.z * K * N;\n    out += blockIdx.z * M * N;\n"
+        if batched
+        else ""
+    )
     offset += "    c += blockIdx.z * M * N;\n" if batched and added else ""
     extra = "v += c[row * N + col];\n" if added else ""
     style, kernel, block = product_kernel(rng, layout, offset, extra, post)
@@ -114,8 +146,10 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     return Draft(script, file.write(code, host + file.launch(f"grid, dim3({block}, {block})", ["M", "N", "K"])), style)
 
 
-def product_kernel(rng: random.Random, layout: str, offset: str, extra: str, post: list[Step], *, tiled: float = 0.7) -> tuple[str, str, int]:
-    """Style, body and block width of a product whose epilogue is `extra`, then the chain. `offset` moves the pointers."""
+def product_kernel(
+    rng: random.Random, layout: str, offset: str, extra: str, post: list[Step], *, tiled: float = 0.7
+) -> tuple[str, str, int]:
+    """Style, body and block width of a product; `offset` moves the pointers, `extra` precedes the chain."""
     if rng.random() >= tiled:
         epilogue = (f"    {extra}" if extra else "") + statements(post, 4) + "    out[row * N + col] = v;\n"
         a, b = _A[layout[0]].format(k="k"), _B[layout[1]].format(k="k")
@@ -137,14 +171,20 @@ def _vector(plan: Plan, rng: random.Random) -> Draft:
     m, n = size(script, "m"), size(script, "n")
     if plan.core == "outer":
         x, y = script.input("x1", [m]), script.input("x2", [n])
-        text = rng.choice(("torch.outer({x}, {y})", "{x}.unsqueeze(1) * {y}.unsqueeze(0)", "{x}[:, None] * {y}[None, :]"))
+        text = rng.choice(
+            ("torch.outer({x}, {y})", "{x}.unsqueeze(1) * {y}.unsqueeze(0)", "{x}[:, None] * {y}[None, :]")
+        )
         names, title = ("x", "y"), "an outer product"
     else:
         x, y = script.input("a", [m, n]), script.input("vector", [n])
         column = rng.random() < 0.4
         if column:
             script.inputs[-1].shape.append("1")
-        text = rng.choice(("torch.matmul({x}, {y})", "{x} @ {y}") if column else ("torch.mv({x}, {y})", "{x} @ {y}", "torch.matmul({x}, {y})", "({x} * {y}).sum(dim=1)"))
+        text = rng.choice(
+            ("torch.matmul({x}, {y})", "{x} @ {y}")
+            if column
+            else ("torch.mv({x}, {y})", "{x} @ {y}", "torch.matmul({x}, {y})", "({x} * {y}).sum(dim=1)")
+        )
         names, title = ("a", "b"), "a matrix-vector product"
     value: Value = script.apply(text, x, title, y=y.text)
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
@@ -152,18 +192,15 @@ def _vector(plan: Plan, rng: random.Random) -> Draft:
     script.title = sentence(title, describe(plan.chain("post")))
     file = KernelFile(script, plan.core, [Tensor(name, name) for name in names])
     if plan.core == "outer":
-        code = file.kernel(
-            "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i / N] * y[i % N];\n"
-            f"{statements(post, 8)}        out[i] = v;\n    }}\n",
-            ["n", "N"],
-        )
+        code = file.per_element(lines("float v = x[i / N] * y[i % N];", post), ["n", "N"])
         host = "    int M = x.numel(), N = y.numel(), n = M * N;\n    auto out = torch::empty({M, N}, x.options());\n"
-        return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "N"])), "plain")
+        return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "N"])), "plain")
     scope = rng.choices((BLOCK_SHUFFLE, WARP), (7, 3))[0]
-    store = "".join(f"        {line}\n" for line in ("float v = s;", *(step.cuda() for step in post), "out[row] = v;"))
+    store = lines("float v = s;", post, "out[row] = v;")
     integers = ["D"] + ["rows"] * ("rows" in scope.start)
     code = reduction_helper(scope, "sum") + file.kernel(
-        f"{scope.start}    float s = 0.0f;\n    {scope.loop} s += a[row * D + j] * b[j];\n{scope.reduce('sum', 's')}    if ({scope.lead}) {{\n{store}    }}\n",
+        f"{scope.start}    float s = 0.0f;\n    {scope.loop} s += a[row * D + j] * b[j];\n"
+        f"{scope.reduce('sum', 's')}    if ({scope.lead}) {{\n{store}    }}\n",
         integers,
     )
     shape = "{rows, 1}" if column else "{rows}"

@@ -5,12 +5,20 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.cuda import BLOCK_SHUFFLE, KernelFile, Scope, Tensor, reduction_helper, statements
-from dice.data.synth.families.reduce import reduction_body
-from dice.data.synth.families.softmax import _MOMENTS, _SQUARES
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.rows import draw_scope
-from dice.data.synth.script import ChainState, Scalar, Script, Value
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import (
+    BLOCK_SHUFFLE,
+    ELEMENT_GRID,
+    KernelFile,
+    Scope,
+    Tensor,
+    lines,
+    reduction_helper,
+    statements,
+)
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.rows import MOMENTS, SQUARES, draw_scope, row_body
+from dice.data.synth.script import Scalar, Script, Value
 from dice.data.synth.shapes import SMALL, describe, draw_shape, sentence
 
 NAME = "norm"
@@ -35,7 +43,9 @@ def sample(rng: random.Random) -> Plan:
     features = []
     if core == "layer_norm" and rng.random() < 0.2:
         features.append("several_dims")
-    affine = rng.choices(("none", "weight", "full"), (3, 5 if core == "rms_norm" else 0, 0 if core == "rms_norm" else 6))[0]
+    affine = rng.choices(
+        ("none", "weight", "full"), (3, 5 if core == "rms_norm" else 0, 0 if core == "rms_norm" else 6)
+    )[0]
     features.append(f"affine={affine}")
     if rng.random() < 0.2:
         features.append("residual")
@@ -63,7 +73,9 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
     script.finish(value)
     phrase = plan.core.replace("_eval", "").replace("_", " ")
-    script.title = sentence("a residual sum" * plan.has("residual"), describe(plan.chain("pre")), phrase, describe(plan.chain("post")))
+    script.title = sentence(
+        "a residual sum" * plan.has("residual"), describe(plan.chain("pre")), phrase, describe(plan.chain("post"))
+    )
     eval_tensors = [Tensor("mean", "self.running_mean"), Tensor("var", "self.running_var")]
     tensors += eval_tensors if plan.core == "batch_norm_eval" else []
     tensors += [Tensor(name, text) for name, text in (("weight", layer.weight), ("bias", layer.bias)) if text]
@@ -74,6 +86,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
 def _shape(plan: Plan, script: Script) -> tuple[list[str], tuple[str, ...]]:
     rng = script.rng
+    roles: tuple[str, ...]
     image, signal = ("batch", "channels", "height", "width"), ("batch", "channels", "length")
     if plan.core in ("layer_norm", "rms_norm"):
         roles = rng.choice((("batch", "features"), ("batch", "sequence", "features")))
@@ -146,7 +159,11 @@ def _layer_norm(plan: Plan, script: Script, value: Value, shape: list[str], laye
     last = last.replace("x.", f"{value.text}.")
     weight, bias = layer.weight or "None", layer.bias or "None"
     eps = "" if rng.random() < 0.4 else f", {_eps(script, layer).forward}"
-    return script.apply(f"F.layer_norm({{x}}, {last}, {weight}, {bias}{eps})".replace("None, None)", ")").replace(", )", ")"), value, "layer norm")
+    return script.apply(
+        f"F.layer_norm({{x}}, {last}, {weight}, {bias}{eps})".replace("None, None)", ")").replace(", )", ")"),
+        value,
+        "layer norm",
+    )
 
 
 def _explicit(script: Script, value: Value, layer: _Layer, axes: str) -> Value:
@@ -179,7 +196,13 @@ def _rms_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer:
         _affine(plan, script, layer, size)
     eps = _eps(script, layer)
     value = script.bind(value)
-    square = rng.choice(("torch.mean({x} ** 2, dim=-1, keepdim=True)", "{x}.pow(2).mean(dim=-1, keepdim=True)", "({x} * {x}).mean(-1, keepdim=True)"))
+    square = rng.choice(
+        (
+            "torch.mean({x} ** 2, dim=-1, keepdim=True)",
+            "{x}.pow(2).mean(dim=-1, keepdim=True)",
+            "({x} * {x}).mean(-1, keepdim=True)",
+        )
+    )
     if rng.random() < 0.5:
         flow, script.flow = script.flow, "fresh"
         mean = script.bind(Value(square.format(x=value.text), True, False)).text
@@ -213,12 +236,18 @@ def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], la
     affine = not plan.has("affine=none")
     if plan.core == "batch_norm_eval":
         size = _size(script, shape[1])
-        script.shared_init.append(f'self.register_buffer("running_mean", torch.{rng.choice(("randn", "rand", "zeros"))}({size}))')
+        script.shared_init.append(
+            f'self.register_buffer("running_mean", torch.{rng.choice(("randn", "rand", "zeros"))}({size}))'
+        )
         script.shared_init.append(f'self.register_buffer("running_var", torch.rand({size}) + 0.5)')
         _affine(plan, script, layer, size)
         parameters = f", {layer.weight}, {layer.bias}" if affine else ""
         eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
-        return script.apply(f"F.batch_norm({{x}}, self.running_mean, self.running_var{parameters}, training=False{eps})", value, "batch norm")
+        return script.apply(
+            f"F.batch_norm({{x}}, self.running_mean, self.running_var{parameters}, training=False{eps})",
+            value,
+            "batch norm",
+        )
     instance = plan.core == "instance_norm"
     if rng.random() < 0.6:
         size = _size(script, shape[1])
@@ -237,7 +266,7 @@ def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], la
     return script.apply(f"F.batch_norm({{x}}, None, None{parameters}, training=True{eps})", value, "batch norm")
 
 
-# --- kernels -------------------------------------------------------------------------------------------------------------
+# --- kernels ------------------------------------------------------------
 
 
 def _affine_line(layer: _Layer, index: str) -> str:
@@ -247,18 +276,22 @@ def _affine_line(layer: _Layer, index: str) -> str:
     return f"        v = v * weight[{index}]{bias};\n"
 
 
-def _per_row(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+def _per_row(
+    plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list[Step], post: str, element: str
+) -> Draft:
     """Layer, RMS, group and instance norm: rows of D consecutive elements."""
     scope: Scope = draw_scope(script.rng, True)
     by_channel = plan.core in ("group_norm", "instance_norm") and bool(layer.weight)
     integers = ["D"] + ["C", "inner"] * by_channel + ["rows"] * ("rows" in scope.start)
     load = file.load(pre, element.format(at="base + j"))
     rms = plan.core == "rms_norm"
-    body = reduction_body(_SQUARES if rms else _MOMENTS, scope.loop, load, scope)
+    body = row_body(SQUARES if rms else MOMENTS, scope.loop, load, scope)
     body += f"    float scale_by = rsqrtf({'s' if rms else 'q'} / D + {layer.eps});\n"
     value = f"{load} * scale_by" if rms else f"({load} - mean) * scale_by"
     channel = "        int c = (base + j) / inner % C;\n" if by_channel else ""
-    body += f"    {scope.loop} {{\n        float v = {value};\n{channel}{_affine_line(layer, 'c' if by_channel else 'j')}"
+    body += (
+        f"    {scope.loop} {{\n        float v = {value};\n{channel}{_affine_line(layer, 'c' if by_channel else 'j')}"
+    )
     body += f"{post}        out[base + j] = v;\n    }}\n"
     code = reduction_helper(scope, "sum") + file.pre(pre)
     code += file.kernel(f"{scope.start}    int base = row * D;\n{body}", integers)
@@ -274,26 +307,34 @@ def _row_sizes(plan: Plan, script: Script, layer: _Layer, by_channel: bool) -> s
     return f"    int C = x.size(1), inner = x.stride(1), D = C / {groups} * inner, rows = x.numel() / D;\n"
 
 
-def _per_channel(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+def _per_channel(
+    plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list[Step], post: str, element: str
+) -> Draft:
     """Batch norm with batch statistics: one block per channel; its elements are strided over the batch."""
     scope = BLOCK_SHUFFLE
     at = "(j / inner * C + row) * inner + j % inner"
     load = file.load(pre, element.format(at=at))
-    body = reduction_body(_MOMENTS, scope.loop, load, scope)
-    body += f"    float scale_by = rsqrtf(q / D + {layer.eps});\n    {scope.loop} {{\n        float v = ({load} - mean) * scale_by;\n"
+    body = row_body(MOMENTS, scope.loop, load, scope)
+    body += f"    float scale_by = rsqrtf(q / D + {layer.eps});\n    {scope.loop} {{\n"
+    body += f"        float v = ({load} - mean) * scale_by;\n"
     body += f"{_affine_line(layer, 'row')}{post}        out[{at}] = v;\n    }}\n"
     code = reduction_helper(scope, "sum") + file.pre(pre) + file.kernel(scope.start + body, ["D", "C", "inner"])
-    host = "    auto out = torch::empty_like(x);\n    int C = x.size(1), inner = x.stride(1), D = x.numel() / C, rows = C;\n"
+    host = "    auto out = torch::empty_like(x);\n"
+    host += "    int C = x.size(1), inner = x.stride(1), D = x.numel() / C, rows = C;\n"
     return Draft(script, file.write(code, host + file.launch(scope.grid, ["D", "C", "inner"])), "block_per_channel")
 
 
-def _eval_kernel(plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list, post: str, element: str) -> Draft:  # type: ignore[type-arg]
+def _eval_kernel(
+    plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list[Step], post: str, element: str
+) -> Draft:
     """Batch norm with stored statistics is elementwise."""
-    code = file.kernel(
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        int c = i / inner % C;\n"
-        f"        float v = {element.format(at='i').strip('()')};\n{statements(pre, 8)}"
-        f"        v = (v - mean[c]) * rsqrtf(var[c] + {layer.eps});\n{_affine_line(layer, 'c')}{post}        out[i] = v;\n    }}\n",
-        ["n", "C", "inner"],
+    text = lines(
+        "int c = i / inner % C;",
+        f"float v = {element.format(at='i').strip('()')};",
+        pre,
+        f"v = (v - mean[c]) * rsqrtf(var[c] + {layer.eps});",
+        _affine_line(layer, "c").strip(),
     )
+    code = file.per_element(text + post, ["n", "C", "inner"])
     host = "    auto out = torch::empty_like(x);\n    int n = x.numel(), C = x.size(1), inner = x.stride(1);\n"
-    return Draft(script, file.write(code, host + file.launch("(n + 255) / 256, 256", ["n", "C", "inner"])), "plain")
+    return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "C", "inner"])), "plain")

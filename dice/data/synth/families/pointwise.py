@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.script import ChainState, Script, Value, rounded
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, rounded, state_after
+from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_rank, draw_shape, sentence
 
 NAME = "pointwise"
@@ -28,30 +29,122 @@ class Combine:
 
 COMBINES: dict[str, Combine] = {
     "add2": Combine("the sum of two tensors", ("{x} + {y}", "torch.add({x}, {y})", "{x}.add({y})"), "v = v + w;"),
-    "sub2": Combine("the difference of two tensors", ("{x} - {y}", "torch.sub({x}, {y})", "torch.subtract({x}, {y})"), "v = v - w;"),
-    "mul2": Combine("the product of two tensors", ("{x} * {y}", "torch.mul({x}, {y})", "{x}.mul({y})", "torch.multiply({x}, {y})"), "v = v * w;", magnitude=25.0),
-    "div_abs": Combine("a guarded quotient", ("{x} / ({y}.abs() + {a})", "{x} / (torch.abs({y}) + {a})", "torch.div({x}, torch.abs({y}) + {a})"),
-                       "v = v / (fabsf(w) + {a});", "shift", magnitude=50.0),
-    "maximum": Combine("the elementwise maximum", ("torch.maximum({x}, {y})", "torch.max({x}, {y})", "{x}.maximum({y})"), "v = fmaxf(v, w);"),
-    "minimum": Combine("the elementwise minimum", ("torch.minimum({x}, {y})", "torch.min({x}, {y})", "{x}.minimum({y})"), "v = fminf(v, w);"),
-    "lerp": Combine("linear interpolation", ("torch.lerp({x}, {y}, {a})", "{x} + {a} * ({y} - {x})", "{x}.lerp({y}, {a})"), "v = v + {a} * (w - v);", "weight"),
-    "axpy": Combine("a scaled sum", ("{a} * {x} + {y}", "{x} * {a} + {y}", "torch.add({y}, {x}, alpha={a})"), "v = {a} * v + w;", "scale", magnitude=20.0),
-    "add_scaled": Combine("adding a scaled tensor", ("{x} + {a} * {y}", "torch.add({x}, {y}, alpha={a})", "{x} + {y} * {a}"), "v = v + {a} * w;", "scale", magnitude=20.0),
-    "sub_scaled": Combine("subtracting a scaled tensor", ("{x} - {a} * {y}", "torch.sub({x}, {y}, alpha={a})"), "v = v - {a} * w;", "scale", magnitude=20.0),
-    "squared_difference": Combine("the squared difference", ("({x} - {y}) ** 2", "torch.square({x} - {y})", "torch.pow({x} - {y}, 2)", "({x} - {y}).pow(2)"),
-                                  "v = (v - w) * (v - w);", magnitude=80.0),
-    "absolute_difference": Combine("the absolute difference", ("torch.abs({x} - {y})", "({x} - {y}).abs()"), "v = fabsf(v - w);"),
-    "mean2": Combine("the mean of two tensors", ("({x} + {y}) / 2", "({x} + {y}) * 0.5", "0.5 * ({x} + {y})"), "v = 0.5f * (v + w);"),
-    "hypot": Combine("the hypotenuse", ("torch.hypot({x}, {y})", "torch.sqrt({x} * {x} + {y} * {y})", "torch.sqrt({x} ** 2 + {y} ** 2)"), "v = sqrtf(v * v + w * w);"),
-    "where_positive": Combine("a selection by sign", ("torch.where({x} > 0, {x}, {y})",), "v = v > 0.0f ? v : w;", plain_first=True),
-    "where_greater": Combine("a selection by threshold", ("torch.where({x} > {a}, {x}, {y})",), "v = v > {a} ? v : w;", "threshold", plain_first=True),
-    "addcmul": Combine("a sum with a product", ("torch.addcmul({x}, {y}, {z})", "{x} + {y} * {z}", "{x}.addcmul({y}, {z})"), "v = v + w * u;", inputs=3, magnitude=30.0),
-    "addcmul_scaled": Combine("a sum with a scaled product", ("torch.addcmul({x}, {y}, {z}, value={a})", "{x} + {a} * {y} * {z}"), "v = v + {a} * w * u;", "scale", 3, 60.0),
-    "fma": Combine("multiply-add", ("{x} * {y} + {z}", "torch.add(torch.mul({x}, {y}), {z})", "torch.addcmul({z}, {x}, {y})"), "v = v * w + u;", inputs=3, magnitude=30.0),
-    "add3": Combine("the sum of three tensors", ("{x} + {y} + {z}", "torch.add({x}, {y}) + {z}"), "v = v + w + u;", inputs=3, magnitude=15.0),
-    "blend": Combine("a gated blend", ("torch.sigmoid({z}) * {x} + (1 - torch.sigmoid({z})) * {y}", "torch.lerp({y}, {x}, torch.sigmoid({z}))"),
-                     "u = 1.0f / (1.0f + expf(-u)); v = u * v + (1.0f - u) * w;", inputs=3),
-}  # fmt: skip
+    "sub2": Combine(
+        "the difference of two tensors", ("{x} - {y}", "torch.sub({x}, {y})", "torch.subtract({x}, {y})"), "v = v - w;"
+    ),
+    "mul2": Combine(
+        "the product of two tensors",
+        ("{x} * {y}", "torch.mul({x}, {y})", "{x}.mul({y})", "torch.multiply({x}, {y})"),
+        "v = v * w;",
+        magnitude=25.0,
+    ),
+    "div_abs": Combine(
+        "a guarded quotient",
+        ("{x} / ({y}.abs() + {a})", "{x} / (torch.abs({y}) + {a})", "torch.div({x}, torch.abs({y}) + {a})"),
+        "v = v / (fabsf(w) + {a});",
+        "shift",
+        magnitude=50.0,
+    ),
+    "maximum": Combine(
+        "the elementwise maximum",
+        ("torch.maximum({x}, {y})", "torch.max({x}, {y})", "{x}.maximum({y})"),
+        "v = fmaxf(v, w);",
+    ),
+    "minimum": Combine(
+        "the elementwise minimum",
+        ("torch.minimum({x}, {y})", "torch.min({x}, {y})", "{x}.minimum({y})"),
+        "v = fminf(v, w);",
+    ),
+    "lerp": Combine(
+        "linear interpolation",
+        ("torch.lerp({x}, {y}, {a})", "{x} + {a} * ({y} - {x})", "{x}.lerp({y}, {a})"),
+        "v = v + {a} * (w - v);",
+        "weight",
+    ),
+    "axpy": Combine(
+        "a scaled sum",
+        ("{a} * {x} + {y}", "{x} * {a} + {y}", "torch.add({y}, {x}, alpha={a})"),
+        "v = {a} * v + w;",
+        "scale",
+        magnitude=20.0,
+    ),
+    "add_scaled": Combine(
+        "adding a scaled tensor",
+        ("{x} + {a} * {y}", "torch.add({x}, {y}, alpha={a})", "{x} + {y} * {a}"),
+        "v = v + {a} * w;",
+        "scale",
+        magnitude=20.0,
+    ),
+    "sub_scaled": Combine(
+        "subtracting a scaled tensor",
+        ("{x} - {a} * {y}", "torch.sub({x}, {y}, alpha={a})"),
+        "v = v - {a} * w;",
+        "scale",
+        magnitude=20.0,
+    ),
+    "squared_difference": Combine(
+        "the squared difference",
+        ("({x} - {y}) ** 2", "torch.square({x} - {y})", "torch.pow({x} - {y}, 2)", "({x} - {y}).pow(2)"),
+        "v = (v - w) * (v - w);",
+        magnitude=80.0,
+    ),
+    "absolute_difference": Combine(
+        "the absolute difference", ("torch.abs({x} - {y})", "({x} - {y}).abs()"), "v = fabsf(v - w);"
+    ),
+    "mean2": Combine(
+        "the mean of two tensors", ("({x} + {y}) / 2", "({x} + {y}) * 0.5", "0.5 * ({x} + {y})"), "v = 0.5f * (v + w);"
+    ),
+    "hypot": Combine(
+        "the hypotenuse",
+        ("torch.hypot({x}, {y})", "torch.sqrt({x} * {x} + {y} * {y})", "torch.sqrt({x} ** 2 + {y} ** 2)"),
+        "v = sqrtf(v * v + w * w);",
+    ),
+    "where_positive": Combine(
+        "a selection by sign", ("torch.where({x} > 0, {x}, {y})",), "v = v > 0.0f ? v : w;", plain_first=True
+    ),
+    "where_greater": Combine(
+        "a selection by threshold",
+        ("torch.where({x} > {a}, {x}, {y})",),
+        "v = v > {a} ? v : w;",
+        "threshold",
+        plain_first=True,
+    ),
+    "addcmul": Combine(
+        "a sum with a product",
+        ("torch.addcmul({x}, {y}, {z})", "{x} + {y} * {z}", "{x}.addcmul({y}, {z})"),
+        "v = v + w * u;",
+        inputs=3,
+        magnitude=30.0,
+    ),
+    "addcmul_scaled": Combine(
+        "a sum with a scaled product",
+        ("torch.addcmul({x}, {y}, {z}, value={a})", "{x} + {a} * {y} * {z}"),
+        "v = v + {a} * w * u;",
+        "scale",
+        3,
+        60.0,
+    ),
+    "fma": Combine(
+        "multiply-add",
+        ("{x} * {y} + {z}", "torch.add(torch.mul({x}, {y}), {z})", "torch.addcmul({z}, {x}, {y})"),
+        "v = v * w + u;",
+        inputs=3,
+        magnitude=30.0,
+    ),
+    "add3": Combine(
+        "the sum of three tensors",
+        ("{x} + {y} + {z}", "torch.add({x}, {y}) + {z}"),
+        "v = v + w + u;",
+        inputs=3,
+        magnitude=15.0,
+    ),
+    "blend": Combine(
+        "a gated blend",
+        ("torch.sigmoid({z}) * {x} + (1 - torch.sigmoid({z})) * {y}", "torch.lerp({y}, {x}, torch.sigmoid({z}))"),
+        "u = 1.0f / (1.0f + expf(-u)); v = u * v + (1.0f - u) * w;",
+        inputs=3,
+    ),
+}
 
 
 def sample(rng: random.Random) -> Plan:
@@ -93,12 +186,16 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     names = ["x", "y", "z"][: combine.inputs]
     file = KernelFile(script, NAME, [Tensor(name, name) for name in names])
-    third = "        float u = z[i];\n" if combine.inputs == 3 else ""
-    code = file.kernel(
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) {\n        float v = x[i];\n"
-        f"{statements(pre, 8)}        float w = y[i];\n{statements(second_steps, 8, 'w')}{third}"
-        f"        {combine.statement.format(a=scalar)}\n{statements(post, 8)}        out[i] = v;\n    }}\n",
-        ["n"],
+    code = file.per_element(
+        lines(
+            "float v = x[i];",
+            pre,
+            "float w = y[i];",
+            [step.cuda("w") for step in second_steps],
+            "float u = z[i];" if combine.inputs == 3 else "",
+            combine.statement.format(a=scalar),
+            post,
+        )
     )
-    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n" + file.launch("(n + 255) / 256, 256", ["n"])
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n" + file.launch(ELEMENT_GRID, ["n"])
     return Draft(script, file.write(code, host), "plain")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
 from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.script import ChainState, Scalar, Script
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Scalar, Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "pool"
@@ -50,21 +51,29 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         dimension.small = max(dimension.small, 8)
     value, pre = script.chain(script.input("x", shape), plan.chain("pre"))
     numbers = [kernel, rng.choice((1, 2, 2, 3, kernel)), rng.randint(1, kernel // 2) if plan.has("padded") else 0]
-    values = [script.scalar(role, number, hint="int") for role, number in zip(("kernel_size", "stride", "padding"), numbers, strict=True)]
-    name = f"{'max' if plan.core == 'max_pool' else 'avg'}_pool{2 if two else 1}d"
+    values = [
+        script.scalar(role, number, hint="int")
+        for role, number in zip(("kernel_size", "stride", "padding"), numbers, strict=True)
+    ]
+    kind = "max" if plan.core == "max_pool" else "avg"
     if rng.random() < 0.5:
-        attribute = script.attribute("pool", f"nn.{name.replace('_p', 'P').capitalize().replace('pool', 'Pool')}({_arguments(rng, [item.init for item in values], numbers, script)})", shared=False)
+        module = f"nn.{kind.capitalize()}Pool{2 if two else 1}d"
+        arguments = _arguments(rng, [item.init for item in values], numbers)
+        attribute = script.attribute("pool", f"{module}({arguments})", shared=False)
         value = script.apply(f"{attribute}({{x}})", value, "pooling")
     else:
-        value = script.apply(f"F.{name}({{x}}, {_arguments(rng, [item.forward for item in values], numbers, script)})", value, "pooling")
+        arguments = _arguments(rng, [item.forward for item in values], numbers)
+        value = script.apply(f"F.{kind}_pool{2 if two else 1}d({{x}}, {arguments})", value, "pooling")
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
     script.finish(value)
-    what = f"{'max' if plan.core == 'max_pool' else 'average'} pooling in {'two dimensions' if two else 'one dimension'}"
+    what = (
+        f"{'max' if plan.core == 'max_pool' else 'average'} pooling in {'two dimensions' if two else 'one dimension'}"
+    )
     script.title = sentence(describe(plan.chain("pre")), what, describe(plan.chain("post")))
     return _kernel(plan, script, values, pre, post, two)
 
 
-def _arguments(rng: random.Random, texts: list[str], numbers: list[int], script: Script) -> str:
+def _arguments(rng: random.Random, texts: list[str], numbers: list[int]) -> str:
     """Kernel size, stride and padding; what equals PyTorch's default may be left out."""
     size, stride, padding = texts
     plain = padding.isdigit() and numbers[2] == 0 and rng.random() < 0.7
@@ -75,23 +84,29 @@ def _arguments(rng: random.Random, texts: list[str], numbers: list[int], script:
     return f"{size}, {stride}" + ("" if plain else f", {padding}")
 
 
-def _kernel(plan: Plan, script: Script, values: list[Scalar], pre: list, post: list, two: bool) -> Draft:  # type: ignore[type-arg]
+def _kernel(plan: Plan, script: Script, values: list[Scalar], pre: list[Step], post: list[Step], two: bool) -> Draft:
     # The window always reaches the kernel as three integers; literals are passed by `forward`.
     names = ("size", "stride", "padding")
-    passed = [(name, f"self.{item.init}" if item.init == item.cuda and not item.cuda.isdigit() else item.cuda) for name, item in zip(names, values, strict=True)]
+    passed = [
+        (name, f"self.{item.init}" if item.init == item.cuda and not item.cuda.isdigit() else item.cuda)
+        for name, item in zip(names, values, strict=True)
+    ]
     for item in values:
         script.scalars.pop(item.cuda, None)
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     load = file.load(pre, "p[r * W + c]" if two else "p[c]")
     is_max = plan.core == "max_pool"
-    body = (TWO if two else ONE).format(identity="-INFINITY" if is_max else "0.0f", combine=f"fmaxf(v, {load})" if is_max else f"v + {load}")
+    body = (TWO if two else ONE).format(
+        identity="-INFINITY" if is_max else "0.0f", combine=f"fmaxf(v, {load})" if is_max else f"v + {load}"
+    )
     body += "" if is_max else f"    v = v / {'(size * size)' if two else 'size'};\n"
     body += f"{statements(post, 4)}    out[i] = v;\n"
     sizes = ["H", "W", "OH", "OW"] if two else ["W", "OW"]
     integers = ["n", *sizes, *names]
     code = file.pre(pre) + file.kernel(body, integers)
     if two:
-        host = "    int H = x.size(2), W = x.size(3);\n    int OH = (H + 2 * padding - size) / stride + 1, OW = (W + 2 * padding - size) / stride + 1;\n"
+        host = "    int H = x.size(2), W = x.size(3);\n"
+        host += "    int OH = (H + 2 * padding - size) / stride + 1, OW = (W + 2 * padding - size) / stride + 1;\n"
         host += "    auto out = torch::empty({x.size(0), x.size(1), OH, OW}, x.options());\n"
     else:
         host = "    int W = x.size(2), OW = (W + 2 * padding - size) / stride + 1;\n"

@@ -5,10 +5,34 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.cuda import BLOCK_SHUFFLE, KernelFile, Scope, Tensor, reduction_helper, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.rows import Axis, draw_axis, draw_scope
-from dice.data.synth.script import ChainState, Script
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import (
+    BLOCK_SHUFFLE,
+    TOTAL,
+    TOTAL_HOST,
+    KernelFile,
+    Scope,
+    Tensor,
+    lines,
+    reduction_helper,
+    statements,
+)
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.rows import (
+    ARGMAX,
+    ARGMIN,
+    EXP,
+    MAX,
+    MIN,
+    MOMENTS,
+    SQUARES,
+    SUM,
+    Axis,
+    draw_axis,
+    draw_scope,
+    row_body,
+)
+from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "reduce"
@@ -28,31 +52,162 @@ class Reduction:
     all_spellings: tuple[str, ...] = ()
 
 
-_SUM = "float s = 0.0f;\n{loop} s += {load};\n<sum:s>"
-_MOMENTS = "float s = 0.0f;\n{loop} s += {load};\n<sum:s>float mean = s / D, q = 0.0f;\n{loop} {{\n    float d = {load} - mean;\n    q += d * d;\n}}\n<sum:q>"
-
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction("a sum", ("torch.sum({x}, dim={d}{k})", "{x}.sum(dim={d}{k})"), _SUM, "s", ("sum",), 100.0, True, ("torch.sum({x})", "{x}.sum()")),
-    "mean": Reduction("a mean", ("torch.mean({x}, dim={d}{k})", "{x}.mean(dim={d}{k})"), _SUM, "s / D", ("sum",), 5.0, True, ("torch.mean({x})", "{x}.mean()")),
-    "max": Reduction("a maximum", ("torch.amax({x}, dim={d}{k})", "{x}.amax(dim={d}{k})", "torch.max({x}, dim={d}{k})[0]", "torch.max({x}, dim={d}{k}).values", "{x}.max(dim={d}{k})[0]"),
-                     "float m = -INFINITY;\n{loop} m = fmaxf(m, {load});\n<max:m>", "m", ("max",), 6.0, True, ("torch.max({x})", "{x}.max()")),
-    "min": Reduction("a minimum", ("torch.amin({x}, dim={d}{k})", "{x}.amin(dim={d}{k})", "torch.min({x}, dim={d}{k})[0]", "torch.min({x}, dim={d}{k}).values", "{x}.min(dim={d}{k})[0]"),
-                     "float m = INFINITY;\n{loop} m = fminf(m, {load});\n<min:m>", "m", ("min",), 6.0, True, ("torch.min({x})", "{x}.min()")),
-    "prod": Reduction("a product", ("torch.prod({x}, dim={d}{k})", "{x}.prod(dim={d}{k})"), "float s = 1.0f;\n{loop} s *= {load};\n<prod:s>", "s", ("prod",), 100.0, False),
-    "l1": Reduction("an L1 norm", ("torch.norm({x}, p=1, dim={d}{k})", "torch.linalg.vector_norm({x}, ord=1, dim={d}{k})", "{x}.abs().sum(dim={d}{k})", "torch.sum(torch.abs({x}), dim={d}{k})"),
-                    "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>", "s", ("sum",), 100.0, False),
-    "l2": Reduction("an L2 norm", ("torch.norm({x}, p=2, dim={d}{k})", "torch.norm({x}, dim={d}{k})", "{x}.norm(dim={d}{k})", "torch.linalg.vector_norm({x}, dim={d}{k})", "torch.sqrt(torch.sum({x} ** 2, dim={d}{k}))"),
-                    "float s = 0.0f;\n{loop} {{\n    float d = {load};\n    s += d * d;\n}}\n<sum:s>", "sqrtf(s)", ("sum",), 50.0, False, ("torch.norm({x})", "{x}.norm()")),
-    "var": Reduction("a variance", ("torch.var({x}, dim={d}{k})", "{x}.var(dim={d}{k})"), _MOMENTS, "q / (D - 1)", ("sum",), 10.0, True, ("torch.var({x})", "{x}.var()")),
-    "var_biased": Reduction("a biased variance", ("torch.var({x}, dim={d}, unbiased=False{k})", "{x}.var(dim={d}, unbiased=False{k})", "torch.var({x}, dim={d}, correction=0{k})"), _MOMENTS, "q / D", ("sum",), 10.0),
-    "std": Reduction("a standard deviation", ("torch.std({x}, dim={d}{k})", "{x}.std(dim={d}{k})"), _MOMENTS, "sqrtf(q / (D - 1))", ("sum",), 5.0, True, ("torch.std({x})", "{x}.std()")),
-    "logsumexp": Reduction("a log-sum-exp", ("torch.logsumexp({x}, dim={d}{k})", "{x}.logsumexp(dim={d}{k})"),
-                           "float m = -INFINITY;\n{loop} m = fmaxf(m, {load});\n<max:m>float s = 0.0f;\n{loop} s += expf({load} - m);\n<sum:s>", "m + logf(s)", ("max", "sum"), 15.0),
-    "argmax": Reduction("the index of the maximum", ("torch.argmax({x}, dim={d}{k})", "{x}.argmax(dim={d}{k})", "torch.max({x}, dim={d}{k})[1]", "torch.max({x}, dim={d}{k}).indices"),
-                        "float m = -INFINITY;\nint k = 0;\n{loop} {{\n    float d = {load};\n    if (d > m) {{\n        m = d;\n        k = j;\n    }}\n}}\n<pick:max>", "k", ("max", "min"), 0.0, False),
-    "argmin": Reduction("the index of the minimum", ("torch.argmin({x}, dim={d}{k})", "{x}.argmin(dim={d}{k})", "torch.min({x}, dim={d}{k})[1]"),
-                        "float m = INFINITY;\nint k = 0;\n{loop} {{\n    float d = {load};\n    if (d < m) {{\n        m = d;\n        k = j;\n    }}\n}}\n<pick:min>", "k", ("min",), 0.0, False),
-}  # fmt: skip
+    "sum": Reduction(
+        "a sum",
+        ("torch.sum({x}, dim={d}{k})", "{x}.sum(dim={d}{k})"),
+        SUM,
+        "s",
+        ("sum",),
+        100.0,
+        True,
+        ("torch.sum({x})", "{x}.sum()"),
+    ),
+    "mean": Reduction(
+        "a mean",
+        ("torch.mean({x}, dim={d}{k})", "{x}.mean(dim={d}{k})"),
+        SUM,
+        "s / D",
+        ("sum",),
+        5.0,
+        True,
+        ("torch.mean({x})", "{x}.mean()"),
+    ),
+    "max": Reduction(
+        "a maximum",
+        (
+            "torch.amax({x}, dim={d}{k})",
+            "{x}.amax(dim={d}{k})",
+            "torch.max({x}, dim={d}{k})[0]",
+            "torch.max({x}, dim={d}{k}).values",
+            "{x}.max(dim={d}{k})[0]",
+        ),
+        MAX,
+        "m",
+        ("max",),
+        6.0,
+        True,
+        ("torch.max({x})", "{x}.max()"),
+    ),
+    "min": Reduction(
+        "a minimum",
+        (
+            "torch.amin({x}, dim={d}{k})",
+            "{x}.amin(dim={d}{k})",
+            "torch.min({x}, dim={d}{k})[0]",
+            "torch.min({x}, dim={d}{k}).values",
+            "{x}.min(dim={d}{k})[0]",
+        ),
+        MIN,
+        "m",
+        ("min",),
+        6.0,
+        True,
+        ("torch.min({x})", "{x}.min()"),
+    ),
+    "prod": Reduction(
+        "a product",
+        ("torch.prod({x}, dim={d}{k})", "{x}.prod(dim={d}{k})"),
+        "float s = 1.0f;\n{loop} s *= {load};\n<prod:s>\n",
+        "s",
+        ("prod",),
+        100.0,
+        False,
+    ),
+    "l1": Reduction(
+        "an L1 norm",
+        (
+            "torch.norm({x}, p=1, dim={d}{k})",
+            "torch.linalg.vector_norm({x}, ord=1, dim={d}{k})",
+            "{x}.abs().sum(dim={d}{k})",
+            "torch.sum(torch.abs({x}), dim={d}{k})",
+        ),
+        "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
+        "s",
+        ("sum",),
+        100.0,
+        False,
+    ),
+    "l2": Reduction(
+        "an L2 norm",
+        (
+            "torch.norm({x}, p=2, dim={d}{k})",
+            "torch.norm({x}, dim={d}{k})",
+            "{x}.norm(dim={d}{k})",
+            "torch.linalg.vector_norm({x}, dim={d}{k})",
+            "torch.sqrt(torch.sum({x} ** 2, dim={d}{k}))",
+        ),
+        SQUARES,
+        "sqrtf(s)",
+        ("sum",),
+        50.0,
+        False,
+        ("torch.norm({x})", "{x}.norm()"),
+    ),
+    "var": Reduction(
+        "a variance",
+        ("torch.var({x}, dim={d}{k})", "{x}.var(dim={d}{k})"),
+        MOMENTS,
+        "q / (D - 1)",
+        ("sum",),
+        10.0,
+        True,
+        ("torch.var({x})", "{x}.var()"),
+    ),
+    "var_biased": Reduction(
+        "a biased variance",
+        (
+            "torch.var({x}, dim={d}, unbiased=False{k})",
+            "{x}.var(dim={d}, unbiased=False{k})",
+            "torch.var({x}, dim={d}, correction=0{k})",
+        ),
+        MOMENTS,
+        "q / D",
+        ("sum",),
+        10.0,
+    ),
+    "std": Reduction(
+        "a standard deviation",
+        ("torch.std({x}, dim={d}{k})", "{x}.std(dim={d}{k})"),
+        MOMENTS,
+        "sqrtf(q / (D - 1))",
+        ("sum",),
+        5.0,
+        True,
+        ("torch.std({x})", "{x}.std()"),
+    ),
+    "logsumexp": Reduction(
+        "a log-sum-exp",
+        ("torch.logsumexp({x}, dim={d}{k})", "{x}.logsumexp(dim={d}{k})"),
+        EXP,
+        "m + logf(s)",
+        ("max", "sum"),
+        15.0,
+    ),
+    "argmax": Reduction(
+        "the index of the maximum",
+        (
+            "torch.argmax({x}, dim={d}{k})",
+            "{x}.argmax(dim={d}{k})",
+            "torch.max({x}, dim={d}{k})[1]",
+            "torch.max({x}, dim={d}{k}).indices",
+        ),
+        ARGMAX,
+        "k",
+        ("max", "min"),
+        0.0,
+        False,
+    ),
+    "argmin": Reduction(
+        "the index of the minimum",
+        ("torch.argmin({x}, dim={d}{k})", "{x}.argmin(dim={d}{k})", "torch.min({x}, dim={d}{k})[1]"),
+        ARGMIN,
+        "k",
+        ("min",),
+        0.0,
+        False,
+    ),
+}
 _INDEX_CHAINS = ((), (), ("neg",), ("abs",), ("relu",), ("square",))
 _ATOMIC = {"sum": "s", "mean": "s / n"}
 
@@ -71,26 +226,6 @@ def sample(rng: random.Random) -> Plan:
     pre = pre if state_after(pre).magnitude <= 30 and core != "prod" else ()
     post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ChainState("any", reduction.magnitude, False))
     return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
-
-
-def reduction_body(body: str, loop: str, load: str, scope: Scope) -> str:
-    """Fill a reduction's body for one scope, indented for a kernel."""
-    lines = []
-    for line in body.format(loop=loop, load=load).split("\n"):
-        while line.startswith("<"):
-            mark, line = line[1:].split(">", 1)
-            lines.append(_combine(*mark.split(":"), scope))
-        if line:
-            lines.append(f"    {line}\n")
-    return "".join(lines)
-
-
-def _combine(kind: str, variable: str, scope: Scope) -> str:
-    if kind != "pick":
-        return scope.reduce(kind, variable)
-    if not scope.helper:
-        return ""
-    return f"    float best = {scope.helper}_{variable}(m);\n    k = (int){scope.helper}_min(m == best ? (float)k : 1e9f);\n"
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
@@ -129,7 +264,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         start, at = f"{scope.start}    int base = row * D;\n", "base + j"
         integers = ["D", "rows"] if "rows" in scope.start else ["D"]
         host = _whole_sizes(position, keepdim)
-    body = reduction_body(reduction.body, scope.loop, file.load(pre, f"x[{at}]"), scope)
+    body = row_body(reduction.body, scope.loop, file.load(pre, f"x[{at}]"), scope)
     code = "".join(reduction_helper(scope, kind) for kind in reduction.kinds) + file.pre(pre)
     code += file.kernel(start + body + _store(reduction.result, statements(post, 8), scope), integers)
     return Draft(script, file.write(code, host + file.launch(scope.grid, integers)), scope.style)
@@ -142,7 +277,9 @@ def _store(result: str, post: str, scope: Scope) -> str:
     return lines.replace("        ", "    ")
 
 
-def _spell(reduction: Reduction, rng: random.Random, axis: Axis | None, position: str, rank: int, keepdim: bool) -> tuple[str, str]:  # fmt: skip
+def _spell(
+    reduction: Reduction, rng: random.Random, axis: Axis | None, position: str, rank: int, keepdim: bool
+) -> tuple[str, str]:
     """The PyTorch text and its phrase."""
     keep = ", keepdim=True" if keepdim else ""
     if position == "all":
@@ -152,7 +289,9 @@ def _spell(reduction: Reduction, rng: random.Random, axis: Axis | None, position
         return text, f"{reduction.phrase} over {'the given' if axis.runtime else 'one'} dimension"
     several = [text for text in reduction.spellings if "[" not in text and "values" not in text]
     dims = rng.choice((f"({rank - 2}, {rank - 1})", "(-2, -1)", f"[{rank - 2}, {rank - 1}]"))
-    return rng.choice(several).replace("{d}", dims).replace("{k}", keep), f"{reduction.phrase} over the last two dimensions"
+    return rng.choice(several).replace("{d}", dims).replace(
+        "{k}", keep
+    ), f"{reduction.phrase} over the last two dimensions"
 
 
 def _whole_sizes(position: str, keepdim: bool) -> str:
@@ -160,20 +299,19 @@ def _whole_sizes(position: str, keepdim: bool) -> str:
         return "    int D = x.numel(), rows = 1;\n    auto out = torch::empty({}, x.options());\n"
     lines = "    int D = x.size(-1) * x.size(-2), rows = x.numel() / D;\n    auto sizes = x.sizes().vec();\n"
     keep = "    sizes[sizes.size() - 1] = sizes[sizes.size() - 2] = 1;\n"
-    return lines + (keep if keepdim else "    sizes.resize(sizes.size() - 2);\n") + "    auto out = torch::empty(sizes, x.options());\n"
+    return (
+        lines
+        + (keep if keepdim else "    sizes.resize(sizes.size() - 2);\n")
+        + "    auto out = torch::empty(sizes, x.options());\n"
+    )
 
 
-def _atomic(script: Script, pre: list, result: str) -> Draft:  # type: ignore[type-arg]
+def _atomic(script: Script, pre: list[Step], result: str) -> Draft:
     """Sum or mean of everything: a grid of blocks, one atomic addition each."""
     file = KernelFile(script, NAME, (Tensor("x", "x"),))
-    code = reduction_helper(BLOCK_SHUFFLE, "sum") + file.kernel(
-        "    float s = 0.0f;\n    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {\n"
-        f"        float v = x[i];\n{statements(pre, 8)}        s += v;\n    }}\n    s = block_sum(s);\n"
-        f"    if (threadIdx.x == 0) atomicAdd(out, {result});\n",
-        ["n"],
-    )
-    host = "    auto out = torch::zeros({}, x.options());\n    int n = x.numel();\n    int blocks = std::min((n + 255) / 256, 1024);\n"
-    return Draft(script, file.write(code, host + file.launch("blocks, 256", ["n"])), "atomic")
+    text = lines("float v = x[i];", pre)
+    code = reduction_helper(BLOCK_SHUFFLE, "sum") + file.kernel(TOTAL.format(lines=text, result=result), ["n"])
+    return Draft(script, file.write(code, TOTAL_HOST + file.launch("blocks, 256", ["n"])), "atomic")
 
 
 def _shorten(script: Script, index: int) -> None:

@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import random
 
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
 from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
+from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.rows import draw_axis
-from dice.data.synth.script import ChainState, Script
+from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "scan"
 # core -> phrase, spellings, first value, update with {load}
 CORES: dict[str, tuple[str, tuple[str, ...], str, str]] = {
-    "cumsum": ("a cumulative sum", ("torch.cumsum({x}, dim={d})", "{x}.cumsum(dim={d})", "torch.cumsum({x}, {d})"), "0.0f", "s += {load};"),
-    "cumprod": ("a cumulative product", ("torch.cumprod({x}, dim={d})", "{x}.cumprod(dim={d})"), "1.0f", "s *= {load};"),
-    "cummax": ("a running maximum", ("torch.cummax({x}, dim={d})[0]", "torch.cummax({x}, dim={d}).values"), "-INFINITY", "s = fmaxf(s, {load});"),
-    "cummin": ("a running minimum", ("torch.cummin({x}, dim={d})[0]", "torch.cummin({x}, dim={d}).values"), "INFINITY", "s = fminf(s, {load});"),
-    "reverse_cumsum": ("a cumulative sum from the end", ("torch.flip(torch.cumsum(torch.flip({x}, dims=[{d}]), dim={d}), dims=[{d}])", "{x}.flip({d}).cumsum({d}).flip({d})"), "0.0f", "s += {load};"),
-}  # fmt: skip
+    "cumsum": (
+        "a cumulative sum",
+        ("torch.cumsum({x}, dim={d})", "{x}.cumsum(dim={d})", "torch.cumsum({x}, {d})"),
+        "0.0f",
+        "s += {load};",
+    ),
+    "cumprod": (
+        "a cumulative product",
+        ("torch.cumprod({x}, dim={d})", "{x}.cumprod(dim={d})"),
+        "1.0f",
+        "s *= {load};",
+    ),
+    "cummax": (
+        "a running maximum",
+        ("torch.cummax({x}, dim={d})[0]", "torch.cummax({x}, dim={d}).values"),
+        "-INFINITY",
+        "s = fmaxf(s, {load});",
+    ),
+    "cummin": (
+        "a running minimum",
+        ("torch.cummin({x}, dim={d})[0]", "torch.cummin({x}, dim={d}).values"),
+        "INFINITY",
+        "s = fminf(s, {load});",
+    ),
+    "reverse_cumsum": (
+        "a cumulative sum from the end",
+        (
+            "torch.flip(torch.cumsum(torch.flip({x}, dims=[{d}]), dim={d}), dims=[{d}])",
+            "{x}.flip({d}).cumsum({d}).flip({d})",
+        ),
+        "0.0f",
+        "s += {load};",
+    ),
+}
 
 
 def sample(rng: random.Random) -> Plan:
@@ -51,7 +80,11 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     load = file.load(pre, f"x[{axis.at}]")
     loop = "for (int j = D - 1; j >= 0; j--)" if plan.core == "reverse_cumsum" else axis.scope.loop
-    result = f"        float v = s;\n{statements(post, 8)}        out[{axis.at}] = v;\n" if post else f"        out[{axis.at}] = s;\n"
+    result = (
+        f"        float v = s;\n{statements(post, 8)}        out[{axis.at}] = v;\n"
+        if post
+        else f"        out[{axis.at}] = s;\n"
+    )
     body = f"{axis.start}    float s = {start};\n    {loop} {{\n        {update.format(load=load)}\n{result}    }}\n"
     code = file.pre(pre) + file.kernel(body, axis.integers)
     host = f"    auto out = torch::empty_like(x);\n{axis.sizes}{file.launch(axis.scope.grid, axis.integers)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
 from dice.data.synth.cuda import KernelFile, Tensor, statements
-from dice.data.synth.families.reduce import reduction_body
 from dice.data.synth.operators import Sign
-from dice.data.synth.plan import Draft, Plan, chain_length, chains, draw_chain, state_after
-from dice.data.synth.rows import draw_axis
-from dice.data.synth.script import ChainState, Script
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.rows import EXP, MAX, MIN, MOMENTS, SQUARES, SUM, draw_axis, row_body
+from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "softmax"
@@ -32,43 +32,122 @@ class RowMap:
         return ChainState(self.sign, self.magnitude, False)
 
 
-_MAX = "float m = -INFINITY;\n{loop} m = fmaxf(m, {load});\n<max:m>"
-_EXP = _MAX + "float s = 0.0f;\n{loop} s += expf({load} - m);\n<sum:s>"
-_SUM = "float s = 0.0f;\n{loop} s += {load};\n<sum:s>"
-_SQUARES = "float s = 0.0f;\n{loop} {{\n    float d = {load};\n    s += d * d;\n}}\n<sum:s>"
-_MOMENTS = (
-    _SUM + "float mean = s / D, q = 0.0f;\n{loop} {{\n    float d = {load} - mean;\n    q += d * d;\n}}\n<sum:q>"
-)
-
 ROW_MAPS: dict[str, RowMap] = {
-    "softmax": RowMap("softmax", ("torch.softmax({x}, dim={d})", "F.softmax({x}, dim={d})", "{x}.softmax(dim={d})",
-                                  "torch.exp({x}) / torch.sum(torch.exp({x}), dim={d}, keepdim=True)"),
-                      _EXP, "expf({load} - m) / s", ("max", "sum"), 1.0, "nn.Softmax(dim={d})", "nonneg"),
-    "log_softmax": RowMap("log-softmax", ("torch.log_softmax({x}, dim={d})", "F.log_softmax({x}, dim={d})", "{x}.log_softmax(dim={d})",
-                                          "{x} - torch.logsumexp({x}, dim={d}, keepdim=True)"),
-                          _EXP, "{load} - m - logf(s)", ("max", "sum"), 12.0, "nn.LogSoftmax(dim={d})", "nonpos"),
-    "softmin": RowMap("softmin", ("F.softmin({x}, dim={d})", "torch.softmax(-{x}, dim={d})", "F.softmax(-{x}, dim={d})"),
-                      "float m = INFINITY;\n{loop} m = fminf(m, {load});\n<min:m>float s = 0.0f;\n{loop} s += expf(m - {load});\n<sum:s>",
-                      "expf(m - {load}) / s", ("min", "sum"), 1.0, "nn.Softmin(dim={d})", "nonneg"),
-    "l2_normalize": RowMap("L2 normalization", ("F.normalize({x}, p=2, dim={d})", "F.normalize({x}, dim={d})", "{x} / torch.norm({x}, p=2, dim={d}, keepdim=True)",
-                                                "{x} / {x}.norm(dim={d}, keepdim=True)"),
-                           _SQUARES, "{load} / fmaxf(sqrtf(s), 1e-12f)", ("sum",), 1.0),
-    "l1_normalize": RowMap("L1 normalization", ("F.normalize({x}, p=1, dim={d})", "{x} / torch.sum(torch.abs({x}), dim={d}, keepdim=True)", "{x} / {x}.abs().sum(dim={d}, keepdim=True)"),
-                           "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>", "{load} / fmaxf(s, 1e-12f)", ("sum",), 1.0),
-    "center": RowMap("centring", ("{x} - torch.mean({x}, dim={d}, keepdim=True)", "{x} - {x}.mean(dim={d}, keepdim=True)"),
-                     _SUM, "{load} - s / D", ("sum",), 8.0),
-    "subtract_max": RowMap("subtracting the maximum", ("{x} - torch.amax({x}, dim={d}, keepdim=True)", "{x} - {x}.max(dim={d}, keepdim=True)[0]", "{x} - torch.max({x}, dim={d}, keepdim=True).values"),
-                           _MAX, "{load} - m", ("max",), 10.0, sign="nonpos"),
-    "standardize": RowMap("standardization", ("({x} - {x}.mean(dim={d}, keepdim=True)) / ({x}.std(dim={d}, keepdim=True) + 1e-5)",
-                                              "({x} - torch.mean({x}, dim={d}, keepdim=True)) / (torch.std({x}, dim={d}, keepdim=True) + 1e-5)"),
-                          _MOMENTS, "({load} - mean) / (sqrtf(q / (D - 1)) + 1e-5f)", ("sum",), 6.0),
-    "rms_scale": RowMap("division by the root mean square", ("{x} / torch.sqrt(torch.mean({x} ** 2, dim={d}, keepdim=True) + 1e-6)", "{x} * torch.rsqrt({x}.pow(2).mean(dim={d}, keepdim=True) + 1e-6)"),
-                        _SQUARES, "{load} * rsqrtf(s / D + 1e-6f)", ("sum",), 6.0),
-}  # fmt: skip
+    "softmax": RowMap(
+        "softmax",
+        (
+            "torch.softmax({x}, dim={d})",
+            "F.softmax({x}, dim={d})",
+            "{x}.softmax(dim={d})",
+            "torch.exp({x}) / torch.sum(torch.exp({x}), dim={d}, keepdim=True)",
+        ),
+        EXP,
+        "expf({load} - m) / s",
+        ("max", "sum"),
+        1.0,
+        "nn.Softmax(dim={d})",
+        "nonneg",
+    ),
+    "log_softmax": RowMap(
+        "log-softmax",
+        (
+            "torch.log_softmax({x}, dim={d})",
+            "F.log_softmax({x}, dim={d})",
+            "{x}.log_softmax(dim={d})",
+            "{x} - torch.logsumexp({x}, dim={d}, keepdim=True)",
+        ),
+        EXP,
+        "{load} - m - logf(s)",
+        ("max", "sum"),
+        12.0,
+        "nn.LogSoftmax(dim={d})",
+        "nonpos",
+    ),
+    "softmin": RowMap(
+        "softmin",
+        ("F.softmin({x}, dim={d})", "torch.softmax(-{x}, dim={d})", "F.softmax(-{x}, dim={d})"),
+        MIN + "float s = 0.0f;\n{loop} s += expf(m - {load});\n<sum:s>\n",
+        "expf(m - {load}) / s",
+        ("min", "sum"),
+        1.0,
+        "nn.Softmin(dim={d})",
+        "nonneg",
+    ),
+    "l2_normalize": RowMap(
+        "L2 normalization",
+        (
+            "F.normalize({x}, p=2, dim={d})",
+            "F.normalize({x}, dim={d})",
+            "{x} / torch.norm({x}, p=2, dim={d}, keepdim=True)",
+            "{x} / {x}.norm(dim={d}, keepdim=True)",
+        ),
+        SQUARES,
+        "{load} / fmaxf(sqrtf(s), 1e-12f)",
+        ("sum",),
+        1.0,
+    ),
+    "l1_normalize": RowMap(
+        "L1 normalization",
+        (
+            "F.normalize({x}, p=1, dim={d})",
+            "{x} / torch.sum(torch.abs({x}), dim={d}, keepdim=True)",
+            "{x} / {x}.abs().sum(dim={d}, keepdim=True)",
+        ),
+        "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
+        "{load} / fmaxf(s, 1e-12f)",
+        ("sum",),
+        1.0,
+    ),
+    "center": RowMap(
+        "centring",
+        ("{x} - torch.mean({x}, dim={d}, keepdim=True)", "{x} - {x}.mean(dim={d}, keepdim=True)"),
+        SUM,
+        "{load} - s / D",
+        ("sum",),
+        8.0,
+    ),
+    "subtract_max": RowMap(
+        "subtracting the maximum",
+        (
+            "{x} - torch.amax({x}, dim={d}, keepdim=True)",
+            "{x} - {x}.max(dim={d}, keepdim=True)[0]",
+            "{x} - torch.max({x}, dim={d}, keepdim=True).values",
+        ),
+        MAX,
+        "{load} - m",
+        ("max",),
+        10.0,
+        sign="nonpos",
+    ),
+    "standardize": RowMap(
+        "standardization",
+        (
+            "({x} - {x}.mean(dim={d}, keepdim=True)) / ({x}.std(dim={d}, keepdim=True) + 1e-5)",
+            "({x} - torch.mean({x}, dim={d}, keepdim=True)) / (torch.std({x}, dim={d}, keepdim=True) + 1e-5)",
+        ),
+        MOMENTS,
+        "({load} - mean) / (sqrtf(q / (D - 1)) + 1e-5f)",
+        ("sum",),
+        6.0,
+    ),
+    "rms_scale": RowMap(
+        "division by the root mean square",
+        (
+            "{x} / torch.sqrt(torch.mean({x} ** 2, dim={d}, keepdim=True) + 1e-6)",
+            "{x} * torch.rsqrt({x}.pow(2).mean(dim={d}, keepdim=True) + 1e-6)",
+        ),
+        SQUARES,
+        "{load} * rsqrtf(s / D + 1e-6f)",
+        ("sum",),
+        6.0,
+    ),
+}
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choices(tuple(ROW_MAPS), [3.0 if name in ("softmax", "log_softmax", "l2_normalize") else 1.0 for name in ROW_MAPS])[0]
+    core = rng.choices(
+        tuple(ROW_MAPS), [3.0 if name in ("softmax", "log_softmax", "l2_normalize") else 1.0 for name in ROW_MAPS]
+    )[0]
     features = [f"dim={rng.choices(('last', 'first', 'middle'), (5, 1, 3))[0]}"]
     features += ["second_input"] if rng.random() < 0.2 else []
     pre = draw_chain(rng, chain_length(rng, (4, 3, 1)))
@@ -106,7 +185,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     file = KernelFile(script, NAME, tensors)
     load = file.load(pre, element)
     grouped = load if pre or not plan.has("second_input") else f"({load})"
-    body = reduction_body(row_map.body, axis.scope.loop, grouped, axis.scope)
+    body = row_body(row_map.body, axis.scope.loop, grouped, axis.scope)
     store = f"    {axis.scope.loop} {{\n        float v = {row_map.result.format(load=grouped)};\n{statements(post, 8)}"
     code = axis.helpers(*row_map.kinds) + file.pre(pre)
     code += file.kernel(f"{axis.start}{body}{store}        out[{axis.at}] = v;\n    }}\n", axis.integers)

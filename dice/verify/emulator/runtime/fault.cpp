@@ -126,7 +126,8 @@ const char* verb(Access access) {
 
 void on_signal(int signal, siginfo_t* info, void* context) {
   if (signal == SIGFPE) finish("trap", "an integer division by zero");
-  if (signal == SIGILL || signal == SIGTRAP) finish("trap", "it reached a trap instruction");
+  if (signal == SIGILL || signal == SIGTRAP)  // only the compiler's alignment checks trap; __trap() comes another way
+    finish("illegal_address", "a load or store whose address is not a multiple of its type's size (misaligned address)");
   if (signal == SIGBUS && info->si_code == BUS_ADRALN)
     finish("illegal_address", "a load or store whose address is not a multiple of its size (misaligned address)");
   // x86 gives no address for what it refuses before translation: unaligned vector accesses, non-canonical pointers.
@@ -152,7 +153,7 @@ void install_handlers() {
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP}) sigaction(signal, &action, nullptr);
 }
 
 void fault(const char* kind, const char* format, ...) {

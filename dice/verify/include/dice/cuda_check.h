@@ -1,15 +1,13 @@
 // C10_CUDA_CHECK and its relatives: a CUDA error becomes a Python exception.
 #pragma once
-#include <dice/error.h>
+#include <dice/foundation.h>
 #include <cuda_runtime.h>
-
-namespace c10 { class AcceleratorError : public Error { using Error::Error; }; }
 
 namespace dice {
 inline void check_cuda(cudaError_t status) {
   if (C10_LIKELY(status == cudaSuccess)) return;
   (void)cudaGetLastError();  // the failure is reported here, so later calls start clean
-  fail<c10::AcceleratorError>(std::string("CUDA error: ") + cudaGetErrorString(status));
+  TORCH_CHECK(false, "CUDA error: ", cudaGetErrorString(status));
 }
 }  // namespace dice
 

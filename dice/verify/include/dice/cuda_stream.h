@@ -1,7 +1,6 @@
 // c10::cuda::CUDAStream and the functions around devices and streams.
 #pragma once
 #include <dice/cuda_check.h>
-#include <dice/types.h>
 
 extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** result);
 

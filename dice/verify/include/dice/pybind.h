@@ -296,6 +296,7 @@ using module = module_;
 
 #define PYBIND11_MODULE(name, variable)                                                                       \
   static void dice_define_module(::pybind11::module_&);                                                       \
+  extern "C" __attribute__((visibility("default"))) const char* const dice_module_name = #name;               \
   extern "C" __attribute__((visibility("default"))) int dice_module_init(PyObject* module, void* const* table) { \
     std::memcpy(&::dice::runtime, table, sizeof ::dice::runtime);                                             \
     try {                                                                                                     \

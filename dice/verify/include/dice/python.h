@@ -145,7 +145,7 @@ template <class Value> Object to_python(const Value& value);
 #if !defined(DICE_DEVICE_PASS)
 template <class Value>
 Object to_python(const Value& value) {
-  return Caster<std::decay_t<Value>>::cast(value);
+  return Caster<std::decay_t<const Value&>>::cast(value);  // a string literal becomes const char*
 }
 #endif
 

@@ -1,0 +1,9 @@
+// First include of a source that is emulated against PyTorch's own headers. Those are read as plain C++, before any
+// CUDA name exists; then tensors in host memory answer as tensors on the device do.
+#pragma once
+#include <torch/extension.h>
+
+#include <cuda_runtime.h>
+
+#define kCUDA kCPU
+#define is_cuda is_cpu

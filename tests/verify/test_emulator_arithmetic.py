@@ -1,0 +1,195 @@
+"""Math, intrinsics, vector types, atomics and 16-bit floats against numpy and torch."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from emulator_harness import CASES, Library, case, compile_cuda
+
+
+@pytest.fixture
+def arithmetic() -> Library:
+    return case("arithmetic.cu")
+
+
+@pytest.fixture
+def halves() -> Library:
+    return case("halves.cu")
+
+
+def reference(name: str, x: torch.Tensor) -> torch.Tensor:
+    base = name.removeprefix("__").removesuffix("_rn").removesuffix("f")
+    special = {
+        "exp10": lambda: 10**x,
+        "cbrt": lambda: x ** (1 / 3),
+        "rcbrt": lambda: x ** (-1 / 3),
+        "tgamma": lambda: torch.lgamma(x).exp(),
+        "j0": lambda: torch.special.bessel_j0(x),
+        "normcd": lambda: torch.special.ndtr(x),
+        "sinpi": lambda: torch.sin(math.pi * x),
+        "cospi": lambda: torch.cos(math.pi * x),
+        "saturate": lambda: x.clamp(0, 1),
+        "frsqrt": lambda: x.rsqrt(),
+        "frcp": lambda: 1 / x,
+        "fsqrt": lambda: x.sqrt(),
+        "fabs": lambda: x.abs(),
+        "rint": lambda: x.round(),
+        "round": lambda: (x + 0.5).floor(),
+        "erfcx": lambda: torch.special.erfcx(x),
+    }
+    return special[base]() if base in special else getattr(torch, base)(x)
+
+
+def test_unary_functions(arithmetic: Library) -> None:
+    source = (CASES / "arithmetic.cu").read_text()
+    names = re.findall(r"X\((\w+)\)", source[source.index("#define UNARY") : source.index("__global__ void unary")])[1:]
+    names = [name for name in names if name != "X"]
+    names.insert(0, "sqrtf") if names[0] != "sqrtf" else None
+    x = np.random.default_rng(0).uniform(0.05, 3, 500).astype(np.float32)
+    y = np.zeros((len(names), 500), np.float32)
+    arithmetic.call("h_unary", x, y, 500, len(names))
+    for name, row in zip(names, y, strict=True):
+        want = reference(name, torch.from_numpy(x).double()).numpy()
+        np.testing.assert_allclose(row, want, rtol=3e-5, atol=2e-6, err_msg=name)
+
+
+def test_overloads_and_two_argument_functions(arithmetic: Library) -> None:
+    x = np.array([0.3, 1.7], np.float32)
+    y = np.zeros((2, 24), np.float32)
+    arithmetic.call("h_generic", x, y, 2)
+    for a, out in zip(x.astype(float), y, strict=True):
+        b = 0.75
+        inverse = float(torch.special.erfinv(torch.tensor(a / 4, dtype=torch.float64)))
+        inverse_c = float(torch.special.erfinv(torch.tensor(1 - a / 4, dtype=torch.float64)))
+        quantile = float(torch.special.ndtri(torch.tensor(a / 4, dtype=torch.float64)))
+        want = [
+            math.exp(a) + math.sqrt(a) + math.log(a) + a * a + 2 * a**b,
+            math.exp(a) + a**-0.5 + a + math.erf(a) + math.sin(math.pi * a),
+            max(a, b) + min(a, b) + max(a, 0.5) + 1 + 4 + 5 + a,
+            2 * a / b + a**b + a * b + 1 + (a + b) * a * b,
+            math.hypot(a, b) + math.atan2(a, b) + math.fmod(a, b) - a + math.remainder(a, b) + max(a - b, 0),
+            math.sin(a) + 2 * math.cos(a),
+            math.sin(a) + 2 * math.cos(a),
+            inverse + inverse_c + quantile,
+            0,
+            2 + 4 + 8 + 16,
+            3 + 2.5 + 1.5 + 4,
+            math.floor(a) + math.ceil(a) + 2 * round(a) + math.trunc(a),
+            math.sqrt(a * a + 5) + 1 / math.hypot(a, 1) + float(np.i0(a)),
+            math.nan,
+        ]
+        np.testing.assert_allclose(out[: len(want)], want, rtol=2e-5, atol=1e-6)
+
+
+def test_bit_and_conversion_intrinsics(arithmetic: Library) -> None:
+    out = np.zeros(15, np.int32)
+    arithmetic.call("h_bits", out)
+    want = [
+        864, 634031, -(1 << 31), 0x77553311, 0x3F800000, 2000 - 200 + 30 + 2, 2**31 - 1, 0, 27, 402, 3002, 15, 4 - 12,
+        4 + 5 + 6, 0x3FF00000 + 1,
+    ]  # fmt: skip
+    np.testing.assert_array_equal(out, want)
+
+
+def test_vector_types(arithmetic: Library) -> None:
+    x = np.arange(100, dtype=np.float32)
+    y = np.zeros_like(x)
+    arithmetic.call("h_vectors", x, y, 100)
+    np.testing.assert_array_equal(y.reshape(-1, 4), x.reshape(-1, 4)[:, ::-1] + [3, 4, 5, 12 + 16])
+
+
+def test_atomics_of_every_type(arithmetic: Library) -> None:
+    i, u, long = np.zeros(10, np.int32), np.zeros(5, np.uint32), np.zeros(2, np.uint64)
+    f, d = np.zeros(3, np.float32), np.zeros(1)
+    i[5] = -1
+    arithmetic.call("h_atomics", i, u, long, f, d)
+    n = 2000
+    exclusive = int(np.bitwise_xor.reduce(np.arange(n)))
+    np.testing.assert_array_equal(i, [n, -2 * n, n - 1, 1 - n, (1 << 20) - 1, ~7, exclusive, 3 * n, n, n])
+    np.testing.assert_array_equal(u, [0, 0, 4_000_000_000, 1, 1])
+    np.testing.assert_array_equal(long, [n << 33, n - 1])
+    np.testing.assert_array_equal(f, [n / 2, 8, n - 1])
+    assert d[0] == n / 4
+
+
+def test_the_last_block_sees_what_the_others_wrote(arithmetic: Library) -> None:
+    x = np.random.default_rng(3).integers(0, 5, 64 * 300).astype(np.float32)
+    for _ in range(3):
+        partial, y = np.zeros(300, np.float32), np.zeros(1, np.float32)
+        arithmetic.call("h_last_block", x, partial, y, 300)
+        assert y[0] == x.sum()
+
+
+# ---- 16-bit floats -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["hardware", "software"])
+def converting(request: pytest.FixtureRequest) -> Library:
+    """With the machine's half conversions where it has them, and without."""
+    if request.param == "hardware":
+        return case("halves.cu")
+    return Library(compile_cuda((CASES / "halves.cu").read_text(), "-U__F16C__"))
+
+
+def test_all_half_bit_patterns(converting: Library) -> None:
+    out = np.zeros(65536, np.float32)
+    converting.call("h_round_trip", out)
+    np.testing.assert_array_equal(out, np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32))
+
+
+def test_rounding_to_half_and_bfloat16(converting: Library) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.integers(0, 2**32, 50_000, dtype=np.uint32).view(np.float32)
+    x[:20_000] = rng.standard_normal(20_000) * 10.0 ** rng.integers(-9, 6, 20_000)
+    x[:6] = [65519.996, 65520, 2**-25, 2**-25 * 1.5, -0.0, np.inf]
+    h, b, directed = np.zeros(50_000, np.uint16), np.zeros(50_000, np.uint16), np.zeros((50_000, 3), np.float16)
+    converting.call("h_from_float", x, h, b, directed, 50_000)
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float16)
+    finite = ~np.isnan(x)
+    np.testing.assert_array_equal(h[finite], want.view(np.uint16)[finite])
+    assert np.isnan(h.view(np.float16)[~finite]).all()
+    brain = torch.from_numpy(x).bfloat16().view(torch.uint16).numpy()
+    np.testing.assert_array_equal(b[finite], brain[finite])
+    inside = np.abs(x) < 65504
+    toward_zero, up, down = directed[inside].astype(np.float64).T
+    exact = x[inside].astype(np.float64)
+    assert (np.abs(toward_zero) <= np.abs(exact)).all()
+    assert (up >= exact).all()
+    assert (down <= exact).all()
+    assert ((up == down) == (want[inside].astype(np.float64) == exact)).all()
+
+
+@pytest.mark.parametrize(("entry", "dtype"), [("h_half_operators", torch.half), ("h_bfloat_operators", torch.bfloat16)])
+def test_operators_and_functions(halves: Library, entry: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(64).to(dtype), torch.randn(64).to(dtype)
+    y = torch.zeros(64, 16, dtype=dtype)
+    halves.call(entry, *(t.view(torch.int16).numpy() for t in (a, b, y)), 64)
+    x, z = a.float(), b.float()
+    want = [x + z, x - z, x * z, x / z, -x, torch.addcmul(x.double(), x.double(), z.double()), torch.maximum(x, z),
+            (x < z).float(), x.exp(), z.abs().sqrt(), x + 1, x + z, torch.full((64,), 3.0), x.tanh()]  # fmt: skip
+    for column, expected in enumerate(want):
+        torch.testing.assert_close(y[:, column], expected.to(dtype), rtol=1e-2 if column in (8, 13) else 0, atol=0)
+
+
+def test_pairs(halves: Library) -> None:
+    x = torch.randint(-8, 8, (16, 2)).half()
+    b = torch.randint(-8, 8, (16, 2)).bfloat16()
+    y, c = torch.zeros_like(x), torch.zeros_like(b)
+    halves.call("h_pairs", *(t.view(torch.int16).numpy() for t in (x, y, b, c)))
+    w = x + torch.tensor([1, 2]).half()
+    torch.testing.assert_close(y, 2 * (x * w + x[:, :1] + x.flip(1)), rtol=0, atol=0)
+    torch.testing.assert_close(c, b + b.flip(1), rtol=0, atol=0)
+
+
+def test_half_atomics(halves: Library) -> None:
+    h, pair, b = torch.zeros(1).half(), torch.zeros(2).half(), torch.zeros(1).bfloat16()
+    halves.call("h_half_atomics", *(t.view(torch.int16).numpy() for t in (h, pair, b)))
+    assert h.item() == 64
+    assert pair.tolist() == [64, 128]
+    assert b.item() == 64

@@ -1,0 +1,118 @@
+"""Values survive the trip between processes, and hostile files do not become tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dice.verify import wire
+from dice.verify.compare import same_values
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+
+
+def trip(value: Any, folder: Path) -> Any:
+    wire.write(value, folder, "value")
+    return wire.read(folder, "value")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
+def test_tensors_of_every_kind(dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path) -> None:
+    tensor = torch.randn(shape).mul(9).to(dtype)
+    back = trip(tensor, tmp_path)
+    assert back.dtype == dtype and back.shape == tensor.shape and same_values(back, tensor)
+
+
+def test_permuted_memory_stays_permuted_and_other_views_become_contiguous(tmp_path: Path) -> None:
+    tensor = torch.randn(3, 4, 5)
+    for view in (tensor.permute(2, 0, 1), tensor.to(memory_format=torch.contiguous_format), tensor[1].t()):
+        back = trip(view, tmp_path)
+        assert back.stride() == view.stride() and torch.equal(back, view)
+    for view in (tensor[:, ::2], tensor[0, 0].expand(6, 5)):
+        back = trip(view, tmp_path)
+        assert back.is_contiguous() and torch.equal(back, view)
+
+
+def test_trees_and_scalars(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None, True, "text", torch.float16], "b": (math.inf, (), 3 + 4j, 10**30)}
+    assert trip(value, tmp_path) == value
+
+
+def test_gradients_and_conjugates_are_resolved(tmp_path: Path) -> None:
+    signal = torch.tensor([1 + 2j])
+    assert torch.equal(trip(signal.conj(), tmp_path), signal.conj().resolve_conj())
+    assert not trip(torch.ones(2, requires_grad=True), tmp_path).requires_grad
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, lambda: 0, torch.ones(2, 2).to_sparse()])
+def test_what_has_no_form_is_refused(value: object, tmp_path: Path) -> None:
+    with pytest.raises(wire.WireError):
+        wire.write(value, tmp_path, "value")
+
+
+GOOD = {"kind": "tensor", "dtype": "float32", "shape": [4], "offset": 0}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        GOOD | {"shape": [5]},
+        GOOD | {"shape": [-1]},
+        GOOD | {"shape": [2**62, 4]},
+        GOOD | {"shape": ["4"]},
+        GOOD | {"shape": [True]},
+        GOOD | {"offset": -4},
+        GOOD | {"offset": 2},
+        GOOD | {"dtype": "object"},
+        GOOD | {"stride": [2]},
+        GOOD | {"stride": [0]},
+        GOOD | {"stride": [1, 1]},
+        {"kind": "pickle", "value": "x"},
+        {"kind": "list", "items": "abcd"},
+        {"kind": "dict", "items": [["a"]]},
+        [GOOD],
+        7,
+    ],
+)
+def test_hostile_descriptions_are_refused(tree: object, tmp_path: Path) -> None:
+    (tmp_path / "value.bin").write_bytes(bytes(16))
+    (tmp_path / "value.json").write_text(json.dumps(GOOD))
+    assert wire.read(tmp_path, "value").shape == (4,)
+    (tmp_path / "value.json").write_text(json.dumps(tree))
+    with pytest.raises(wire.WireError):
+        wire.read(tmp_path, "value")
+
+
+def test_deep_nesting_links_pipes_and_size_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "value.bin").write_bytes(bytes(16))
+    deep = '{"kind": "list", "items": [' * 5000 + "]}" * 5000
+    (tmp_path / "value.json").write_text(deep)
+    with pytest.raises(wire.WireError):
+        wire.read(tmp_path, "value")
+    (tmp_path / "value.json").write_text(json.dumps(GOOD))
+    with pytest.raises(wire.WireError, match="at most 8"):
+        wire.read(tmp_path, "value", max_bytes=8)
+    (tmp_path / "value.bin").unlink()
+    os.symlink("/etc/passwd", tmp_path / "value.bin")
+    with pytest.raises(wire.WireError):
+        wire.read(tmp_path, "value")
+    (tmp_path / "value.bin").unlink()
+    os.mkfifo(tmp_path / "value.bin")
+    with pytest.raises(wire.WireError, match="regular"):
+        wire.read(tmp_path, "value")
