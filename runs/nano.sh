@@ -19,10 +19,10 @@ if [[ ! -f $out/corpus/.complete ]]; then
 fi
 
 if [[ ! -f $out/tokenizer/tokenizer.json ]]; then # written last by the command
-    "${dice[@]}" data tokenizer --data "$out/corpus/train.parquet" --out "$out/tokenizer" --vocab-size 2048
+    "${dice[@]}" data tokenizer --data "$out/corpus/train" --out "$out/tokenizer" --vocab-size 2048
 fi
 
 "${dice[@]}" train sft --recipe nano_sft \
-    --data "$out/corpus/train.parquet" --eval-data "$out/corpus/heldout.parquet" \
+    --data "$out/corpus/train" --eval-data "$out/corpus/heldout.parquet" \
     --tokenizer "$out/tokenizer" --out "$out/run" \
     ${seconds:+--stop-after-seconds "$seconds"} ${SFT_FLAGS:-}

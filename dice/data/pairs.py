@@ -53,8 +53,9 @@ def _files(path: Path) -> Sequence[Path]:
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         if path.suffix == ".parquet":
-            table = pq.ParquetFile(path).read()
-            rows: list[Any] = table.to_pylist()
+            file = pq.ParquetFile(path)
+            used = [name for name in ("messages", "prompt", "response") if name in file.schema_arrow.names]
+            rows: list[Any] = file.read(columns=used or None).to_pylist()
         elif path.suffix == ".jsonl":
             lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 is legal inside JSON text
             for number, line in enumerate(lines, start=1):

@@ -272,6 +272,7 @@ def _download(repository: str) -> Path:
     # Imported here: the hub client is slow to import and only needed when a hub id is given.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
+        GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
@@ -281,6 +282,10 @@ def _download(repository: str) -> Path:
     patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns))
+    except GatedRepoError:
+        raise CheckpointError(
+            f"The Hugging Face model {repository} is restricted; accept its terms there and log in first."
+        ) from None
     except (RepositoryNotFoundError, HFValidationError):
         raise CheckpointError(f"There is neither a folder nor a Hugging Face model called {repository}.") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):

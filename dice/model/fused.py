@@ -26,6 +26,10 @@ class FusedLinear:
         self._weight = _stack([linear.weight for linear in linears])
         self._packed = _ONEDNN_PACK(self._weight, _PACK_ROWS_HINT) if pack and _ONEDNN_PACK else None
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copied or pickled model starts unfused: packed weights cannot be copied, and views would go astray."""
+        return type(None), ()
+
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is None:
             return F.linear(x, self._weight)

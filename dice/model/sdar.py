@@ -3,8 +3,8 @@
 Logits at position i predict the token AT position i (SDAR does not shift). One module, three ways to call it:
 
 - `model(ids, positions, mask)`: full forward with an explicit mask. Training, scoring, tests.
-- `model.prefill(ids, cache)`: the same forward, block-causal, that also stores keys and values.
-- `model.step(ids, starts, cache)`: a window of one or two blocks per sample against the cache. Decoding.
+- `model.prefill(ids, cache, block_size)`: the same forward, block-causal, that also stores keys and values.
+- `model.step(ids, starts, cache, block_size)`: a window of one or two blocks per sample against the cache. Decoding.
 
 Shape letters: B rows, L or N tokens, H hidden, A query heads, K key/value heads, G = A // K, D head dim, V vocabulary.
 """
@@ -12,13 +12,13 @@ Shape letters: B rows, L or N tokens, H hidden, A query heads, K key/value heads
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from dice.model.cache import KVCache, Window
@@ -117,7 +117,7 @@ class Attention(nn.Module):
         return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)
 
     def _norm_scale(self, fresh: bool = False) -> Tensor:
-        if self.fused_scale is not None and not fresh:
+        if self.fused_qkv is not None and self.fused_scale is not None and not fresh:
             return self.fused_scale
         q_scale, k_scale = self.q_norm.weight.detach(), self.k_norm.weight.detach()
         return torch.cat((q_scale.expand(self.heads, -1), k_scale.expand(self.kv_heads, -1)))
@@ -291,11 +291,11 @@ class SDAR(nn.Module):
     def fuse(self) -> SDAR:
         """Prepare the fused projections that `step` and `logits` use. Call before decoding, after weights changed.
 
-        The separate parameters become views of the fused ones: same names, same values; see `FusedLinear`. Sharded
-        parameters are left alone.
+        The separate parameters become views of the fused ones: same names, same values; see `FusedLinear`. Raises
+        `TypeError` for sharded parameters, which only exist whole inside a training forward.
         """
-        if any(isinstance(weight, DTensor) for weight in self.parameters()):
-            return self
+        if any(_is_sharded(weight) for weight in self.parameters()):
+            raise TypeError("A sharded model cannot decode; gather its weights into an unsharded SDAR first.")
         pack = can_pack(self.lm_head.weight, sum(weight.numel() for weight in self.parameters()))
         for layer in self.model.layers:
             layer.self_attn.fuse(pack)
@@ -317,6 +317,12 @@ class SDAR(nn.Module):
         if self.rope_cos.dtype != torch.float32:  # bfloat16 cannot hold large angles
             self.init_rope()
         return self
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    """Whether `weight` is a DTensor. Importing that class takes half a second, and without it nobody has one."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(weight, distributed.DTensor)
 
 
 def _rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:

@@ -21,7 +21,7 @@ Hidden = Callable[[Tensor, Tensor, Tensor | BlockMask], Tensor]
 
 # What a kernel or compiler that does not work here may raise; being out of memory is another matter.
 BROKEN = (RuntimeError, ImportError, OSError, ValueError, TypeError, AttributeError, AssertionError)
-TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 0.01}  # relative; a wrong mask errs by far more
+TOLERANCE = {torch.bfloat16: 0.04, torch.float32: 0.01}  # relative; rounding gives 0.011, one missing tile 0.07
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _loud_attention(model: SDAR) -> Iterator[None]:
     kept = [weight.detach().clone() for weight in values]
     with torch.no_grad():
         for weight in values:
-            weight.mul_(8.0)
+            weight.mul_(32.0)
     try:
         yield
     finally:

@@ -166,9 +166,11 @@ def pack(
         numbers[row, start : start + length] = count[row]
         trainable[row, start + document.prompt_length : start + (length if train_tail else n)] = True
         fill[row], count[row] = start + length, count[row] + 1
-    for row in range(shape[0]):  # the rest of a row is a document of its own that nobody attends to or predicts
-        positions[row, fill[row] :] = np.arange(row_tokens - fill[row])
-        numbers[row, fill[row] :] = count[row]
+    reach = limit // block_size * block_size
+    for row in range(shape[0]):  # the rest of a row: documents that nobody predicts, no longer than real ones
+        rest = np.arange(row_tokens - fill[row])
+        positions[row, fill[row] :] = rest % reach
+        numbers[row, fill[row] :] = count[row] + rest // reach
     return Rows(
         torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(numbers), torch.from_numpy(trainable),
         used=len(kept), dropped_long=len(documents) - len(kept),

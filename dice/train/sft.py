@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,8 +102,12 @@ class _Run:
             master = load_model(str(config.model), dtype=torch.float32, device=self.device)
         else:
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
-        self.model_config = master.config
         self.block_size = config.block_size or master.config.block_size
+        self.model_config = replace(master.config, block_size=self.block_size)
+        longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)
+        if longest > master.config.max_position_embeddings:
+            reach = master.config.max_position_embeddings
+            raise UserError(f"Documents may have {longest} tokens, the model {reach} positions; set max_sample_tokens.")
         self.mask_id = master.config.mask_token_id
         self.rows = self._rows(config.data).to(self.device)
         self.eval_rows = None if config.eval_data is None else self._rows(config.eval_data).to(self.device)

@@ -40,6 +40,7 @@ WRAPPED = (
 
 # What a module compiled against PyTorch's own headers and pybind11 is called inside; its file says which it is.
 FULL_MODULE = "dice_extension"
+HEADER_TIMEOUT_S = 300.0  # PyTorch's own headers take half a minute and are precompiled once
 
 
 class Compiler(ABC):
@@ -60,9 +61,11 @@ class Compiler(ABC):
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]: ...
 
 
-def compiler_for(backend: Backend, arch: str, cache_dir: Path, cflags: tuple[str, ...], cuda_cflags: tuple[str, ...]) -> Compiler:
+def compiler_for(
+    backend: Backend, arch: str, cache_dir: Path, cflags: tuple[str, ...], cuda_cflags: tuple[str, ...]
+) -> Compiler:
     if backend == "cuda":
-        return CudaCompiler(arch, cflags, cuda_cflags)
+        return CudaCompiler(cache_dir, arch, cflags, cuda_cflags)
     return EmulatedCompiler(cache_dir, cflags, cuda_cflags)
 
 
@@ -71,6 +74,7 @@ def compiler_for(backend: Backend, arch: str, cache_dir: Path, cflags: tuple[str
 
 @dataclass(frozen=True, slots=True)
 class CudaCompiler(Compiler):
+    cache_dir: Path
     arch: str
     cflags: tuple[str, ...]
     cuda_cflags: tuple[str, ...]
@@ -87,9 +91,21 @@ class CudaCompiler(Compiler):
         folders = ours if headers == "slim" else (*torch_includes(), SHADOW_HEADERS)
         includes = _include_flags(*folders, cuda_toolkit().home / "include")
         if unit.language == "cpp":
-            path = _write(source.with_suffix(".cpp"), unit.prelude + unit.body)
-            return [host_compiler(), "-fPIC", "-w", *_hidden(headers), *_module_name(headers), *_standard(self.cflags), *self.cflags, *includes, "-c", str(path), "-o", str(output)]
-        path = _write(source.with_suffix(".cu"), _used_ops(unit) + unit.prelude + unit.body + '#line 1 "launches"\n#include <dice/launches.h>\n')
+            flags = [
+                "-fPIC",
+                "-w",
+                *_hidden(headers),
+                *_module_name(headers),
+                *_standard(self.cflags),
+                *self.cflags,
+                *includes,
+            ]
+            shared = None if self.cflags else self.cache_dir
+            return host_command(unit.prelude, unit.body, flags, source, output, shared)
+        path = _write(
+            source.with_suffix(".cu"),
+            _used_ops(unit) + unit.prelude + unit.body + '#line 1 "launches"\n#include <dice/launches.h>\n',
+        )
         number = self.arch.removeprefix("sm_")
         host = ",".join(("-fPIC", "-w", *_hidden(headers)))
         return [
@@ -113,7 +129,9 @@ class CudaCompiler(Compiler):
         ]
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
-        folder = next((path for path in (cuda_toolkit().home / "lib64", cuda_toolkit().home / "lib") if path.is_dir()), None)
+        folder = next(
+            (path for path in (cuda_toolkit().home / "lib64", cuda_toolkit().home / "lib") if path.is_dir()), None
+        )
         if folder is None:
             raise ToolchainError("The CUDA toolkit has no lib64 folder: reinstall it.")
         wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
@@ -135,7 +153,17 @@ class EmulatedCompiler(Compiler):
     @property
     def identity(self) -> str:
         flags = self.cflags, self.cuda_cflags, tuple(emulator.compile_flags())
-        return repr((self.backend, flags, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash(), str(self._runtime())))
+        return repr(
+            (
+                self.backend,
+                flags,
+                host_compiler_version(),
+                torch_version(),
+                shadow_hash(),
+                emulator_hash(),
+                str(self._runtime()),
+            )
+        )
 
     def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
         flags = self._flags(unit, headers)
@@ -145,28 +173,40 @@ class EmulatedCompiler(Compiler):
             prelude = "#include <dice/full_emulated.h>\n" + prelude
         elif unit.language == "cuda":
             prelude = "#include <cuda_runtime.h>\n" + prelude  # nvcc includes it unasked
-        header = self._precompiled(prelude, flags) if unit.prelude else None
-        path = _write(source.with_suffix(".cpp"), body if header else prelude + body)
-        included = ["-include", str(header)] if header else []
-        return [host_compiler(), *flags, *included, "-c", str(path), "-o", str(output)]
+        # Without implicit headers the source includes its own, which a header in front must not replace.
+        shared = self.cache_dir if unit.prelude and not self._user_flags(unit) else None
+        return host_command(prelude, body, flags, source, output, shared)
+
+    def _user_flags(self, unit: Unit) -> list[str]:
+        """The user's definitions and language standard; optimisation is the emulator's own affair."""
+        flags = self.cuda_cflags if unit.language == "cuda" else self.cflags
+        return [flag for flag in flags if flag.startswith(("-D", "-U__CUDA_NO", "-std"))]
 
     def _flags(self, unit: Unit, headers: str) -> list[str]:
-        user = self.cuda_cflags if unit.language == "cuda" else self.cflags
-        defines = [flag for flag in user if flag.startswith(("-D", "-U__CUDA_NO"))]
+        user = self._user_flags(unit)
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
-        standard = [flag for flag in user if flag.startswith("-std")] or ["-std=c++17" if headers == "slim" else default_standard()]
+        standard = [] if any(flag.startswith("-std") for flag in user) else [default_standard()]
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
         if headers == "slim":
             includes = _include_flags(SHADOW_HEADERS, CUDA_API_HEADERS, emulator.include_dir)
         else:
             full = ["-DDICE_FULL_HEADERS", *_module_name(headers)]
             includes = full + _include_flags(CUDA_API_HEADERS, *torch_includes(), emulator.include_dir, SHADOW_HEADERS)
-        return [*base, *standard, *_hidden(headers), "-DDICE_EMULATED", *cuda, *defines, *includes]
+        return [*base, *standard, *_hidden(headers), "-DDICE_EMULATED", *cuda, *user, *includes]
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
         link_flags = [flag for flag in emulator.compile_flags() if flag.startswith("-Wl")]
         torch = _torch_libraries(cuda=False) if headers == "full" else []
-        return [host_compiler(), "-shared", *link_flags, *map(str, objects), str(self._runtime()), *torch, "-o", str(output)]
+        return [
+            host_compiler(),
+            "-shared",
+            *link_flags,
+            *map(str, objects),
+            str(self._runtime()),
+            *torch,
+            "-o",
+            str(output),
+        ]
 
     def _runtime(self) -> Path:
         try:
@@ -174,28 +214,43 @@ class EmulatedCompiler(Compiler):
         except emulator.ToolchainError as error:
             raise ToolchainError(str(error)) from None
 
-    def _precompiled(self, prelude: str, flags: list[str]) -> Path:
-        """The prelude as a precompiled header, made on first use; g++ reads `prelude.h.gch` in place of `prelude.h`."""
-        cache = Cache(self.cache_dir / "headers")
-        key = content_key([prelude, *flags, host_compiler_version(), shadow_hash(), emulator_hash()])
-        entry = cache.find(key)
-        if entry is None:
-            with cache.scratch() as scratch:
-                entry = cache.publish(key, self._precompile(prelude, flags, scratch))
-        return entry / "prelude.h"
-
-    def _precompile(self, prelude: str, flags: list[str], scratch: Path) -> Path:
-        folder = scratch / "result"
-        folder.mkdir()
-        header = _write(folder / "prelude.h", prelude)
-        command = [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
-        (finished,) = run_all([command], scratch, 120)
-        if finished.status != 0:
-            raise ToolchainError(f"The C++ compiler cannot compile DICE's own headers: {finished.log.strip()[:500]}")
-        return folder
-
 
 # ---- shared ----------------------------------------------------------------------------------------------------------
+
+
+def host_command(
+    prelude: str, body: str, flags: list[str], source: Path, output: Path, shared: Path | None
+) -> list[str]:
+    """Compile with g++. The prelude comes from a precompiled header below `shared`; None: it is compiled each time,
+    because the user's own flags may change what it says."""
+    if shared is None or not prelude:
+        path = _write(source.with_suffix(".cpp"), prelude + body)
+        return [host_compiler(), *flags, "-c", str(path), "-o", str(output)]
+    path = _write(source.with_suffix(".cpp"), body)
+    header = _precompiled(prelude, flags, shared)
+    return [host_compiler(), *flags, "-include", str(header), "-c", str(path), "-o", str(output)]
+
+
+def _precompiled(prelude: str, flags: list[str], cache_dir: Path) -> Path:
+    """A header that holds the prelude, beside its precompiled form `.gch`, which g++ prefers; made on first use."""
+    cache = Cache(cache_dir / "headers")
+    key = content_key([prelude, *flags, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
+    entry = cache.find(key)
+    if entry is None:
+        with cache.scratch() as scratch:
+            entry = cache.publish(key, _precompile(prelude, flags, scratch))
+    return entry / "prelude.h"
+
+
+def _precompile(prelude: str, flags: list[str], scratch: Path) -> Path:
+    folder = scratch / "result"
+    folder.mkdir()
+    header = _write(folder / "prelude.h", prelude)
+    command = [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
+    (finished,) = run_all([command], scratch, HEADER_TIMEOUT_S)
+    if finished.status != 0:
+        raise ToolchainError(f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}")
+    return folder
 
 
 def _write(path: Path, text: str) -> Path:
@@ -234,11 +289,13 @@ def _torch_libraries(cuda: bool) -> list[str]:
 
 # Words of std:: that the small set of standard headers in dice/base.h covers.
 _COVERED = frozenset(
-    "vector string tuple pair make_tuple make_pair get tie optional nullopt make_optional move forward swap array"
-    " unique_ptr shared_ptr make_unique make_shared numeric_limits size_t int64_t int32_t uint32_t uint64_t uint8_t int8_t"
-    " runtime_error invalid_argument exception logic_error out_of_range to_string sqrt exp log pow abs fabs floor ceil fmax"
-    " fmin tanh cos sin isnan isinf max min is_same is_same_v enable_if enable_if_t conditional conditional_t"
-    " is_floating_point is_integral initializer_list memcpy memset nullptr_t string_view declval decay_t".split()
+    """
+    vector string tuple pair make_tuple make_pair get tie optional nullopt make_optional move forward swap array
+    unique_ptr shared_ptr make_unique make_shared numeric_limits size_t int64_t int32_t uint32_t uint64_t uint8_t int8_t
+    runtime_error invalid_argument exception logic_error out_of_range to_string sqrt exp log pow abs fabs floor ceil fmax
+    fmin tanh cos sin isnan isinf max min is_same is_same_v enable_if enable_if_t conditional conditional_t
+    is_floating_point is_integral initializer_list memcpy memset nullptr_t string_view declval decay_t
+    """.split()  # noqa: SIM905
 )
 
 

@@ -35,7 +35,10 @@ def run_all(commands: Sequence[Sequence[str]], scratch: Path, timeout_s: float) 
     """Run the commands side by side in `scratch`; all of them are gone when this returns."""
     deadline = time.monotonic() + timeout_s
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(_Job(command, scratch / f"log{index}", scratch, timeout_s)) for index, command in enumerate(commands)]
+        running = [
+            stack.enter_context(_Job(command, scratch / f"log{index}", scratch, timeout_s))
+            for index, command in enumerate(commands)
+        ]
         return [job.finish(deadline) for job in running]
 
 

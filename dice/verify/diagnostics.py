@@ -15,8 +15,14 @@ MAX_LINES = 20
 OWN_FILES = (CUDA_SOURCE, CPP_SOURCE, BINDING)
 
 # g++: `file:12:5: error: text`; nvcc's front end: `file(12): error: text`, with `error #20: ` in some versions.
-_ERROR = re.compile(r"^(?P<file>[^\s:()][^:()\n]*)(?:\((?P<nvcc>\d+)\)|:(?P<gcc>\d+)(?::\d+)?)\s*: (?:fatal |catastrophic )?error\b[^:]*: (?P<text>.*)$", re.M)
-_LINK = re.compile(r"(multiple definition of|undefined reference to|undefined symbol|relocation|cannot find -l|hidden symbol)[^\n]*")
+_ERROR = re.compile(
+    r"^(?P<file>[^\s:()][^:()\n]*)(?:\((?P<nvcc>\d+)\)|:(?P<gcc>\d+)(?::\d+)?)\s*:"
+    r" (?:fatal |catastrophic )?error\b[^:]*: (?P<text>.*)$",
+    re.M,
+)
+_LINK = re.compile(
+    r"(multiple definition of|undefined reference to|undefined symbol|relocation|cannot find -l|hidden symbol)[^\n]*"
+)
 _QUOTED = re.compile(r"[‘'\"“]([^’'\"”\n]*)[’'\"”]")
 
 
@@ -32,7 +38,10 @@ class Diagnostic:
 
 def read_errors(log: str) -> list[Diagnostic]:
     """Every compiler error in the order of the log."""
-    return [Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip()) for match in _ERROR.finditer(log)]
+    return [
+        Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip())
+        for match in _ERROR.finditer(log)
+    ]
 
 
 def error_lines(log: str) -> tuple[str, ...]:
@@ -63,11 +72,14 @@ def headers_to_blame(log: str) -> bool:
 
 _MISSING_HEADER = re.compile(r"([\w./+-]+\.(?:h|hpp|cuh))\b.*No such file|cannot open source file \"([^\"]+)\"")
 _TYPE_TROUBLE = re.compile(
-    r"no match|no suitable|no instance|no operator|could not convert|cannot convert|invalid initialization|invalid conversion"
-    r"|does not match|ambiguous|no viable|incomplete type|is inaccessible|has no type|no type named|no default constructor|too (many|few) arg"
-    r"|more than one|static assertion|template argument|deduc|use of deleted|invalid use|not a (class|type)|discards qualifiers"
+    r"no match|no suitable|no instance|no operator|could not convert|cannot convert|invalid initialization"
+    r"|invalid conversion|does not match|ambiguous|no viable|incomplete type|is inaccessible|has no type"
+    r"|no type named|no default constructor|too (many|few) arg|more than one|static assertion|template argument"
+    r"|deduc|use of deleted|invalid use|not a (class|type)|discards qualifiers"
 )
-_NO_NAME = re.compile(r"no member|not a member|not declared|is undefined|does not name|not been declared|no template named|not a template")
+_NO_NAME = re.compile(
+    r"no member|not a member|not declared|is undefined|does not name|not been declared|no template named|not a template"
+)
 _TENSOR_TO_POINTER = re.compile(r"at::Tensor\W+ to \W*(const )?\w+( \w+)?\s*\*")
 
 
@@ -141,4 +153,4 @@ def _pytorch_words() -> frozenset[str]:
 def _significant_words(path: Path) -> set[str]:
     """Words of a header outside comments. Local names in them make this too generous, never too strict."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", path.read_text(encoding="utf-8", errors="replace"), flags=re.S)
-    return set(re.findall(r"[A-Za-z_]\w{2,}", text))
+    return set(re.findall(r"[A-Za-z_]\w+", text))

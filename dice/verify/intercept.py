@@ -34,7 +34,9 @@ def install(backend: Backend, cache_dir: Path, on_event: OnEvent, timeout_s: flo
 
 
 def _no_setuptools(*_: object, **__: object) -> None:
-    raise RuntimeError("setuptools builds (CUDAExtension, setup()) are not run here; use torch.utils.cpp_extension.load_inline.")
+    raise RuntimeError(
+        "setuptools builds (CUDAExtension, setup()) are not run here; use torch.utils.cpp_extension.load_inline."
+    )
 
 
 class _Loader:

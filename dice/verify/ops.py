@@ -145,13 +145,6 @@ def _to(arguments: Arguments, options: Options) -> Any:
     return tensor.to(**options, non_blocking=non_blocking, copy=copy)
 
 
-def _like(function: Callable[..., Any]) -> Callable[[Arguments, Options], Any]:
-    def make(arguments: Arguments, options: Options) -> Any:
-        return function(*arguments, **options)
-
-    return make
-
-
 def _index(arguments: Arguments, options: Options) -> Any:
     tensor, indices = arguments
     return tensor[tuple(_index_item(item) for item in indices)]

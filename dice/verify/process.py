@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 START_TIMEOUT_S = 120
+KILL_TIMEOUT_S = 20
 MAX_LINE_BYTES = 1 << 20
 MAX_CHANNEL_BYTES = 16 << 20
 LOG_BYTES = 1 << 14  # of what a child prints, this much is kept: the last of it
@@ -140,8 +141,12 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._channel.close()
-        self._control.close()  # the warden sees the end of its control socket and kills
         os.close(self._log)
+        with self._control, contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)  # the warden sees this end and kills
+            self._control.settimeout(KILL_TIMEOUT_S)
+            while self._control.recv(1 << 12):
+                pass  # until the warden itself is gone, and with it all that it guarded
 
 
 def wait_for(child: Child, others: Iterable[Child], deadline: float) -> Message:
@@ -259,7 +264,7 @@ class Scratch:
     def __init__(self) -> None:
         shared = Path("/dev/shm")
         roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 << 30
-        self.root = Path(tempfile.mkdtemp(prefix="dice-", dir=shared if roomy else None))
+        self.root = Path(tempfile.mkdtemp(prefix=f"dice-{os.getpid()}-", dir=shared if roomy else None))
         for name in ("oracle", "inputs", "outputs"):
             (self.root / name).mkdir()
 

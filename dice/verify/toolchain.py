@@ -72,7 +72,9 @@ def cuda_toolkit() -> CudaToolkit:
 
 
 def _toolkit_home(nvcc: Path) -> Path:
-    done = subprocess.run([str(nvcc), "--dryrun", "-x", "cu", "-c", "/dev/null"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(nvcc), "--dryrun", "-x", "cu", "-c", "/dev/null"], capture_output=True, text=True, check=False
+    )
     match = re.search(r"^#\$ TOP=(.+)$", done.stderr, re.M)
     return Path(match.group(1)).resolve() if match else nvcc.resolve().parent.parent
 
@@ -83,7 +85,7 @@ def gpu_arch() -> str:
     if not torch.cuda.is_available():
         return DEFAULT_ARCH
     major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+    return f"sm_{major}{minor}"
 
 
 @cache

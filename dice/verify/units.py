@@ -41,11 +41,16 @@ def split_units(cpp: str, cuda: str, bindings: str, implicit_headers: bool = Tru
 
 def joined_unit(cpp: str, cuda: str, bindings: str) -> Unit | None:
     """The two units as one, or None when that could mean something else."""
-    if not cuda or not may_join(cpp, cuda):
+    bound = re.findall(r"wrap_pybind_function\((\w+)\)", bindings)
+    if not cuda or not set(bound) <= _words(strip_comments(cpp)) or not may_join(cpp, cuda):
         return None
     body = _located(cuda, CUDA_SOURCE)
     if cpp.strip() or bindings:
-        body += f'#line 1 "{BINDING}"\n#include <torch/extension.h>\n' + _located(cpp, CPP_SOURCE) + _located(bindings, BINDING)
+        body += (
+            f'#line 1 "{BINDING}"\n#include <torch/extension.h>\n'
+            + _located(cpp, CPP_SOURCE)
+            + _located(bindings, BINDING)
+        )
     return Unit("cuda", CUDA_PRELUDE, body)
 
 
@@ -67,9 +72,11 @@ _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*(include[ \t]*[<\"][^>\"\n]*[>\"]|pragma once)[ \t]*$", re.M)
 _PROTOTYPE = re.compile(r"[\w:<>,&*\s=.{}()-]*?\b(\w+)\s*\([^;]*\)\s*", re.S)
 _TYPE_WORDS = frozenset(
-    "torch at c10 std Tensor TensorList vector tuple pair array optional string void bool char int long short unsigned float"
-    " double int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t const IntArrayRef ArrayRef ScalarType"
-    " Scalar nullopt extern inline true false auto".split()
+    """
+    torch at c10 std Tensor TensorList vector tuple pair array optional string void bool char int long short unsigned
+    float double int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t const IntArrayRef ArrayRef
+    ScalarType Scalar nullopt extern inline true false auto
+    """.split()  # noqa: SIM905
 )
 
 
@@ -98,14 +105,20 @@ def strip_comments(text: str) -> str:
 
 
 def _is_prototype(statement: str) -> bool:
-    if "{" in statement.replace("{}", "") or re.search(r"\b(struct|class|namespace|using|typedef|template|static|return)\b", statement):
+    if "{" in statement.replace("{}", "") or re.search(
+        r"\b(struct|class|namespace|using|typedef|template|static|return)\b", statement
+    ):
         return False
     match = _PROTOTYPE.fullmatch(statement)
     return match is not None and len(_words(statement)) >= 2
 
 
 def _same_headers(header: str) -> bool:
-    return header in ("torch/extension.h", "torch/types.h", "torch/torch.h") or "/" not in header and not header.endswith(".h")
+    return (
+        header in ("torch/extension.h", "torch/types.h", "torch/torch.h")
+        or "/" not in header
+        and not header.endswith(".h")
+    )
 
 
 def _words(text: str) -> set[str]:

@@ -46,11 +46,11 @@ class Model(nn.Module):
         self.book = nn.Parameter(torch.randn(entries, width))
         self.tau = 1.3
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, entries: torch.Tensor) -> torch.Tensor:
         """
         Soft assignment.
         """
-        h = x @ self.book.t()
+        h = entries @ self.book.t()
         h = torch.softmax(h / self.tau, dim=-1)
         return h @ self.book
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import random
+import shutil
+import subprocess
 from collections import Counter
 
 import pytest
@@ -11,12 +15,15 @@ import torch
 from dice import prompts
 from dice.data import synth
 from dice.data.synth import FAMILIES, Pair
-from dice.data.synth.operators import OPERATORS
+from dice.data.synth.operators import OPERATORS, Spelling
 from dice.data.synth.plan import Plan
+from dice.data.synth.script import Script, Value
 from dice.data.synth.split import HELD_OUT_CELLS, held_out_by
 
 SEED = 5
 TRAIN = 3000
+SCALARS = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}
+NAMES = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +135,11 @@ def test_large_problems_come_with_a_small_twin(train: list[Pair]) -> None:
 def test_every_spelling_of_an_operator_computes_the_same(name: str) -> None:
     operator = OPERATORS[name]
     x = torch.linspace(-3, 3, 41) if operator.needs == "any" else torch.linspace(0.2, 3, 41)
-    a, b = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}.get(name, (0.75, 0.5))
-    scope = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": __import__("math"), "x": x}
+    a, b = SCALARS.get(name, (0.75, 0.5))
 
-    def results(forms: tuple[synth.operators.Spelling, ...], a: float, b: float) -> list[torch.Tensor]:
+    def results(forms: tuple[Spelling, ...], a: float, b: float) -> list[torch.Tensor]:
         texts = [form.text.format(x="x", a=a, b=b) + ("(x)" if form.kind == "module" else "") for form in forms]
-        return [eval(text, scope) for text in texts]
+        return [eval(text, NAMES | {"x": x}) for text in texts]
 
     values = results(operator.spellings, a, b)
     for form, value in zip(operator.spellings, values, strict=True):
@@ -143,6 +149,64 @@ def test_every_spelling_of_an_operator_computes_the_same(name: str) -> None:
         written = results(operator.spellings[:1], *defaults) if len(defaults) == 2 else values
         for value in results(operator.plain, 0.0, 0.0):
             torch.testing.assert_close(value, written[0], msg=f"{name}: PyTorch's default is not {operator.defaults}")
+
+
+@pytest.fixture(scope="module")
+def compiled_operators(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Every operator's CUDA statement as a C++ function of (v, a, b)."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    folder = tmp_path_factory.mktemp("operators")
+    lines = ["#include <cmath>", "static float rsqrtf(float v) { return 1.0f / sqrtf(v); }", 'extern "C" {']
+    for name, operator in OPERATORS.items():
+        lines.append(f"float op_{name}(float v, float a, float b) {{ {operator.cuda('v', ('a', 'b'))} return v; }}")
+    (folder / "operators.cpp").write_text("\n".join([*lines, "}"]))
+    library = folder / "operators.so"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, folder / "operators.cpp"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_the_cuda_statement_computes_the_operator(name: str, compiled_operators: ctypes.CDLL) -> None:
+    operator = OPERATORS[name]
+    function = compiled_operators[f"op_{name}"]
+    function.argtypes, function.restype = [ctypes.c_float] * 3, ctypes.c_float
+    a, b = SCALARS.get(name, (0.75, 0.5))
+    x = torch.linspace(-6, 6, 97) if operator.needs == "any" else torch.linspace(0.05, 6, 97)
+    form = operator.spellings[0]
+    expected = eval(form.text.format(x="x", a=a, b=b) + ("(x)" if form.kind == "module" else ""), NAMES | {"x": x})
+    actual = torch.tensor([function(value, a, b) for value in x.tolist()])
+    torch.testing.assert_close(actual, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_a_statement_on_another_variable() -> None:
+    assert OPERATORS["silu"].cuda("w", ()) == "w = w / (1.0f + expf(-w));"
+    assert OPERATORS["leaky_relu"].cuda("v", ("0.2f",)) == "v = v > 0.0f ? v : v * 0.2f;"
+
+
+@pytest.mark.parametrize(
+    ("template", "inner", "expected"),
+    [
+        ("self.weight * {x}", "a + b", "self.weight * (a + b)"),
+        ("self.act({x})", "a + b", "self.act(a + b)"),
+        ("torch.relu({x})", "a + b", "torch.relu(a + b)"),
+        ("{x}.relu()", "a + b", "(a + b).relu()"),
+        ("{x}.relu()", "torch.exp(a)", "torch.exp(a).relu()"),
+        ("-{x}", "a + b", "-(a + b)"),
+        ("torch.clamp({x} / 6 + 0.5, 0, 1)", "a + b", "torch.clamp((a + b) / 6 + 0.5, 0, 1)"),
+        ("torch.add({y}, {x}, alpha=2)", "a + b", "torch.add(y, a + b, alpha=2)"),
+        ("torch.bmm({x}.transpose(1, 2), {y})", "a + b", "torch.bmm((a + b).transpose(1, 2), y)"),
+    ],
+)
+def test_nested_expressions_are_parenthesised(template: str, inner: str, expected: str) -> None:
+    script = Script(random.Random(0))
+    script.flow = "nested"
+    value = Value(inner, is_atom=inner.endswith(")"), is_name=False)
+    result = script.apply(template, value, y="y")
+    assert result.text == expected
+    outer = script.apply("{x}.add(1)", result)
+    assert outer.text == (result.text if result.is_atom else f"({result.text})") + ".add(1)"
 
 
 def test_references_run_and_depend_on_their_inputs(train: list[Pair], test_set: list[Pair]) -> None:

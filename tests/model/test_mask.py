@@ -58,6 +58,7 @@ def test_flex_mask_equals_dense_mask(block_size: int, lengths: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_with_its_tiles_equals_dense_attention(block_size: int) -> None:
     """FlexAttention skips whole 128-token tiles; small blocks inside them must survive that."""
     torch.manual_seed(0)

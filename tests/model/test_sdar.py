@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.tensor
 from tiny_model import TINY, lively
 from torch import Tensor
 
@@ -115,6 +117,7 @@ def test_packed_documents_do_not_see_each_other(tiny: SDAR) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_block_mask_gives_the_same_logits(tiny: SDAR) -> None:
     layout = BlockLayout.noisy_clean(torch.arange(70)[None].repeat(2, 1), 4)
     tokens = ids(2, 140)
@@ -153,6 +156,30 @@ def test_fuse_follows_in_place_and_replaced_weights(tiny: SDAR) -> None:
     other = lively(TINY, seed=9)
     tiny.load_state_dict(other.state_dict(), assign=True)
     torch.testing.assert_close(step_logits(tiny, tokens), other(tokens), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_copies_of_a_fused_model_are_independent(tiny: SDAR) -> None:
+    tokens = ids(1, 4)
+    before = step_logits(tiny, tokens)
+    copied = copy.deepcopy(tiny)
+    for weight in tiny.parameters():
+        weight.zero_()
+    unfused = copied.logits(copied.step(tokens, [0], copied.new_cache(1, 4), 4))
+    torch.testing.assert_close(unfused, before, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(step_logits(copied, tokens), before, atol=1e-4, rtol=1e-4)
+
+
+def test_a_sharded_model_refuses_to_decode(tiny: SDAR) -> None:
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        distributed.tensor.distribute_module(tiny, mesh)
+        with pytest.raises(TypeError, match="sharded model cannot decode"):
+            tiny.fuse()
+    finally:
+        distributed.destroy_process_group()
 
 
 @torch.no_grad()

@@ -132,7 +132,7 @@ def test_nothing_hidden_is_a_loss_of_zero() -> None:
     hidden, head = torch.zeros(0, 5, requires_grad=True), torch.randn(11, 5, requires_grad=True)
     found = masked_cross_entropy(hidden, head, torch.zeros(0, dtype=torch.long), torch.zeros(0))
     found.total.backward()
-    assert float(found.total) == 0.0
+    assert found.total.item() == 0.0
     assert float(head.grad.abs().sum()) == 0.0
 
 

@@ -105,6 +105,12 @@ def test_too_long_documents_are_dropped_and_counted() -> None:
         pack([long], row_tokens=32, block_size=4, pad_id=PAD_ID)
 
 
+def test_padding_has_no_positions_beyond_the_longest_document() -> None:
+    rows = pack(random_documents(3, longest=14), row_tokens=96, block_size=4, pad_id=PAD_ID, max_tokens=18)
+    assert int(rows.positions.max()) < 16
+    assert ((rows.positions == 0) == (rows.documents.diff(prepend=torch.tensor([[-1]])) != 0)).all()
+
+
 def test_batches_visit_every_row_once_per_epoch_and_run_on() -> None:
     seen = np.concatenate([batch_rows(step, 4, 10, seed=3) for step in range(5)])
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))

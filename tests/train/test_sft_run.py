@@ -242,6 +242,7 @@ def test_two_processes_cannot_share_a_run_folder(short: SFTConfig, tmp_path: Pat
         ({"micro_rows": 3}, "multiple of micro_rows"),
         ({"noise": "block", "t_min": 0.5, "t_max": 0.5}, "t_min 0.5"),
         ({"noise": "count", "t_min": 0.5}, "noise=count integrates"),
+        ({"row_tokens": 2048}, "2048 tokens, the model 1024 positions"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"row_tokens": 254}, "multiple of the block size"),
         ({"attention": "flex", "row_tokens": 192}, "whole tiles of 128"),

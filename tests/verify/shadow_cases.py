@@ -1,3 +1,4 @@
+# ruff: noqa: E501  - C++ lines
 """KernelBench-style extensions, each with what PyTorch itself answers: the API that generated kernels really use."""
 
 from __future__ import annotations

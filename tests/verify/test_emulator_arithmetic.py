@@ -29,7 +29,7 @@ def reference(name: str, x: torch.Tensor) -> torch.Tensor:
         "rcbrt": lambda: x ** (-1 / 3),
         "tgamma": lambda: torch.lgamma(x).exp(),
         "j0": lambda: torch.special.bessel_j0(x),
-        "normcd": lambda: torch.special.ndtr(x),
+        "normcdf": lambda: torch.special.ndtr(x),
         "sinpi": lambda: torch.sin(math.pi * x),
         "cospi": lambda: torch.cos(math.pi * x),
         "saturate": lambda: x.clamp(0, 1),
@@ -46,9 +46,8 @@ def reference(name: str, x: torch.Tensor) -> torch.Tensor:
 
 def test_unary_functions(arithmetic: Library) -> None:
     source = (CASES / "arithmetic.cu").read_text()
-    names = re.findall(r"X\((\w+)\)", source[source.index("#define UNARY") : source.index("__global__ void unary")])[1:]
-    names = [name for name in names if name != "X"]
-    names.insert(0, "sqrtf") if names[0] != "sqrtf" else None
+    definition = source[source.index("#define UNARY") : source.index("__global__ void unary")]
+    names = re.findall(r" X\((\w+)\)", definition)
     x = np.random.default_rng(0).uniform(0.05, 3, 500).astype(np.float32)
     y = np.zeros((len(names), 500), np.float32)
     arithmetic.call("h_unary", x, y, 500, len(names))
@@ -193,3 +192,31 @@ def test_half_atomics(halves: Library) -> None:
     assert h.item() == 64
     assert pair.tolist() == [64, 128]
     assert b.item() == 64
+
+
+# ---- whole kernels -----------------------------------------------------------------------------------------------
+
+
+def test_typical_kernels_agree_with_torch() -> None:
+    library = case("typical.cu")
+    torch.manual_seed(0)
+    x = torch.randn(64, 1000)
+    y = torch.zeros_like(x)
+    library.call("h_softmax", x.numpy(), y.numpy(), 64, 1000)
+    torch.testing.assert_close(y, x.softmax(1))
+    a, b, c = torch.randn(128, 128), torch.randn(128, 128), torch.zeros(128, 128)
+    library.call("h_sgemm", a.numpy(), b.numpy(), c.numpy(), 128)
+    torch.testing.assert_close(c, a @ b, atol=1e-3, rtol=1e-3)
+    x, y = torch.randn(1003), torch.zeros(1003)
+    library.call("h_act", x.numpy(), y.numpy(), 1003, 1)
+    torch.testing.assert_close(y, torch.nn.functional.gelu(x))
+    library.call("h_act", x.numpy(), y.numpy(), 1003, 0)
+    torch.testing.assert_close(y, x.relu())
+    x, w, bias, y = torch.randn(2, 3, 20, 24), torch.randn(5, 3, 3, 3), torch.randn(5), torch.zeros(2, 5, 20, 24)
+    library.call("h_conv", *(t.numpy() for t in (x, w, bias, y)), 2, 3, 20, 24, 5)
+    torch.testing.assert_close(y, torch.nn.functional.conv2d(x, w, bias, padding=1), atol=1e-4, rtol=1e-4)
+    f, i, h = torch.arange(32.0), torch.arange(1, 33, dtype=torch.int32), torch.arange(32).half()
+    library.call("h_misc", f.numpy(), i.numpy(), h.numpy())
+    assert (f == 32).all()
+    assert (i == 1).all()
+    assert (h == 2 * torch.arange(32)).all()

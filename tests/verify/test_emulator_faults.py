@@ -26,10 +26,8 @@ def assert_fault(death: Death, kind: str, *patterns: str) -> None:
 
 def test_a_write_without_a_bounds_check_is_named() -> None:
     death = run("h_no_bounds_check", 1000)
-    assert_fault(
-        death, "out_of_bounds", r"kernel no_bounds_check, block \(3,0,0\), thread \(232,0,0\)", "wrote just past the end",
-        "4000 bytes"
-    )  # fmt: skip
+    where = r"kernel no_bounds_check, block \(3,0,0\), thread \(232,0,0\)"
+    assert_fault(death, "out_of_bounds", where, "wrote just past the end of a tensor of 4000 bytes")
 
 
 def test_the_same_kernel_is_fine_when_the_size_fits() -> None:

@@ -91,11 +91,11 @@ def test_machinery_that_keeps_failing_is_an_infra_error(
 
 def test_nothing_is_left_behind(verifier: Verifier) -> None:
     folders = [Path("/dev/shm"), Path("/tmp")]
-    before = {path for folder in folders for path in folder.glob("dice-*")}
+    before = {path for folder in folders for path in folder.glob(f"dice-{os.getpid()}-*")}
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         assert verifier.verify(RELU, WRONG).outcome == "wrong"
-    assert {path for folder in folders for path in folder.glob("dice-*")} == before
+    assert {path for folder in folders for path in folder.glob(f"dice-{os.getpid()}-*")} == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
     deadline = time.monotonic() + 5
     while (left := _children(verifier._get_zygote().pid)) and time.monotonic() < deadline:

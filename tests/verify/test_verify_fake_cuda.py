@@ -19,8 +19,10 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 with fake_cuda.active(True):
     x = torch.ones(2, 3)
     assert x.is_cuda and x.device.type == "cuda" and x.cuda() is x and x.get_device() == 0
-    assert x.to("cuda") is x and x.to(device) is x and x.to(device="cuda:0", dtype=torch.float16).dtype == torch.float16
-    y = torch.zeros(2, 3, device="cuda") + torch.empty_like(x, device=device).fill_(1) + torch.arange(3, device=x.device)
+    assert x.to("cuda") is x and x.to(device) is x
+    assert x.to(device="cuda:0", dtype=torch.float16).dtype == torch.float16
+    y = torch.zeros(2, 3, device="cuda") + torch.empty_like(x, device=device).fill_(1)
+    y = y + torch.arange(3, device=x.device)
     assert y.sum() == 12
     host = y.cpu()
     host.zero_()

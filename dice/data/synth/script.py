@@ -7,13 +7,14 @@ kernel needs to know: constructor arguments, parameters and scalars. All randomn
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dice.data.synth.chain import ChainState, Step, cuda_number, draw_scalars, python_number
-from dice.data.synth.operators import OPERATORS, Operator, Spelling
+from dice.data.synth.operators import OPERATORS, Operator, Spelling, spelling
 from dice.data.synth.phrasing import (
     ATTRIBUTE_NAMES,
     CLASS_DOCS,
@@ -376,18 +377,12 @@ _TASTES = (
     {"call": 2.0, "method": 5.0, "module": 0.5, "formula": 0.5},
     {"call": 3.0, "method": 2.0, "module": 2.0, "formula": 2.0},
 )
-_CACHE: dict[str, Spelling] = {}
 
 
+@functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Spelling:
-    """Templates of the families are classified once; those with attribute names are too many to keep."""
-    if text.startswith("self."):
-        return Spelling("call", text, True, 1, True)
-    if text not in _CACHE:
-        from dice.data.synth.operators import spelling
-
-        _CACHE[text] = spelling(text)
-    return _CACHE[text]
+    """A family's template, classified."""
+    return spelling(text)
 
 
 def _docstring(choices: Sequence[str], choice: float, title: str, names: Sequence[str], indent: str) -> list[str]:

@@ -59,10 +59,21 @@ class Tokens:
 
     @cached_property
     def partner(self) -> dict[int, int]:
-        """Index of the matching bracket, both ways, for (), [] and {}; unmatched ones are absent."""
+        """Index of the matching bracket, both ways, for (), [] and {}; unmatched ones are absent.
+
+        The branches of an #if each begin with the brackets that were open before it.
+        """
         pairs: dict[int, int] = {}
         stack: list[int] = []
+        before_branch: list[list[int]] = []
         for index, token in enumerate(self.list):
+            if self.text(index - 1) == "#" and index in self.directive_end:
+                if token.text in ("if", "ifdef", "ifndef"):
+                    before_branch.append(list(stack))
+                elif token.text in ("else", "elif") and before_branch:
+                    stack = list(before_branch[-1])
+                elif token.text == "endif" and before_branch:
+                    before_branch.pop()
             if token.kind != "punct":
                 continue
             if token.text in OPENING:
@@ -71,19 +82,6 @@ class Tokens:
                 opening = stack.pop()
                 pairs[opening], pairs[index] = index, opening
         return pairs
-
-    @cached_property
-    def depth(self) -> list[int]:
-        """How many `{` enclose each token."""
-        depths: list[int] = []
-        depth = 0
-        for token in self.list:
-            if token.text == "}":
-                depth -= 1
-            depths.append(depth)
-            if token.text == "{":
-                depth += 1
-        return depths
 
     @cached_property
     def directive_end(self) -> dict[int, int]:

@@ -4,6 +4,7 @@
     __global__ void k(T* x) { BODY }   ->  __global__ void k(T* x) { ...run(kernel, [=]() mutable { BODY }); }
     __shared__ float a[32][33], b;     ->  a named static site, and `auto& a = shared(site, (float (*)[32][33])0)`
     extern __shared__ float s[];       ->  auto* const s = dynamic_shared((float*)0)
+    v[t] += v[t + 16];                 ->  ::dice_emu::store(v[t], v[t] + (v[t + 16]));   where v is volatile
 
 The call of a kernel stays an ordinary C++ call, so overloads, deduction, default arguments and conversions need no
 help; the function's body becomes the loop over threads. Lines keep their numbers.
@@ -24,10 +25,11 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function with device code: token indices of its name and of its body's braces."""
+    """A function with device code: token indices of its first token and of its body's braces."""
 
     name: str
     is_kernel: bool
+    start: int
     opening: int
     closing: int
 
@@ -49,6 +51,8 @@ def translate(source: str) -> str:
         elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
             _drop_function_cast(tokens, edits, index + 2)
     _translate_shared(tokens, edits, functions)
+    for function in functions:
+        _keep_lockstep(tokens, edits, function)
     return edits.apply()
 
 
@@ -101,13 +105,14 @@ _NOT_A_PARAMETER_LIST = {"__launch_bounds__", "__attribute__", "__align__", "ali
 def _function_after(tokens: Tokens, index: int, is_kernel: bool, limit: int) -> Function | None:
     """The function definition that begins here, or None for a declaration, a variable or a lambda."""
     name = ""
+    start = index
     while index < limit:
         text = tokens.text(index)
         if text in (";", "=", "}", "["):
             return None
         if text == "{":
             closing = tokens.partner.get(index)
-            return Function(name, is_kernel, index, closing) if name and closing is not None else None
+            return Function(name, is_kernel, start, index, closing) if name and closing is not None else None
         if text == "(":
             closing = tokens.partner.get(index)
             if closing is None:
@@ -204,6 +209,51 @@ def _drop_function_cast(tokens: Tokens, edits: Edits, index: int) -> None:
             index += 1
 
 
+# ---- warps in lockstep -------------------------------------------------------------------------------------------
+
+
+def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function) -> None:
+    """Stores through `volatile` arrays: in the reductions that use them, no lane may run ahead of its warp.
+
+    Such code (`v[t] += v[t + 16]; v[t] += v[t + 8]; ...` without __syncwarp) is formally racy but works on a GPU,
+    where the lanes of a converged warp take each step together.
+    """
+    names = {_volatile_name(tokens, i) for i in range(function.start, function.closing) if tokens.text(i) == "volatile"}
+    for index in range(function.opening + 1, function.closing):
+        if tokens.text(index) not in names or tokens.text(index + 1) != "[":
+            continue
+        if tokens.text(index - 1) not in (";", "{", "}", ")", "else"):
+            continue
+        bracket = tokens.partner.get(index + 1, index)
+        operator = tokens.text(bracket + 1)
+        compound = operator in ("+", "-", "*", "/", "&", "|", "^") and tokens.text(bracket + 2) == "="
+        end = _statement_end(tokens, bracket + 1)
+        if end is None or not (compound or operator == "="):
+            continue
+        target = edits.source[tokens[index].start : tokens[bracket].end]
+        if compound:
+            edits.insert(tokens[index].start, "::dice_emu::store(")
+            edits.replace(tokens[bracket].end, tokens[bracket + 2].end, f", {' '.join(target.split())} {operator} (")
+            edits.insert(tokens[end].start, "))")
+        else:
+            edits.insert(tokens[index].start, "::dice_emu::store(")
+            edits.replace(tokens[bracket].end, tokens[bracket + 1].end, ", (")
+            edits.insert(tokens[end].start, "))")
+
+
+def _volatile_name(tokens: Tokens, index: int) -> str:
+    """The pointer or array declared by the `volatile` at `index`, or ""."""
+    pointer = False
+    for i in range(index + 1, index + 16):
+        text, following = tokens.text(i), tokens.text(i + 1)
+        pointer = pointer or text == "*"
+        if text in (";", ")", ",", "(", "="):
+            return ""
+        if i < len(tokens) and tokens[i].kind == "word" and (following == "[" or (pointer and following in ",)=;")):
+            return text
+    return ""
+
+
 # ---- shared memory -----------------------------------------------------------------------------------------------
 
 _DECLARATION_WORDS = {"__shared__", "extern", "static", "volatile", "const", "inline"}
@@ -217,7 +267,7 @@ def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function]) -
         if token.text != "__shared__" or index < done or tokens.text(index - 1) == "define":
             continue
         begin = _declaration_start(tokens, index)
-        end = _declaration_end(tokens, index)
+        end = _statement_end(tokens, index)
         if end is None:
             continue
         done = end
@@ -256,7 +306,7 @@ def _declaration_start(tokens: Tokens, index: int) -> int:
 _STATEMENT_WORDS = {"else", "do", "public", "private", "return", "case", "default"}
 
 
-def _declaration_end(tokens: Tokens, index: int) -> int | None:
+def _statement_end(tokens: Tokens, index: int) -> int | None:
     limit = tokens.directive_end.get(index, len(tokens))
     while index < limit:
         if tokens.text(index) == ";":
@@ -347,7 +397,9 @@ class _SharedDeclaration:
         stars, suffix = self.declarators[name]
         if self.is_dynamic:
             rest = suffix[suffix.index("]") + 1 :] if "]" in suffix else ""
-            return f"auto* const {name} = ::dice_emu::dynamic_shared(({self.base}{stars} (*){rest})nullptr); "
+            # The inner declaration lets g++ refuse, like nvcc, two kernels that give one name different types.
+            check = f"{{ extern {self.base} {stars}{name}{suffix}; }} "
+            return check + f"auto* const {name} = ::dice_emu::dynamic_shared(({self.base}{stars} (*){rest})nullptr); "
         return (
             f"auto& {name} = ::dice_emu::shared(dice_site_{name}, ({self.base}{stars} (*){suffix})nullptr, "
             f"{self.alignment}); "

@@ -53,7 +53,7 @@ _WORDS = {
     "tex2D": "textures",
     "__pipeline_memcpy_async": "asynchronous copy pipelines",
 }
-_LIBRARY_CALLS = re.compile(r"(cublas|cudnn|cufft|curand|cusparse|cusolver|nvrtc)(?=[A-Z_]|Handle)\w+")
+_LIBRARY_CALLS = re.compile(r"(cublas|cudnn|cufft|curand|cusparse|cusolver|nvrtc)(?=[A-Z]|_init|_uniform|_normal)\w+")
 _NAMESPACES = {
     "thrust": "Thrust",
     "cub": "CUB",
@@ -115,8 +115,9 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
 _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
 _UNDECLARED = re.compile(
-    r"error: (?:use of undeclared identifier |unknown type name |no member named )?['\u2018](?:[\w:]+::)?(\w+)['\u2019]?"
-    r"[^\n]*(?:was not declared|does not name a type|has not been declared|is not a member|undeclared identifier)"
+    r"error: (?:use of undeclared identifier |unknown type name |no member named )?"
+    r"['\u2018](?:[\w:]+::)?(\w+)[^\n]*"
+    r"(?:was not declared|does not name a type|has not been declared|is not a member|undeclared identifier)"
     r"|error: there are no arguments to ['\u2018](\w+)['\u2019]"
     r"|undefined reference to [`'\u2018](\w+)"
 )

@@ -233,7 +233,8 @@ LOSSES: dict[str, Loss] = {
 def sample(rng: random.Random) -> Plan:
     core = rng.choice(tuple(LOSSES))
     loss = LOSSES[core]
-    reduction = rng.choices(("mean", "sum", "none"), (6, 2, 1.5))[0]
+    usual = "batchmean" if core == "kl_div" else "mean"
+    reduction = rng.choices((usual, "sum", "none"), (6, 2, 1.5))[0]
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1))) if loss.chain else ()
     pre = pre if state_after(pre).magnitude <= 6 else ()
     return Plan(NAME, core, chains(pre=pre), (f"reduction={reduction}",))
@@ -256,7 +257,9 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     scalar = _scalar(loss, script)
     value = _spell(loss, script, value, inputs, reduction, scalar)
     script.finish(value)
-    how = {"mean": "averaged", "sum": "summed", "none": "for each element"}[reduction]
+    how = {"mean": "averaged", "batchmean": "averaged over the batch", "sum": "summed", "none": "for each element"}[
+        reduction
+    ]
     script.title = sentence(describe(plan.chain("pre")), f"{loss.phrase}, {how}")
     names = "xyz"[: len(inputs)]
     tensors = [
@@ -309,9 +312,11 @@ def _total_kernel(loss: Loss, script: Script, file: KernelFile, pre: list[Step],
         code = file.per_element(text)
         host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n" + file.launch(ELEMENT_GRID, ["n"])
         return Draft(script, file.write(code, host), "plain")
-    result = "s / n" if reduction == "mean" else "s"
-    code = reduction_helper(BLOCK_SHUFFLE, "sum") + file.kernel(TOTAL.format(lines=text, result=result), ["n"])
-    return Draft(script, file.write(code, TOTAL_HOST + file.launch("blocks, 256", ["n"])), "atomic")
+    result = {"mean": "s / n", "batchmean": "s / rows", "sum": "s"}[reduction]
+    integers = ["n", "rows"] if reduction == "batchmean" else ["n"]
+    host = TOTAL_HOST + ("    int rows = x.size(0);\n" if reduction == "batchmean" else "")
+    code = reduction_helper(BLOCK_SHUFFLE, "sum") + file.kernel(TOTAL.format(lines=text, result=result), integers)
+    return Draft(script, file.write(code, host + file.launch("blocks, 256", integers)), "atomic")
 
 
 def _row_kernel(loss: Loss, script: Script, file: KernelFile, pre: list[Step], reduction: str, scalar: str) -> Draft:

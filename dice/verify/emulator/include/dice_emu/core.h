@@ -121,4 +121,3 @@ inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { dice_relax(); }
 long long clock64();
 long long wall_clock64();
-inline long clock() { return static_cast<long>(clock64()); }

@@ -1,12 +1,6 @@
 // What __half and __nv_bfloat16 have in common: storage, implicit conversions, rounding.
 #pragma once
-#include <math.h>
-#include <string.h>
-
-#include "atomics.h"
-#include "intrinsics.h"
-#include "vectors.h"
-#include "warp.h"
+#include <cuda_runtime.h>
 
 #define DICE_CAT_NOW(a, b, c) a##b##c
 #define DICE_CAT(a, b, c) DICE_CAT_NOW(a, b, c)

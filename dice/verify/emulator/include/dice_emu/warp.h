@@ -63,6 +63,19 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) 
   return dice_emu::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
 
+namespace dice_emu {
+
+// A store through a volatile array: all lanes at this place have computed before any writes, and all have written
+// before any goes on.
+template <class T, class V>
+__attribute__((always_inline)) inline void store(T& target, const V& value) {
+  dice_converge();
+  target = value;
+  dice_converge();
+}
+
+}  // namespace dice_emu
+
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
   return static_cast<unsigned>(dice_warp(dice_emu::kBallot, mask, predicate != 0, 0));
 }

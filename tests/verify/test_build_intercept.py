@@ -1,0 +1,97 @@
+"""`load_inline` and `load` as the candidate sees them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.cpp_extension as cpp_extension
+
+from dice.verify import intercept
+from dice.verify.build import CompileError
+from dice.verify.cache import default_cache_dir
+
+CPP = "torch::Tensor negate(torch::Tensor x);"
+CUDA = """
+__global__ void negate_kernel(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = -x[threadIdx.x]; }
+torch::Tensor negate(torch::Tensor x) {
+  auto y = x.clone();
+  negate_kernel<<<1, 64>>>(y.data_ptr<float>(), y.numel());
+  return y;
+}
+"""
+STOCK = {name: inspect.signature(getattr(cpp_extension, name)) for name in ("load_inline", "load")}
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    for name in ("load_inline", "load", "CUDAExtension", "CppExtension", "BuildExtension"):
+        monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
+    seen: list[tuple[str, dict[str, Any]]] = []
+    intercept.install("emulated", default_cache_dir(), lambda event, values: seen.append((event, values)))
+    yield seen
+
+
+def test_a_kernelbench_answer_runs_unchanged(events: list[tuple[str, dict[str, Any]]]) -> None:
+    from torch.utils.cpp_extension import load_inline
+
+    module = load_inline(
+        name="negate_ext",
+        cpp_sources=[CPP],
+        cuda_sources=[CUDA],
+        functions=["negate"],
+        verbose=True,
+        with_cuda=True,
+        extra_cflags=["-O3"],
+        extra_cuda_cflags=["-O3", "--use_fast_math", "-gencode=arch=compute_80,code=sm_80"],
+        extra_ldflags=["-lcudart"],
+        build_directory="/nonexistent",
+    )
+    x = torch.randn(40)
+    torch.testing.assert_close(module.negate(x), -x)
+    assert [event for event, _ in events] == ["build_start", "build_end", "load_end"]
+    assert events[1][1]["ok"] and events[1][1]["headers"] == "slim"
+
+
+@pytest.mark.parametrize("functions", ["negate", ["negate"], {"negate": "the docstring"}])
+def test_functions_may_be_a_name_a_list_or_a_dict(events: list[Any], functions: Any) -> None:
+    module = cpp_extension.load_inline("ext", CPP, CUDA, functions=functions)
+    assert module.negate(torch.ones(1)).item() == -1
+    assert (functions["negate"] if isinstance(functions, dict) else "negate") in module.negate.__doc__
+
+
+def test_wrong_functions_argument_is_pytorchs_error(events: list[Any]) -> None:
+    with pytest.raises(ValueError, match="Expected 'functions' to be a list or dict"):
+        cpp_extension.load_inline("ext", CPP, CUDA, functions=("negate",))
+
+
+def test_load_takes_files(events: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "main.cpp").write_text(
+        "#include <torch/extension.h>\n" + CPP + '\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("negate", &negate); }\n'
+    )
+    (tmp_path / "kernel.cu").write_text("#include <torch/types.h>\n" + CUDA)
+    module = cpp_extension.load("ext", [str(tmp_path / "main.cpp"), str(tmp_path / "kernel.cu")])
+    assert module.negate(torch.ones(2)).tolist() == [-1, -1]
+
+
+def test_a_refused_source_reports_the_end_of_the_build(events: list[tuple[str, dict[str, Any]]]) -> None:
+    with pytest.raises(CompileError):
+        cpp_extension.load_inline("ext", CPP, CUDA.replace("clone", "klone"), functions=["negate"])
+    assert events[-1] == ("build_end", {"ok": False})
+
+
+def test_setuptools_builds_are_refused_in_words(events: list[Any]) -> None:
+    with pytest.raises(RuntimeError, match="load_inline"):
+        cpp_extension.CUDAExtension("ext", ["a.cu"])
+    with pytest.raises(CompileError, match="identifier"):
+        cpp_extension.load_inline("my-ext", CPP, CUDA, functions=["negate"])
+
+
+@pytest.mark.parametrize("name", ["load_inline", "load"])
+def test_every_argument_of_pytorchs_is_accepted(events: list[Any], name: str) -> None:
+    ours = inspect.signature(getattr(cpp_extension, name))
+    assert list(ours.parameters) == list(STOCK[name].parameters)

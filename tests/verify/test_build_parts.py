@@ -1,0 +1,105 @@
+"""The parts of building that are plain functions: flags, joining units, blame for an error, the compiler's jail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from dice.verify.compiler_process import MAX_LOG_BYTES, run_all
+from dice.verify.diagnostics import error_lines, headers_to_blame
+from dice.verify.toolchain import safe_flags
+from dice.verify.units import bindings_for, may_join, split_units
+
+DECLARED = "#include <torch/extension.h>\n// a comment;\nat::Tensor f(const at::Tensor& x, std::vector<int64_t> n = {}, int64_t k = 3);"
+
+
+def test_flags_that_change_meaning_stay_and_the_rest_goes() -> None:
+    given = ["-O3", "--use_fast_math", "-std=c++17", "-DN=4", "-D", "M=2", "-lineinfo", "-U__CUDA_NO_HALF_OPERATORS__"]
+    dropped = ["-I/etc", "-Xcompiler", "-fplugin=x.so", "-arch=sm_80", "-gencode=arch=compute_80,code=sm_80", "-o", "/tmp/x"]
+    kept = safe_flags([*given, *dropped, "-DX=`id`", "-include", "/etc/passwd", "--expt-relaxed-constexpr", "-wrapper", "sh"])
+    assert kept == ("-O3", "--use_fast_math", "-std=c++17", "-DN=4", "-DM=2", "-lineinfo", "-U__CUDA_NO_HALF_OPERATORS__",
+                    "--expt-relaxed-constexpr")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cpp", "cuda", "joins"),
+    [
+        (DECLARED, "at::Tensor f() {}", True),
+        ("", "int x;", True),
+        ("void f(float* x, int n);", "int x;", True),
+        ("static int g() { return 1; }", "int x;", False),
+        ("#define N 3\nvoid f(int n);", "int x;", False),
+        ("void f(int N);", "#define N 3", False),
+        ("void f(Config c);", "struct Config {};", False),
+        ("using namespace at;\nTensor f(Tensor x);", "int x;", False),
+        ("#include <cuda_fp16.h>\nvoid f(half x);", "int x;", False),
+        ('void f(const char* x = "a;b");', "int x;", False),
+    ],
+)
+def test_only_pure_declarations_join_the_cuda_source(cpp: str, cuda: str, joins: bool) -> None:
+    assert may_join(cpp, cuda) is joins
+
+
+def test_generated_bindings_and_their_place() -> None:
+    bindings = bindings_for((("f", "doc of f"),))
+    assert 'm.def("f", torch::wrap_pybind_function(f), "doc of f");' in bindings
+    cuda, cpp = split_units("void f();", "void f() {}", bindings)
+    assert (cuda.language, cpp.language) == ("cuda", "cpp")
+    assert "PYBIND11_MODULE" in cpp.body and "PYBIND11_MODULE" not in cuda.body
+    assert [unit.language for unit in split_units("", "PYBIND11_MODULE(x, m) {}", "")] == ["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("log", "to_blame"),
+    [
+        ("cuda_source:3:5: error: expected ';' before '}' token", False),
+        ("cuda_source:3:5: error: 'blokIdx' was not declared in this scope", False),
+        ("cuda_source:3:5: error: 'sum' was not declared in this scope", False),
+        ("cuda_source(3): error: identifier \"blokIdx\" is undefined", False),
+        ("cuda_source:3:5: error: 'class at::Tensor' has no member named 'cudaa'", False),
+        ("cuda_source:3:5: error: 'class at::Tensor' has no member named 'register_hook'", True),
+        ("cuda_source(3): error: namespace \"torch::nn\" has no member \"Linear\"", True),
+        ("cuda_source:5:7: error: 'torch::nn' has not been declared", True),
+        ("cuda_source:5:7: error: 'AT_DISPATCH_COMPLEX_TYPES' was not declared in this scope", True),
+        ("cuda_source:1:10: fatal error: torch/nn/functional.h: No such file or directory", True),
+        ("cuda_source:1:10: fatal error: torch/library.h: No such file or directory", True),
+        ("cuda_source:1:10: fatal error: my_helpers.h: No such file or directory", False),
+        ("cuda_source:9:2: error: cannot convert 'at::Tensor' to 'const float*'", False),
+        ("cuda_source:9:2: error: no matching function for call to 'at::Tensor::sum(int, int, int)'", True),
+        ("/x/include/dice/ops.h:9:2: error: incomplete type", True),
+    ],
+)
+def test_who_is_to_blame_for_an_error(log: str, to_blame: bool) -> None:
+    assert headers_to_blame(log) is to_blame
+
+
+def test_own_lines_come_before_those_of_headers() -> None:
+    log = "/usr/include/x.h:1:1: error: a\ncuda_source:7:3: error: b\ncuda_source(8): error: c\n/usr/bin/ld: whatever\n"
+    assert error_lines(log) == ("cuda_source:7: error: b", "cuda_source:8: error: c")
+    assert error_lines("ld: x.o: multiple definition of `f'; y.o") == ("multiple definition of `f'; y.o",)
+
+
+def test_compiler_gets_no_secrets_and_a_bounded_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret-value")
+    (environment,) = run_all([["env"]], tmp_path, 10)
+    assert "secret-value" not in environment.log and "TMPDIR=" + str(tmp_path) in environment.log
+    (flood,) = run_all([["sh", "-c", "yes | head -c 5000000"]], tmp_path, 10)
+    assert flood.status == 0 and len(flood.log) <= MAX_LOG_BYTES
+
+
+def test_grandchildren_die_with_the_compiler(tmp_path: Path) -> None:
+    started = time.monotonic()
+    (finished,) = run_all([["sh", "-c", "sleep 300 & echo $! > child; sleep 300"]], tmp_path, 1.0)
+    assert finished.status is None and time.monotonic() - started < 30
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False).stdout.strip()
+        if not state or state.startswith("Z"):
+            return
+        time.sleep(0.05)
+    os.kill(child, 9)
+    pytest.fail("a grandchild outlived the compiler")
