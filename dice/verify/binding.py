@@ -12,6 +12,7 @@ import ctypes
 import importlib.util
 import json
 import re
+import weakref
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -173,16 +174,29 @@ def _export_torch_symbols() -> None:
 @cache
 def _runtime() -> Any:
     """The table behind `dice::Runtime`: borrowed pointers to objects that live as long as the process."""
+    steals = _wrap_steals()
     _KEPT[:] = [
         torch._C._aoti.unsafe_alloc_void_ptr_from_tensor,
         torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr,
+        steals,
         call_op,
         _value_to_int,
         _int_to_value,
         torch.OutOfMemoryError,
         torch.Tensor,
     ]
-    return (ctypes.c_void_p * len(_KEPT))(*(id(item) for item in _KEPT))
+    return (ctypes.c_void_p * len(_KEPT))(*(None if item is False else id(item) for item in _KEPT))
+
+
+def _wrap_steals() -> bool:
+    """Whether this PyTorch's `alloc_tensor_by_stealing_from_void_ptr` frees the handle, as its name says: if it did
+    not, each returned tensor would live for ever; if it did and we freed it too, the process would crash."""
+    tensor = torch.empty(0)
+    alive = weakref.ref(tensor)
+    capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
+    torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
+    del tensor
+    return alive() is None
 
 
 _KEPT: list[Any] = []

@@ -16,7 +16,7 @@ from typing import Literal
 
 from dice.verify import emulator
 from dice.verify.cache import Cache, content_key
-from dice.verify.compile_commands import Compiler, compiler_for
+from dice.verify.compile_commands import Compiler, compiler_for, recipe_hash
 from dice.verify.compiler_process import Finished, run_all
 from dice.verify.diagnostics import error_lines, headers_to_blame, outside, read_errors
 from dice.verify.toolchain import Backend, ToolchainError, gpu_arch, safe_flags
@@ -111,7 +111,9 @@ def build(
         backend, arch or gpu_arch(), Path(cache_dir), safe_flags(sources.cflags), safe_flags(sources.cuda_cflags)
     )
     cache = Cache(Path(cache_dir) / "extensions")
-    key = content_key([compiler.identity, cpp, cuda, repr(sources.functions), repr(sources.implicit_headers)])
+    key = content_key(
+        [recipe_hash(), compiler.identity, cpp, cuda, repr(sources.functions), repr(sources.implicit_headers)]
+    )
     entry = cache.find(key)
     if entry is not None:
         return _built(entry, started, cached=True, backend=backend)
@@ -131,7 +133,7 @@ def prepare(backend: Backend, cache_dir: Path, arch: str | None = None) -> None:
     for each candidate calls this first; with `arch` given, no GPU is touched. Raises `ToolchainError`."""
     compiler = compiler_for(backend, arch or gpu_arch(), Path(cache_dir), (), ())
     units = split_units("int x;", "int y;", "")
-    _ = compiler.identity  # cached for the builds to come
+    _ = compiler.identity, recipe_hash()  # cached for the builds to come
     with Cache(Path(cache_dir) / "extensions").scratch() as scratch:
         for index, unit in enumerate(units):
             compiler.command(unit, scratch / f"unit{index}", scratch / f"unit{index}.o", "slim")

@@ -26,6 +26,7 @@ TOLERANCE = {
     torch.bfloat16: 2e-2,
 }
 NOISE_MARGIN = 10.0
+SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
 NOISE_CAP = 1e-2
 _HALF = (torch.float16, torch.bfloat16)
 _DEFAULT_TOLERANCE = 5e-2  # 8-bit floats
@@ -200,7 +201,7 @@ def _tolerances(
     if exact is not None:
         error = (finite - exact.double()).abs().nan_to_num(0.0, posinf=0.0)
         noise = min(NOISE_MARGIN * float(error.max()), NOISE_CAP * rms)
-    return tolerance, max(tolerance * rms, noise)
+    return tolerance, max(tolerance * rms, noise, SMALLEST)
 
 
 def _mismatch(

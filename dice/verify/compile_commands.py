@@ -96,7 +96,7 @@ class CudaCompiler(Compiler):
                 "-w",
                 *_hidden(headers),
                 *_module_name(headers),
-                *_standard(self.cflags),
+                *_standard(self.cflags, unit, headers),
                 *self.cflags,
                 *includes,
             ]
@@ -119,7 +119,7 @@ class CudaCompiler(Compiler):
             "--expt-relaxed-constexpr",
             *_leave_out(unit),
             f"-Xcompiler={host}",
-            *_standard(self.cuda_cflags),
+            *_standard(self.cuda_cflags, unit, headers),
             *self.cuda_cflags,
             *includes,
             "-c",
@@ -185,7 +185,7 @@ class EmulatedCompiler(Compiler):
     def _flags(self, unit: Unit, headers: str) -> list[str]:
         user = self._user_flags(unit)
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
-        standard = [] if any(flag.startswith("-std") for flag in user) else [default_standard()]
+        standard = _standard(tuple(user), unit, headers)
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
         if headers == "slim":
             includes = _include_flags(SHADOW_HEADERS, CUDA_API_HEADERS, emulator.include_dir)
@@ -270,14 +270,27 @@ def _module_name(headers: str) -> list[str]:
     return [f"-DTORCH_EXTENSION_NAME={FULL_MODULE}"] if headers == "full" else []
 
 
-def _standard(flags: tuple[str, ...]) -> list[str]:
-    return [] if any(flag.startswith("-std") for flag in flags) else [f"{default_standard()}"]
-
-
+@cache
 def default_standard() -> str:
-    """The language standard that this version of PyTorch compiles extensions with."""
-    major, minor = (int(part) for part in torch_version().split(".")[:2])
-    return "-std=c++20" if (major, minor) >= (2, 12) else "-std=c++17"
+    """The language standard that this version of PyTorch compiles extensions with: the newest its builder names."""
+    text = (torch_folder() / "utils" / "cpp_extension.py").read_text(encoding="utf-8")
+    return f"-std=c++{max(re.findall(r'-std=c[+][+]([0-9]{2})', text), default='17')}"
+
+
+def _standard(flags: tuple[str, ...], unit: Unit, headers: str) -> list[str]:
+    """PyTorch's standard; against the shadow headers C++17 for sources with nothing newer in them, since nvcc is a
+    quarter faster in it."""
+    if any(flag.startswith("-std") for flag in flags):
+        return []
+    return [default_standard() if headers == "full" or _CXX20.search(unit.body) else "-std=c++17"]
+
+
+_CXX20 = re.compile(
+    r"\brequires\b|\bconcept\b|<=>|\bconst(eval|init)\b|\bco_(await|yield|return)\b|\busing\s+enum\b"
+    r"|\]\s*<\s*(typename|class)\b|\[\[\s*(un)?likely|[{,]\s*\.\w+\s*=|[(,]\s*(const\s+)?auto\s*[&*]*\s*\w+\s*[,)]"
+    r"|\bstd::(span|bit_cast|numbers|ranges|ssize|source_location|format|remove_cvref|type_identity|midpoint|popcount"
+    r"|count[lr]_|has_single_bit|bit_|barrier|latch|jthread|atomic_ref)|\b(starts_with|ends_with|contains)\b"
+)
 
 
 def _torch_libraries(cuda: bool) -> list[str]:
@@ -292,15 +305,15 @@ _COVERED = frozenset(
     """
     vector string tuple pair make_tuple make_pair get tie optional nullopt make_optional move forward swap array
     unique_ptr shared_ptr make_unique make_shared numeric_limits size_t int64_t int32_t uint32_t uint64_t uint8_t int8_t
-    runtime_error invalid_argument exception logic_error out_of_range to_string sqrt exp log pow abs fabs floor ceil fmax
-    fmin tanh cos sin isnan isinf max min is_same is_same_v enable_if enable_if_t conditional conditional_t
+    runtime_error invalid_argument exception logic_error out_of_range to_string sqrt exp log pow abs fabs floor ceil
+    fmax fmin tanh cos sin isnan isinf max min is_same is_same_v enable_if enable_if_t conditional conditional_t
     is_floating_point is_integral initializer_list memcpy memset nullptr_t string_view declval decay_t
     """.split()  # noqa: SIM905
 )
 
 
 def _leave_out(unit: Unit) -> list[str]:
-    """Leave out the expensive parts of the headers when the source uses nothing of them: nvcc reads them three times."""
+    """Leave out expensive parts of the headers when the source uses nothing of them: nvcc reads all thrice."""
     text = strip_comments(unit.body)
     used = set(re.findall(r"\bstd\s*::\s*(\w+)", text))
     plain = re.search(r"\busing\s+namespace\s+std\b|\busing\s+std::|<<\s*std::", text)
@@ -343,6 +356,14 @@ def shadow_hash() -> str:
 @cache
 def emulator_hash() -> str:
     return _tree_hash(Path(emulator.__file__).parent)
+
+
+@cache
+def recipe_hash() -> str:
+    """Hash of the code that decides what is compiled and how."""
+    folder = Path(__file__).parent
+    names = ("build.py", "compile_commands.py", "diagnostics.py", "toolchain.py", "units.py")
+    return content_key([(folder / name).read_bytes() for name in names])
 
 
 def _tree_hash(folder: Path) -> str:

@@ -17,7 +17,8 @@ OWN_FILES = (CUDA_SOURCE, CPP_SOURCE, BINDING)
 # g++: `file:12:5: error: text`; nvcc's front end: `file(12): error: text`, with `error #20: ` in some versions.
 _ERROR = re.compile(
     r"^(?P<file>[^\s:()][^:()\n]*)(?:\((?P<nvcc>\d+)\)|:(?P<gcc>\d+)(?::\d+)?)\s*:"
-    r" (?:fatal |catastrophic )?error\b[^:]*: (?P<text>.*)$",
+    r" (?:fatal |catastrophic )?error\b[^:]*: (?P<text>.*)$"
+    r"(?:\n(?P<code>[^\n]*)\n(?P<caret>[ ]*)\^[ ]*$)?",  # nvcc points below the name it means
     re.M,
 )
 _LINK = re.compile(
@@ -31,6 +32,7 @@ class Diagnostic:
     file: str
     line: int
     text: str
+    pointed: str = ""  # the name that nvcc's caret points at
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: error: {self.text}"
@@ -39,13 +41,20 @@ class Diagnostic:
 def read_errors(log: str) -> list[Diagnostic]:
     """Every compiler error in the order of the log."""
     return [
-        Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip())
+        Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip(), _pointed(match))
         for match in _ERROR.finditer(log)
     ]
 
 
+def _pointed(match: re.Match[str]) -> str:
+    if match["nvcc"] is None or match["code"] is None:
+        return ""
+    name = re.match(r"\w+", match["code"][len(match["caret"]) :])
+    return name[0] if name else ""
+
+
 def error_lines(log: str) -> tuple[str, ...]:
-    """What a writer needs to mend the source: errors at its own lines first, else the linker's or the log's last words."""
+    """What a writer needs to mend the source: errors at its own lines, else the linker's or the last words."""
     errors = list(dict.fromkeys(read_errors(log)))
     own = [str(error) for error in errors if error.file in OWN_FILES]
     if own:
@@ -89,6 +98,8 @@ def _suspicious(error: Diagnostic) -> bool:
         return _real_header_exists(header.group(1) or header.group(2))
     if error.file not in OWN_FILES:
         return True  # inside our headers: an instantiation they did not foresee
+    if error.text.startswith('name followed by "::"'):
+        return error.pointed not in _SCOPES and _known_to_pytorch(error.pointed)
     if _NO_NAME.search(error.text):
         return any(_known_to_pytorch(name) for name in _missing_names(error.text))
     if _TENSOR_TO_POINTER.search(error.text):

@@ -398,4 +398,4 @@ def _times(value: object) -> list[float]:
 
 def worker_threads(workers: int) -> int:
     """Threads for each of a job's two processes when `workers` jobs share the machine."""
-    return max(1, (os.cpu_count() or 1) // workers)
+    return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -58,7 +58,7 @@ def host_compiler_version() -> str:
 
 @cache
 def cuda_toolkit() -> CudaToolkit:
-    """The CUDA toolkit: $CUDA_HOME, else the one of `nvcc` on the PATH, else /usr/local/cuda. Raises `ToolchainError`."""
+    """The CUDA toolkit: $CUDA_HOME, else that of `nvcc` on the PATH, else /usr/local/cuda. Raises `ToolchainError`."""
     on_path = shutil.which("nvcc")
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     candidates = [Path(home) / "bin" / "nvcc" for home in homes if home]

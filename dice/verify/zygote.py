@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import importlib
 import json
@@ -14,8 +15,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
+from dice.prompts import EXAMPLE_PROBLEM
 from dice.verify.sandbox import Limits, run_warden
 
 MAX_PACKET = 1 << 16
@@ -61,10 +65,30 @@ def _become_child(request: dict[str, Any], descriptors: list[int]) -> None:
     run_warden(socket.socket(fileno=control), limits, child)
 
 
+def _exercise() -> None:
+    """Do once what every child does: PyTorch loads large parts of itself at first use, and forks then share them."""
+    import torch
+
+    from dice.verify import execution, scale
+
+    torch.set_num_threads(1)  # a fork must not lose worker threads
+    execution.seed_everything(0)
+    model = torch.nn.Linear(2, 2)
+    model.load_state_dict(copy.deepcopy(model).state_dict())
+    with torch.no_grad():
+        copy.deepcopy(model).double()(torch.rand(3, 2).double()).sum()
+    with tempfile.TemporaryDirectory() as folder:
+        scale.fit(EXAMPLE_PROBLEM, Path(folder), None, 1.0)
+
+
 def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
+    # Importing torch.utils.cpp_extension asks whether a GPU is there. Asking the driver's management library instead of
+    # CUDA keeps CUDA uninitialised here; a process forked after CUDA was initialised cannot use it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for name in WARM:
         importlib.import_module(name)
+    _exercise()
     gc.collect()
     gc.freeze()  # forks then share these pages for good
     with contextlib.suppress(OSError):

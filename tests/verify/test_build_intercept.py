@@ -71,7 +71,8 @@ def test_wrong_functions_argument_is_pytorchs_error(events: list[Any]) -> None:
 
 def test_load_takes_files(events: list[Any], tmp_path: Path) -> None:
     (tmp_path / "main.cpp").write_text(
-        "#include <torch/extension.h>\n" + CPP + '\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("negate", &negate); }\n'
+        f"#include <torch/extension.h>\n{CPP}\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("negate", &negate); }\n'
     )
     (tmp_path / "kernel.cu").write_text("#include <torch/types.h>\n" + CUDA)
     module = cpp_extension.load("ext", [str(tmp_path / "main.cpp"), str(tmp_path / "kernel.cu")])

@@ -163,6 +163,15 @@ def test_rounding_to_half_and_bfloat16(converting: Library) -> None:
     assert ((up == down) == (want[inside].astype(np.float64) == exact)).all()
 
 
+def test_doubles_are_rounded_to_half_once(converting: Library) -> None:
+    tie = 1 + 2.0**-11  # half-way between two halves
+    x = np.array([tie, tie + 2.0**-40, tie - 2.0**-40, -tie - 2.0**-40, 3 * 2.0**-11 + 1 - 2.0**-40, 1e300, 2.0**-30])
+    h = np.zeros(len(x), np.float16)
+    converting.call("h_from_double", x, h, len(x))
+    up = 1 + 2.0**-10
+    np.testing.assert_array_equal(h, np.array([1, up, 1, -up, up, np.inf, 0], np.float16))
+
+
 @pytest.mark.parametrize(("entry", "dtype"), [("h_half_operators", torch.half), ("h_bfloat_operators", torch.bfloat16)])
 def test_operators_and_functions(halves: Library, entry: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)

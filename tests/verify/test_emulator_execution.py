@@ -167,6 +167,33 @@ def test_shared_memory_starts_as_nan(shared: Library) -> None:
     assert np.isnan(y).all()
 
 
+def test_every_block_starts_with_poison_again(shared: Library) -> None:
+    y = np.zeros((200, 4), np.float32)
+    shared.call("h_every_other_block", y, 200)
+    assert (y[::2] == 1).all()
+    assert np.isnan(y[1::2]).all()
+
+
+# ---- order -------------------------------------------------------------------------------------------------------
+
+
+def order_of_threads(indexing: Library, mode: int) -> list[int]:
+    turn, out = np.zeros(1, np.int32), ints(60)
+    indexing.runtime.dice_set_order(mode)
+    indexing.call("h_arrivals", turn, out, 60)
+    indexing.runtime.dice_set_order(0)
+    return [int(value) for value in out]
+
+
+def test_threads_start_in_the_chosen_order(indexing: Library) -> None:
+    forward = list(range(60))
+    assert order_of_threads(indexing, 0) == forward
+    assert order_of_threads(indexing, 1) == forward[::-1]
+    shuffles = [order_of_threads(indexing, mode) for mode in range(2, 12)]
+    assert all(sorted(shuffle) == forward for shuffle in shuffles)
+    assert len({tuple(shuffle) for shuffle in shuffles}) > 5
+
+
 # ---- barriers and warps ------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The shadow headers carry real extensions: each case is built, loaded, run on the emulator and compared with PyTorch."""
+"""The shadow headers carry real extensions: each case is built, loaded, run emulated and compared with PyTorch."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ __global__ void from_float(const float* x, half* h, __nv_bfloat16* b, half* dire
   directed[i * 3 + 2] = __float2half_rd(x[i]);
 }
 
+__global__ void from_double(const double* x, half* h) { h[threadIdx.x] = __double2half(x[threadIdx.x]); }
+
 template <typename T>
 __global__ void operators(const T* a, const T* b, T* y, int n) {
   int i = threadIdx.x;
@@ -72,3 +74,4 @@ extern "C" void h_pairs(const void* x, void* y, const void* b, void* c) {
   pairs<<<1, 16>>>((const half2*)x, (half2*)y, (const __nv_bfloat162*)b, (__nv_bfloat162*)c);
 }
 extern "C" void h_half_atomics(void* h, void* h2, void* b) { half_atomics<<<4, 16>>>((half*)h, (half2*)h2, (__nv_bfloat16*)b); }
+extern "C" void h_from_double(const double* x, void* h, int n) { from_double<<<1, n>>>(x, (half*)h); }

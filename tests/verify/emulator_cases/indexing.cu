@@ -27,6 +27,8 @@ static __global__ void __launch_bounds__(128, 2) changes_its_parameters(const fl
   for (int i = threadIdx.x; i <= n; i += blockDim.x) y[i] = x[i] + n;
 }
 
+__global__ void arrivals(int* turn, int* out) { out[atomicAdd(turn, 1)] = blockIdx.x * 100 + threadIdx.x; }
+
 __device__ __forceinline__ float twice(float x) { return 2.0f * x; }
 __host__ __device__ inline float plus_one(float x) {
 #ifdef __CUDA_ARCH__
@@ -131,3 +133,4 @@ static float* fill_first(float* y) {
   return y;
 }
 extern "C" void h_nested_argument(float* y) { square_kernel<<<1, 32>>>(fill_first(y) + 1, 2), negate_kernel<<<1, 32>>>(y, 4); }
+extern "C" void h_arrivals(int* turn, int* out, int threads) { arrivals<<<1, threads>>>(turn, out); }

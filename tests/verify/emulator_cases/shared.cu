@@ -101,6 +101,12 @@ __global__ void unwritten(float* y) {
   y[1] = neither[1];
 }
 
+__global__ void every_other_block_writes(float* y) {
+  __shared__ float kept[4];
+  if (blockIdx.x % 2 == 0) kept[threadIdx.x] = 1.0f;
+  y[blockIdx.x * 4 + threadIdx.x] = kept[threadIdx.x];
+}
+
 extern "C" void h_reverse(const float* x, float* y) { reverse<float, 32><<<1, 32>>>(x, y); }
 extern "C" void h_structs(const float* x, int* out) { structs<<<1, 64>>>(x, out); }
 extern "C" void h_sum_rows(const float* x, float* y, int rows, int n) { sum_rows<<<rows, 96>>>(x, y, n); }
@@ -119,3 +125,4 @@ extern "C" int h_big_dynamic(float* y, int kilobytes, bool ask) {
   return cudaGetLastError();
 }
 extern "C" void h_unwritten(float* y) { unwritten<<<1, 1, 16>>>(y); }
+extern "C" void h_every_other_block(float* y, int blocks) { every_other_block_writes<<<blocks, 4>>>(y); }

@@ -60,7 +60,6 @@ struct Launch {
   unsigned threads;  // per block
   int order;
   std::atomic<uint64_t> next_block;
-  std::atomic<bool> warned;
 };
 
 // Bijection of [0, n) in which threads of a block, and blocks of a grid, are started.

@@ -100,7 +100,9 @@ struct Caster<at::Tensor> {
     AtenTensorHandle handle = nullptr;
     TORCH_CHECK(aoti_torch_new_tensor_handle(tensor.handle(), &handle) == 0, "cannot hand a tensor to Python");
     const Object capsule = checked(PyCapsule_New(handle, nullptr, nullptr));
-    return checked(PyObject_CallFunctionObjArgs(runtime.wrap, capsule.get(), nullptr));
+    Object object(PyObject_CallFunctionObjArgs(runtime.wrap, capsule.get(), nullptr));
+    if (runtime.wrap_steals == nullptr) aoti_torch_delete_tensor_object(handle);
+    return checked(object.release());
   }
 };
 

@@ -113,7 +113,8 @@ inline Object checked(PyObject* owned) {
 // What the Python side provides; set once by dice_bind().
 struct Runtime {
   PyObject* unwrap;        // tensor -> capsule of a new handle
-  PyObject* wrap;          // capsule of a handle (stolen) -> tensor
+  PyObject* wrap;          // capsule of a handle -> tensor
+  const void* wrap_steals; // not null when `wrap` also frees the handle; versions of PyTorch differ
   PyObject* call_op;       // (name, arguments, options or None) -> result
   PyObject* value_to_int;  // torch.dtype | torch.device | ... -> int, or None when it is none of these
   PyObject* int_to_value;  // (kind, int) -> torch.dtype | torch.device | ...
