@@ -137,6 +137,7 @@ def prepare(backend: Backend, cache_dir: Path, arch: str | None = None) -> None:
     with Cache(Path(cache_dir) / "extensions").scratch() as scratch:
         for index, unit in enumerate(units):
             compiler.command(unit, scratch / f"unit{index}", scratch / f"unit{index}.o", "slim")
+        compiler.link([], scratch / LIBRARY, "slim")
 
 
 def _built(entry: Path, started: float, *, cached: bool, backend: Backend) -> Built:

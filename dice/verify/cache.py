@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DEFAULT_LIMIT_BYTES = 4 << 30
+TRIM_INTERVAL_S = 60.0
 _STALE_SECONDS = 3600.0  # scratch folders of builders that were killed
 
 
@@ -34,9 +35,10 @@ def content_key(parts: Iterable[str | bytes]) -> str:
 
 
 class Cache:
-    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES):
+    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, trim_interval_s: float = TRIM_INTERVAL_S):
         self.folder = Path(folder)
         self.limit_bytes = limit_bytes
+        self.trim_interval_s = trim_interval_s
 
     def find(self, key: str) -> Path | None:
         """Folder of the entry, which counts as used now; None when there is none."""
@@ -66,8 +68,17 @@ class Cache:
             if not entry.is_dir():
                 raise
             return entry
-        self.trim(keep=entry)
+        self._trim_now_and_then(entry)
         return entry
+
+    def _trim_now_and_then(self, keep: Path) -> None:
+        """A trim reads the whole folder, so that only the first of many builders does it, once an interval."""
+        stamp = self.folder / ".trimmed"
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - stamp.stat().st_mtime < self.trim_interval_s:
+                return
+        stamp.touch()
+        self.trim(keep)
 
     def trim(self, keep: Path | None = None) -> None:
         """Remove the entries that were used longest ago until the rest fits, and what killed builders left."""

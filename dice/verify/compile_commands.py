@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -135,9 +136,13 @@ class CudaCompiler(Compiler):
         if folder is None:
             raise ToolchainError("The CUDA toolkit has no lib64 folder: reinstall it.")
         wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
-        torch = _torch_libraries(cuda=True) if headers == "full" else []
+        below = _torch_libraries(cuda=True) if headers == "full" else [self._support()]
         cuda = [f"-L{folder}", f"-Wl,-rpath,{folder}", "-lcudart"]
-        return [host_compiler(), "-shared", *map(str, objects), *wraps, *torch, *cuda, "-o", str(output)]
+        return [host_compiler(), "-shared", *map(str, objects), *wraps, *below, *cuda, "-o", str(output)]
+
+    def _support(self) -> str:
+        flags = ["-fPIC", "-w", "-std=c++17", *HIDDEN_SYMBOLS, *_include_flags(SHADOW_HEADERS)]
+        return str(support(flags, self.cache_dir))
 
 
 # ---- emulation -------------------------------------------------------------------------------------------------------
@@ -196,17 +201,20 @@ class EmulatedCompiler(Compiler):
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
         link_flags = [flag for flag in emulator.compile_flags() if flag.startswith("-Wl")]
-        torch = _torch_libraries(cuda=False) if headers == "full" else []
+        below = _torch_libraries(cuda=False) if headers == "full" else [self._support()]
         return [
             host_compiler(),
             "-shared",
             *link_flags,
             *map(str, objects),
             str(self._runtime()),
-            *torch,
+            *below,
             "-o",
             str(output),
         ]
+
+    def _support(self) -> str:
+        return str(support(self._flags(Unit("cpp", "", ""), "slim"), self.cache_dir))
 
     def _runtime(self) -> Path:
         try:
@@ -233,24 +241,40 @@ def host_command(
 
 def _precompiled(prelude: str, flags: list[str], cache_dir: Path) -> Path:
     """A header that holds the prelude, beside its precompiled form `.gch`, which g++ prefers; made on first use."""
+
+    def make(folder: Path) -> list[str]:
+        header = _write(folder / "prelude.h", prelude)
+        return [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
+
+    return _shared(make, [prelude, *flags], cache_dir) / "prelude.h"
+
+
+def support(flags: list[str], cache_dir: Path) -> Path:
+    """Object file with the bodies of the shadow headers (`dice/support.cpp`), linked into every extension."""
+    source = SHADOW_HEADERS / "dice" / "support.cpp"
+
+    def make(folder: Path) -> list[str]:
+        return [host_compiler(), *flags, "-O2", "-c", str(source), "-o", str(folder / "support.o")]
+
+    return _shared(make, ["support", *flags], cache_dir) / "support.o"
+
+
+def _shared(make: Callable[[Path], list[str]], parts: list[str], cache_dir: Path) -> Path:
+    """Folder of something that every build uses: `make` returns the command that fills it, once for each toolchain."""
     cache = Cache(cache_dir / "headers")
-    key = content_key([prelude, *flags, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
+    key = content_key([*parts, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
     entry = cache.find(key)
-    if entry is None:
-        with cache.scratch() as scratch:
-            entry = cache.publish(key, _precompile(prelude, flags, scratch))
-    return entry / "prelude.h"
-
-
-def _precompile(prelude: str, flags: list[str], scratch: Path) -> Path:
-    folder = scratch / "result"
-    folder.mkdir()
-    header = _write(folder / "prelude.h", prelude)
-    command = [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
-    (finished,) = run_all([command], scratch, HEADER_TIMEOUT_S)
-    if finished.status != 0:
-        raise ToolchainError(f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}")
-    return folder
+    if entry is not None:
+        return entry
+    with cache.scratch() as scratch:
+        folder = scratch / "result"
+        folder.mkdir()
+        (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
+        if finished.status != 0:
+            raise ToolchainError(
+                f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"
+            )
+        return cache.publish(key, folder)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -114,6 +114,7 @@ _MACRO = re.compile(r"(AT|TORCH|C10|PYBIND11)_\w+")
 def _missing_names(text: str) -> list[str]:
     """Names that the error says do not exist, when they were looked for in PyTorch: inside its namespaces and classes,
     or as one of its macros. An undeclared plain word such as `sum` is the candidate's own mistake."""
+    text = text.split("; did you mean", 1)[0]
     names = [name.split("::")[-1] for name in _QUOTED.findall(text)]
     names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name) and name not in _SCOPES]
     return names if _OF_PYTORCH.search(text) else [name for name in names if _MACRO.fullmatch(name)]

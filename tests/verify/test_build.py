@@ -178,7 +178,7 @@ def test_killed_builder_leaves_nothing_that_counts_as_built() -> None:
 
 
 def test_cache_drops_what_was_used_longest_ago(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, limit_bytes=2500)
+    cache = Cache(tmp_path, limit_bytes=2500, trim_interval_s=0)
     for used, key in enumerate(("first", "second", "third")):
         with cache.scratch() as scratch:
             entry = scratch / "entry"

@@ -64,6 +64,12 @@ def test_functions_may_be_a_name_a_list_or_a_dict(events: list[Any], functions: 
     assert (functions["negate"] if isinstance(functions, dict) else "negate") in module.negate.__doc__
 
 
+def test_the_same_source_may_be_loaded_twice(events: list[Any]) -> None:
+    first, second = (cpp_extension.load_inline(name, CPP, CUDA, functions=["negate"]) for name in ("one", "two"))
+    assert first.negate(torch.ones(1)).item() == second.negate(torch.ones(1)).item() == -1
+    assert first is not second
+
+
 def test_wrong_functions_argument_is_pytorchs_error(events: list[Any]) -> None:
     with pytest.raises(ValueError, match="Expected 'functions' to be a list or dict"):
         cpp_extension.load_inline("ext", CPP, CUDA, functions=("negate",))

@@ -64,6 +64,7 @@ def test_generated_bindings_and_their_place() -> None:
         ("cuda_source:3:5: error: 'sum' was not declared in this scope", False),
         ('cuda_source(3): error: identifier "blokIdx" is undefined', False),
         ("cuda_source:3:5: error: 'class at::Tensor' has no member named 'cudaa'", False),
+        ("cuda_source:3:5: error: 'class at::Tensor' has no member named 'klone'; did you mean 'clone'?", False),
         ("cuda_source:3:5: error: 'class at::Tensor' has no member named 'register_hook'", True),
         ('cuda_source(3): error: namespace "torch::nn" has no member "Linear"', True),
         ('cuda_source(5): error: name followed by "::" must be a class\n  F = torch::nn::x;\n             ^\n', True),

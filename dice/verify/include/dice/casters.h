@@ -6,28 +6,25 @@
 
 namespace dice {
 
-inline Object utf8(std::string_view text) { return checked(PyUnicode_FromStringAndSize(text.data(), static_cast<ptrdiff_t>(text.size()))); }
+Object utf8(std::string_view text);
+
+// Bodies of what is declared here are in support.cpp.
+bool load_integer(PyObject* object, bool is_signed, uint64_t& bits);
+bool load_real(PyObject* object, double& out);
 
 template <class Number>
-struct Caster<Number, std::enable_if_t<std::is_integral_v<Number> && !std::is_same_v<Number, bool> && !std::is_same_v<Number, char>>> {
+constexpr bool is_plain_integer = std::is_integral_v<Number> && !std::is_same_v<Number, bool> && !std::is_same_v<Number, char>;
+
+template <class Number>
+struct Caster<Number, std::enable_if_t<is_plain_integer<Number>>> {
   static const char* name() { return "int"; }
   static bool load(PyObject* object, std::optional<Number>& out) {
-    if (is_float(object)) return false;
-    Object integer(PyNumber_Index(object));
-    if (!integer) {
-      PyErr_Clear();
-      if (!PyNumber_Check(object)) return false;
-      integer = Object(PyNumber_Long(object));
-    }
-    if (!integer) return PyErr_Clear(), false;
-    using Wide = std::conditional_t<std::is_signed_v<Number>, long long, unsigned long long>;
-    Wide wide;
-    if constexpr (std::is_signed_v<Number>) wide = PyLong_AsLongLong(integer.get());
-    else wide = PyLong_AsUnsignedLongLong(integer.get());
-    if (PyErr_Occurred() != nullptr) return PyErr_Clear(), false;
-    if (wide < static_cast<Wide>(std::numeric_limits<Number>::min()) || wide > static_cast<Wide>(std::numeric_limits<Number>::max())) return false;
+    using Wide = std::conditional_t<std::is_signed_v<Number>, int64_t, uint64_t>;
+    uint64_t bits = 0;
+    if (!load_integer(object, std::is_signed_v<Number>, bits)) return false;
+    const Wide wide = static_cast<Wide>(bits);
     out = static_cast<Number>(wide);
-    return true;
+    return static_cast<Wide>(*out) == wide;
   }
   static Object cast(Number value) {
     if constexpr (std::is_signed_v<Number>) return checked(PyLong_FromLongLong(value));
@@ -39,44 +36,28 @@ template <class Number>
 struct Caster<Number, std::enable_if_t<std::is_floating_point_v<Number>>> {
   static const char* name() { return "float"; }
   static bool load(PyObject* object, std::optional<Number>& out) {
-    if (is_unicode(object)) return false;
-    const double value = PyFloat_AsDouble(object);
-    if (PyErr_Occurred() == nullptr) return out = static_cast<Number>(value), true;
-    PyErr_Clear();
-    if (!PyNumber_Check(object)) return false;
-    const Object number(PyNumber_Float(object));
-    if (!number) return PyErr_Clear(), false;
-    out = static_cast<Number>(PyFloat_AsDouble(number.get()));
+    double real = 0;
+    if (!load_real(object, real)) return false;
+    out = static_cast<Number>(real);
     return true;
   }
   static Object cast(Number value) { return checked(PyFloat_FromDouble(static_cast<double>(value))); }
 };
 
-template <>
-struct Caster<bool> {
-  static const char* name() { return "bool"; }
-  static bool load(PyObject* object, std::optional<bool>& out) {
-    const int truth = PyObject_IsTrue(object);
-    if (truth < 0) return PyErr_Clear(), false;
-    out = truth == 1;
-    return true;
-  }
-  static Object cast(bool value) { return checked(PyBool_FromLong(value)); }
-};
+#define DICE_DECLARED_CASTER(type, python_name, parameter)           \
+  template <>                                                        \
+  struct Caster<type> {                                              \
+    static const char* name() { return python_name; }                \
+    static bool load(PyObject* object, std::optional<type>& out);    \
+    static Object cast(parameter value);                             \
+  };
+DICE_DECLARED_CASTER(bool, "bool", bool)
+DICE_DECLARED_CASTER(std::string, "str", const std::string&)
+DICE_DECLARED_CASTER(at::Tensor, "torch.Tensor", const at::Tensor&)
+DICE_DECLARED_CASTER(c10::Scalar, "Number", const c10::Scalar&)
+DICE_DECLARED_CASTER(c10::Device, "torch.device", c10::Device)  // crosses as type * 256 + index + 1
+#undef DICE_DECLARED_CASTER
 
-template <>
-struct Caster<std::string> {
-  static const char* name() { return "str"; }
-  static bool load(PyObject* object, std::optional<std::string>& out) {
-    if (!is_unicode(object)) return false;
-    ptrdiff_t size = 0;
-    const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-    if (data == nullptr) return PyErr_Clear(), false;
-    out.emplace(data, static_cast<size_t>(size));
-    return true;
-  }
-  static Object cast(const std::string& value) { return utf8(value); }
-};
 template <>
 struct Caster<const char*> {
   static Object cast(const char* value) { return utf8(value); }
@@ -86,36 +67,9 @@ struct Caster<std::nullopt_t> {
   static Object cast(std::nullopt_t) { return Object::borrow(none()); }
 };
 
-template <>
-struct Caster<at::Tensor> {
-  static const char* name() { return "torch.Tensor"; }
-  static bool load(PyObject* object, std::optional<at::Tensor>& out) {
-    const Object capsule(PyObject_CallFunctionObjArgs(runtime.unwrap, object, nullptr));
-    if (!capsule) return PyErr_Clear(), false;
-    out = at::Tensor::steal(static_cast<AtenTensorHandle>(PyCapsule_GetPointer(capsule.get(), nullptr)));
-    return true;
-  }
-  static Object cast(const at::Tensor& tensor) {
-    if (!tensor.defined()) return Object::borrow(none());
-    AtenTensorHandle handle = nullptr;
-    TORCH_CHECK(aoti_torch_new_tensor_handle(tensor.handle(), &handle) == 0, "cannot hand a tensor to Python");
-    const Object capsule = checked(PyCapsule_New(handle, nullptr, nullptr));
-    Object object(PyObject_CallFunctionObjArgs(runtime.wrap, capsule.get(), nullptr));
-    if (runtime.wrap_steals == nullptr) aoti_torch_delete_tensor_object(handle);
-    return checked(object.release());
-  }
-};
-
 // Values that Python sees as objects of torch: dtype, device, layout, memory_format.
-inline bool load_torch_value(const char* kind, PyObject* object, int64_t& out) {
-  const Object number = checked(PyObject_CallFunctionObjArgs(runtime.value_to_int, utf8(kind).get(), object, nullptr));
-  if (number.get() == none()) return false;
-  out = PyLong_AsLongLong(number.get());
-  return true;
-}
-inline Object cast_torch_value(const char* kind, int64_t value) {
-  return checked(PyObject_CallFunctionObjArgs(runtime.int_to_value, utf8(kind).get(), Caster<int64_t>::cast(value).get(), nullptr));
-}
+bool load_torch_value(const char* kind, PyObject* object, int64_t& out);
+Object cast_torch_value(const char* kind, int64_t value);
 #define DICE_TORCH_VALUE(type, kind)                                                \
   template <>                                                                       \
   struct Caster<type> {                                                             \
@@ -136,38 +90,9 @@ template <>
 struct Caster<caffe2::TypeMeta> {
   static Object cast(caffe2::TypeMeta type) { return Caster<c10::ScalarType>::cast(type.toScalarType()); }
 };
-// A device crosses as type * 256 + index + 1.
-template <>
-struct Caster<c10::Device> {
-  static const char* name() { return "torch.device"; }
-  static bool load(PyObject* object, std::optional<c10::Device>& out) {
-    int64_t number = 0;
-    if (!load_torch_value("device", object, number)) return false;
-    out = c10::Device(static_cast<c10::DeviceType>(number / 256), static_cast<c10::DeviceIndex>(number % 256 - 1));
-    return true;
-  }
-  static Object cast(c10::Device device) { return cast_torch_value("device", static_cast<int64_t>(device.type()) * 256 + device.index() + 1); }
-};
 template <>
 struct Caster<c10::DeviceType> {
   static Object cast(c10::DeviceType type) { return Caster<c10::Device>::cast(type); }
-};
-
-template <>
-struct Caster<c10::Scalar> {
-  static const char* name() { return "Number"; }
-  static bool load(PyObject* object, std::optional<c10::Scalar>& out) {
-    std::optional<int64_t> integer;
-    std::optional<double> real;
-    if (is_long(object) && Caster<int64_t>::load(object, integer)) return out = c10::Scalar(*integer), true;
-    if (!Caster<double>::load(object, real)) return false;
-    out = c10::Scalar(*real);
-    return true;
-  }
-  static Object cast(const c10::Scalar& value) {
-    if (value.isBoolean()) return Caster<bool>::cast(value.toBool());
-    return value.isFloatingPoint() ? Caster<double>::cast(value.toDouble()) : Caster<int64_t>::cast(value.toLong());
-  }
 };
 
 template <class Item>

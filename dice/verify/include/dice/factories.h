@@ -5,46 +5,11 @@
 
 namespace at {
 
-namespace detail {
-// A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
-inline Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
-  if (options.requires_grad() || options.pinned_memory_.value_or(false) || options.layout() != c10::kStrided) return {};
-  if (options.memory_format_.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous) return {};
-  constexpr size_t most = 16;
-  if (sizes.size() > most) return {};
-  int64_t strides[most + 1];
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] < 0) return {};
-    strides[i] = stride;
-    stride *= sizes[i] > 1 ? sizes[i] : 1;
-  }
-#if defined(DICE_EMULATED)
-  const c10::Device device(c10::kCPU);
-#else
-  const c10::Device device = options.device();
-  if (device.is_cuda() && !device.has_index()) return {};
-#endif
-  AtenTensorHandle handle = nullptr;
-  const int32_t status = aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides, static_cast<int32_t>(options.dtype().toScalarType()),
-                                                  static_cast<int32_t>(device.type()), device.index(), &handle);
-  return status == 0 ? Tensor::steal(handle) : Tensor();
-}
-inline bool same_layout(const Tensor& self, const c10::TensorOptions& options) {
-  return self.is_contiguous() && !options.has_device() && !options.memory_format_;
-}
-}  // namespace detail
-
-inline Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
-  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
-  Tensor fast = detail::fast_empty(sizes, all);
-  return fast.defined() ? fast : dice::call<Tensor>("empty", sizes, all);
-}
-inline Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options = {}) {
-  Tensor fast = detail::fast_empty(sizes, options);
-  if (fast.defined() && aoti_torch_zero_(fast.handle()) == 0) return fast;
-  return dice::call<Tensor>("zeros", sizes, options);
-}
+// Bodies in support.cpp.
+Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
+Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options = {});
+Tensor empty_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
+Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
 inline Tensor ones(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones", sizes, options); }
 inline Tensor full(IntArrayRef sizes, const Scalar& value, const c10::TensorOptions& options = {}) {
   return dice::call<Tensor>("full", sizes, value, options);
@@ -59,22 +24,6 @@ inline Tensor randint(int64_t low, int64_t high, IntArrayRef sizes, const c10::T
 }
 inline Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options = {}) {
   return dice::call<Tensor>("empty_strided", sizes, strides, options);
-}
-inline Tensor empty_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
-  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
-  if (detail::same_layout(self, all)) {
-    Tensor fast = detail::fast_empty(self.sizes(), self.options().dtype(all.has_dtype() ? all.dtype() : self.dtype()));
-    if (fast.defined() && !all.requires_grad()) return fast;
-  }
-  return dice::call<Tensor>("empty_like", self, all);
-}
-inline Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {}) {
-  const c10::TensorOptions all = format ? options.memory_format(*format) : options;
-  if (detail::same_layout(self, all) && !all.requires_grad()) {
-    Tensor fast = empty_like(self, all);
-    if (aoti_torch_zero_(fast.handle()) == 0) return fast;
-  }
-  return dice::call<Tensor>("zeros_like", self, all);
 }
 inline Tensor ones_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones_like", self, options); }
 inline Tensor rand_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("rand_like", self, options); }

@@ -17,20 +17,7 @@ struct WithPython {
   ~WithPython() { PyGILState_Release(state); }
 };
 
-inline Object options_dict(const c10::TensorOptions& options) {
-  Object dict = checked(PyDict_New());
-  const auto set = [&](const char* key, const auto& value) {
-    if (value) PyDict_SetItemString(dict.get(), key, to_python(*value).get());
-  };
-  set("dtype", options.dtype_);
-  set("device", options.device_);
-  set("layout", options.layout_);
-  set("requires_grad", options.requires_grad_);
-  set("pin_memory", options.pinned_memory_);
-  set("memory_format", options.memory_format_);
-  return dict;
-}
-
+Object options_dict(const c10::TensorOptions& options);
 template <class Value> constexpr bool is_options = std::is_same_v<Value, c10::TensorOptions>;
 
 template <class Result, class... Args>

@@ -72,18 +72,12 @@ struct Caster<pybind11::none> {
 };
 
 // ---- one bound C++ function -----------------------------------------------------------------------------------
-struct Parameter {
-  std::string name;
-  Object fallback;
-  bool keyword_only = false;
-};
 struct Function {
-  std::string doc;
-  std::string signature;
-  size_t arity = 0;
-  std::vector<Parameter> parameters;
+  size_t arity;
+  const char* const* types;  // of the parameters, for messages
+  Function(size_t arity_, const char* const* types_) : arity(arity_), types(types_) {}
   // Calls with exactly `arity` values. A null result without a Python error means: the values do not fit.
-  virtual Object call(const std::vector<PyObject*>& values) = 0;
+  virtual Object call(PyObject* const* values) = 0;
   virtual ~Function() = default;
 };
 
@@ -99,15 +93,19 @@ template <class Param, class Value> decltype(auto) pass(Value& value) {
   else return (value);
 }
 
+template <class... Params> const char* const* type_names() {
+  static const char* const names[] = {Caster<typename Stored<Params>::type>::name()..., nullptr};
+  return names;
+}
+
 template <class Callable, class Result, class... Params>
 struct BoundFunction final : Function {
-  explicit BoundFunction(Callable callable) : callable_(std::move(callable)) { arity = sizeof...(Params); }
-  Object call(const std::vector<PyObject*>& values) override { return invoke(values, std::index_sequence_for<Params...>()); }
-  static std::vector<std::string> types() { return {Caster<typename Stored<Params>::type>::name()...}; }
+  explicit BoundFunction(Callable callable) : Function(sizeof...(Params), type_names<Params...>()), callable_(std::move(callable)) {}
+  Object call(PyObject* const* values) override { return invoke(values, std::index_sequence_for<Params...>()); }
 
  private:
   template <size_t... index>
-  Object invoke([[maybe_unused]] const std::vector<PyObject*>& values, std::index_sequence<index...>) {
+  Object invoke([[maybe_unused]] PyObject* const* values, std::index_sequence<index...>) {
     std::tuple<std::optional<typename Stored<Params>::type>...> loaded;
     if (!(Caster<typename Stored<Params>::type>::load(values[index], std::get<index>(loaded)) && ...)) return Object();
     if constexpr (std::is_void_v<Result>) {
@@ -120,129 +118,48 @@ struct BoundFunction final : Function {
   Callable callable_;
 };
 
-template <class Callable, class Result, class... Params>
-std::unique_ptr<Function> bind(Callable callable, std::vector<std::string>& types) {
-  using Bound = BoundFunction<Callable, Result, Params...>;
-  types = Bound::types();
-  return std::make_unique<Bound>(std::move(callable));
-}
 template <class Result, class... Params>
-std::unique_ptr<Function> bind_any(Result (*function)(Params...), std::vector<std::string>& types) {
-  return bind<Result (*)(Params...), Result, Params...>(function, types);
+Function* bind(Result (*function)(Params...)) {
+  return new BoundFunction<Result (*)(Params...), Result, Params...>(function);
 }
 template <class Lambda, class Class, class Result, class... Params>
-std::unique_ptr<Function> bind_lambda(Lambda lambda, Result (Class::*)(Params...) const, std::vector<std::string>& types) {
-  return bind<Lambda, Result, Params...>(std::move(lambda), types);
+Function* bind_lambda(Lambda lambda, Result (Class::*)(Params...) const) {
+  return new BoundFunction<Lambda, Result, Params...>(std::move(lambda));
 }
 template <class Lambda, class Class, class Result, class... Params>
-std::unique_ptr<Function> bind_lambda(Lambda lambda, Result (Class::*)(Params...), std::vector<std::string>& types) {
-  return bind<Lambda, Result, Params...>(std::move(lambda), types);
+Function* bind_lambda(Lambda lambda, Result (Class::*)(Params...)) {
+  return new BoundFunction<Lambda, Result, Params...>(std::move(lambda));
 }
 template <class Lambda, class = decltype(&Lambda::operator())>
-std::unique_ptr<Function> bind_any(Lambda lambda, std::vector<std::string>& types) {
-  return bind_lambda(std::move(lambda), &Lambda::operator(), types);
+Function* bind(Lambda lambda) {
+  return bind_lambda(std::move(lambda), &Lambda::operator());
 }
 
-// ---- calling from Python ----------------------------------------------------------------------------------------
-struct Overloads {
-  std::string name;
-  std::string doc;
-  std::vector<std::unique_ptr<Function>> functions;
-  PyMethodDef method{};
-};
+struct Overloads;
 
-inline void set_error(PyObject* type, const char* message) { PyErr_SetString(type, message); }
-
-// Turns the C++ exception in flight into a Python one, by pybind11's and PyTorch's rules.
-inline void translate_exception() {
-  try {
-    throw;
-  } catch (const PythonError&) {
-    return;
-  } catch (const c10::IndexError& error) { set_error(PyExc_IndexError, error.what());
-  } catch (const c10::ValueError& error) { set_error(PyExc_ValueError, error.what());
-  } catch (const c10::TypeError& error) { set_error(PyExc_TypeError, error.what());
-  } catch (const c10::NotImplementedError& error) { set_error(PyExc_NotImplementedError, error.what());
-  } catch (const c10::OutOfMemoryError& error) { set_error(runtime.out_of_memory, error.what());
-  } catch (const c10::Error& error) { set_error(PyExc_RuntimeError, error.what());
-  } catch (const std::bad_alloc& error) { set_error(PyExc_MemoryError, error.what());
-  } catch (const std::exception& error) { set_error(PyExc_RuntimeError, error.what());
-  } catch (...) { set_error(PyExc_RuntimeError, "the extension threw something that is not a C++ exception");
-  }
-}
-
-// Positional and keyword arguments in the order of the parameters, or false when they do not match.
-inline bool arrange(const Function& function, PyObject* args, PyObject* kwargs, std::vector<PyObject*>& values) {
-  const size_t given = static_cast<size_t>(PyTuple_Size(args));
-  size_t keywords = kwargs == nullptr ? 0 : static_cast<size_t>(PyDict_Size(kwargs));
-  if (given + keywords > function.arity) return false;
-  values.clear();
-  for (size_t index = 0; index < function.arity; ++index) {
-    const Parameter* parameter = index < function.parameters.size() ? &function.parameters[index] : nullptr;
-    PyObject* value = nullptr;
-    if (index < given) {
-      if (parameter != nullptr && parameter->keyword_only) return false;
-      value = PyTuple_GetItem(args, static_cast<ptrdiff_t>(index));
-    } else if (parameter != nullptr) {
-      value = keywords == 0 ? nullptr : PyDict_GetItemString(kwargs, parameter->name.c_str());
-      if (value != nullptr) --keywords;
-      else value = parameter->fallback.get();
-    }
-    if (value == nullptr) return false;
-    values.push_back(value);
-  }
-  return keywords == 0;
-}
-
-inline void set_mismatch(const Overloads& overloads) {
-  std::string message = overloads.name + "(): incompatible function arguments. The following argument types are supported:";
-  for (size_t index = 0; index < overloads.functions.size(); ++index) {
-    message += "\n    " + std::to_string(index + 1) + ". " + overloads.functions[index]->signature;
-  }
-  PyErr_SetString(PyExc_TypeError, message.c_str());
-}
-
-inline PyObject* call_overloads(PyObject* self, PyObject* args, PyObject* kwargs) {
-  const Overloads& overloads = *static_cast<Overloads*>(PyCapsule_GetPointer(self, nullptr));
-  std::vector<PyObject*> values;
-  try {
-    for (const auto& function : overloads.functions) {
-      if (!arrange(*function, args, kwargs, values)) continue;
-      Object result = function->call(values);
-      if (result) return result.release();
-      if (PyErr_Occurred() != nullptr) return nullptr;
-    }
-    set_mismatch(overloads);
-  } catch (...) {
-    translate_exception();
-  }
-  return nullptr;
-}
-
-// ---- the module object of PYBIND11_MODULE -------------------------------------------------------------------------
-struct Definition {
-  std::unique_ptr<Function> function;
-  bool keyword_only = false;
-
-  void apply(const char* doc) { function->doc = doc; }
-  void apply(const std::string& doc) { function->doc = doc; }
-  void apply(const pybind11::arg& parameter) { function->parameters.push_back({parameter.name, Object(), keyword_only}); }
-  void apply(const pybind11::arg_v& parameter) { function->parameters.push_back({parameter.name, parameter.value, keyword_only}); }
-  void apply(pybind11::kw_only) { keyword_only = true; }
+// A function with what `m.def` says about it. The bodies are in support.cpp.
+class Definition {
+ public:
+  explicit Definition(Function* owned);
+  ~Definition();
+  void apply(const char* doc);
+  void apply(const std::string& doc) { apply(doc.c_str()); }
+  void apply(const pybind11::arg& parameter);
+  void apply(const pybind11::arg_v& parameter);
+  void apply(pybind11::kw_only);
   void apply(pybind11::pos_only) {}
   void apply(pybind11::return_value_policy) {}
   template <class... Guards> void apply(pybind11::call_guard<Guards...>) {}
+  // Makes it an attribute of the module, or one more overload of the one in `list` that has the name.
+  void add_to(PyObject* module, const char* name, Overloads*& list);
 
-  void describe(const std::string& name, const std::vector<std::string>& types) {
-    std::string text = "(";
-    for (size_t index = 0; index < types.size(); ++index) {
-      const bool named = index < function->parameters.size();
-      text += (index == 0 ? "" : ", ") + (named ? function->parameters[index].name : "arg" + std::to_string(index)) + ": " + types[index];
-    }
-    function->signature = text + ")";
-    function->doc = name + function->signature + "\n\n" + function->doc;
-  }
+ private:
+  struct Signature;
+  Signature* signature_;
 };
+
+// Turns the C++ exception in flight into a Python one, by pybind11's and PyTorch's rules.
+void translate_exception();
 
 }  // namespace dice
 
@@ -253,12 +170,9 @@ class module_ {
   explicit module_(PyObject* module) : module_object_(module) {}
   template <class Callable, class... Extra>
   module_& def(const char* name, Callable callable, const Extra&... extra) {
-    dice::Definition definition;
-    std::vector<std::string> types;
-    definition.function = dice::bind_any(std::move(callable), types);
+    dice::Definition definition(dice::bind(std::move(callable)));
     (definition.apply(extra), ...);
-    definition.describe(name, types);
-    add(name, std::move(definition.function));
+    definition.add_to(module_object_, name, attributes_);
     return *this;
   }
   struct Attribute {
@@ -270,24 +184,8 @@ class module_ {
   std::string& doc() { return doc_; }
 
  private:
-  void add(const std::string& name, std::unique_ptr<dice::Function> function) {
-    for (dice::Overloads* overloads : bound_) {
-      if (overloads->name != name) continue;
-      overloads->functions.push_back(std::move(function));
-      return;
-    }
-    // Lives as long as the library, which is never unloaded.
-    auto* overloads = new dice::Overloads{name, function->doc, {}, {}};
-    overloads->functions.push_back(std::move(function));
-    constexpr int varargs_with_keywords = 1 | 2;
-    overloads->method = {overloads->name.c_str(), dice::call_overloads, varargs_with_keywords, overloads->doc.c_str()};
-    const dice::Object self = dice::checked(PyCapsule_New(overloads, nullptr, nullptr));
-    const dice::Object callable = dice::checked(PyCMethod_New(&overloads->method, self.get(), nullptr, nullptr));
-    PyObject_SetAttrString(module_object_, overloads->name.c_str(), callable.get());
-    bound_.push_back(overloads);
-  }
   PyObject* module_object_;
-  std::vector<dice::Overloads*> bound_;
+  dice::Overloads* attributes_ = nullptr;
   std::string doc_;
 };
 using module = module_;

@@ -109,13 +109,7 @@ inline const char* enum_text(DeviceType type) {
 
 struct Device {
   Device(DeviceType type, DeviceIndex index = -1) : type_(type), index_(index) {}
-  Device(const std::string& name) : type_(DeviceType::CPU), index_(-1) {
-    const size_t colon = name.find(':');
-    const std::string kind = name.substr(0, colon);
-    TORCH_CHECK(kind == "cpu" || kind == "cuda" || kind == "meta", "Invalid device string: '", name, "'");
-    type_ = kind == "cpu" ? DeviceType::CPU : kind == "cuda" ? DeviceType::CUDA : DeviceType::Meta;
-    if (colon != std::string::npos) index_ = static_cast<DeviceIndex>(std::atoi(name.c_str() + colon + 1));
-  }
+  Device(const std::string& name);
   Device(const char* name) : Device(std::string(name)) {}
   DeviceType type() const { return type_; }
   DeviceIndex index() const { return index_; }
@@ -264,21 +258,7 @@ class TypeMeta {
   TypeMeta(c10::ScalarType type) : type_(type) {}
   c10::ScalarType toScalarType() const { return type_; }
   size_t itemsize() const { return c10::elementSize(type_); }
-  std::string name() const {
-    switch (type_) {
-      case c10::ScalarType::Byte: return "unsigned char";
-      case c10::ScalarType::Char: return "signed char";
-      case c10::ScalarType::Short: return "short int";
-      case c10::ScalarType::Int: return "int";
-      case c10::ScalarType::Long: return "long int";
-      case c10::ScalarType::Half: return "c10::Half";
-      case c10::ScalarType::Float: return "float";
-      case c10::ScalarType::Double: return "double";
-      case c10::ScalarType::Bool: return "bool";
-      case c10::ScalarType::BFloat16: return "c10::BFloat16";
-      default: return c10::toString(type_);
-    }
-  }
+  std::string name() const;
   template <class CppType> static TypeMeta Make() { return TypeMeta(c10::CppTypeToScalarType<CppType>::value); }
   template <class CppType> bool Match() const { return type_ == c10::CppTypeToScalarType<CppType>::value; }
   friend bool operator==(const TypeMeta& a, const TypeMeta& b) { return a.type_ == b.type_; }
