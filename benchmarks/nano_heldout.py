@@ -51,7 +51,12 @@ def write(args: argparse.Namespace) -> None:
     folder = resolve_model(args.model)
     tokenizer, model = Tokenizer.from_folder(folder), load_model(folder, torch.float32, device)
     rows = ds.dataset(args.data, format="parquet").to_table(columns=COLUMNS).to_pylist()[: args.limit]
-    config = DecodeConfig(max_new_tokens=args.max_new_tokens, stop_ids=tokenizer.stop_ids, temperature=0.0)
+    config = DecodeConfig(
+        max_new_tokens=args.max_new_tokens,
+        stop_ids=tokenizer.stop_ids,
+        temperature=0.0,
+        confidence_threshold=args.confidence_threshold,
+    )
     records, start = [], time.perf_counter()
     for first in range(0, len(rows), args.batch_size):
         batch = rows[first : first + args.batch_size]
@@ -59,13 +64,13 @@ def write(args: argparse.Namespace) -> None:
             tokenizer.encode_chat([{"role": "user", "content": zero_shot(Problem(row["problem"]))}]) for row in batch
         ]
         for row, trace in zip(batch, generate(model, prompts, config), strict=True):
-            reply = tokenizer.decode(trace.token_ids)
+            reply = tokenizer.decode(trace.response_ids)
             kernel = extract_kernel(reply)
-            counts = {"tokens": len(trace.token_ids), "forwards": trace.forwards}
+            counts = {"tokens": len(trace.response_ids), "forwards": trace.forwards}
             records.append({**row, "reply": reply, "kernel": kernel.source if kernel else None, **counts})
         print(f"{len(records)} of {len(rows)} written", flush=True)
     seconds = time.perf_counter() - start
-    head = {"model": args.model, "device": device, "seconds": seconds, "decode": "greedy, dynamic 0.9", **machine()}
+    head = {"model": args.model, "device": device, "seconds": seconds, "decode": f"greedy, dynamic {args.confidence_threshold}", **machine()}
     _dump(args.out / "candidates.json", {"run": head, "rows": records})
 
 
@@ -167,6 +172,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=2048)
+    parser.add_argument("--confidence-threshold", type=float, default=0.99)
     parser.add_argument("--backend", choices=["emulated", "cuda"], default="emulated")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()

@@ -97,12 +97,12 @@ def _model() -> Finding:
 
 
 def _cache() -> Finding:
-    from dice.verify.options import default_cache_dir
+    from dice.verify.cache import default_cache_dir
 
     folder = default_cache_dir()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free / 2**30
     if not os.access(existing, os.W_OK):
-        return Finding("cache", "missing", f"{folder} is not writable", "set XDG_CACHE_HOME to a folder that is")
+        return Finding("cache", "missing", f"{folder} is not writable", "set DICE_CACHE to a folder that is")
     state: Literal["ok", "missing"] = "ok" if free > 1 else "missing"
     return Finding("cache", state, f"{folder}, {free:.0f} GiB free", "" if free > 1 else "free some disk space")

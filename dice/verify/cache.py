@@ -21,8 +21,9 @@ _STALE_SECONDS = 3600.0  # scratch folders of builders that were killed
 
 
 def default_cache_dir() -> Path:
-    """`$DICE_CACHE`, else `~/.cache/dice`."""
-    return Path(os.environ.get("DICE_CACHE") or Path.home() / ".cache" / "dice")
+    """`$DICE_CACHE`, else `dice` below `$XDG_CACHE_HOME`, else `~/.cache/dice`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DICE_CACHE") or Path(root) / "dice")
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dice.errors import MachineError
+from dice.verify.cache import default_cache_dir
 
 Backend = Literal["cuda", "emulated"]
 Protocol = Literal["dice", "kernelbench", "kernelbench-v0", "dice-paper"]
@@ -28,12 +29,6 @@ print(json.dumps({"cuda": ready, "device": name, "built_for": torch.version.cuda
 
 class BackendUnavailable(MachineError):
     """This machine cannot run the backend that was asked for; the message is one sentence."""
-
-
-def default_cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/dice/verify`, below `~/.cache` when unset."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "dice" / "verify"
 
 
 @dataclass(frozen=True, slots=True)

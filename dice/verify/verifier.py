@@ -43,7 +43,7 @@ class Verifier:
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.Lock()
         self._gpu = Turns()
-        self._prepared = self.backend != "emulated"
+        self._prepared = False
 
     def __enter__(self) -> Verifier:
         self._get_zygote()
@@ -121,13 +121,14 @@ class Verifier:
             return self._zygote
 
     def _prepare(self, zygote: Zygote) -> None:
-        """Build the emulator's runtime once, so that no candidate's clock pays for it."""
+        """Build once what all candidates share, so that no candidate's clock pays for it."""
         with self._zygote_lock:
             if self._prepared:
                 return
             with Scratch() as scratch:
                 limits = Limits(self.options.memory_mb, str(scratch.root), (str(self.options.cache_dir),))
-                _run_once(zygote, "prepare", asdict(limits), {"cache_dir": str(self.options.cache_dir)})
+                spec = {"backend": self.backend, "cache_dir": str(self.options.cache_dir)}
+                _run_once(zygote, "prepare", asdict(limits), spec)
             self._prepared = True
 
 
@@ -140,6 +141,6 @@ def _run_once(zygote: Zygote, role: str, limits: dict[str, Any], spec: dict[str,
             answer = wait_for(child, (), time.monotonic() + timeout_s)
         except (ChildEnded, DeadlineExceeded) as error:
             said = child.log.decode(errors="replace").strip()[-2000:]
-            raise MachineryError(f"the emulator could not be built ({error}): {said}") from None
+            raise MachineryError(f"what builds share could not be made ({error}): {said}") from None
         if answer.get("event") != "prepared":
-            raise MachineryError(f"the emulator could not be built: {answer.get('message')}")
+            raise MachineryError(f"what builds share could not be made: {answer.get('message')}")

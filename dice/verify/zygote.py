@@ -69,7 +69,8 @@ def _exercise() -> None:
     """Do once what every child does: PyTorch loads large parts of itself at first use, and forks then share them."""
     import torch
 
-    from dice.verify import execution, scale
+    from dice.verify import compile_commands as commands
+    from dice.verify import execution, scale, toolchain
 
     torch.set_num_threads(1)  # a fork must not lose worker threads
     execution.seed_everything(0)
@@ -79,6 +80,9 @@ def _exercise() -> None:
         copy.deepcopy(model).double()(torch.rand(3, 2).double()).sum()
     with tempfile.TemporaryDirectory() as folder:
         scale.fit(EXAMPLE_PROBLEM, Path(folder), None, 1.0)
+    for known in (toolchain.host_compiler_version, commands.shadow_hash, commands.emulator_hash, commands.recipe_hash):
+        with contextlib.suppress(toolchain.ToolchainError):  # said again, to the user, when something is to be built
+            known()
 
 
 def main() -> None:
