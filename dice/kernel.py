@@ -167,7 +167,7 @@ def _adjacent(tree: ast.Module, first: ast.expr | ast.stmt, last: ast.expr | ast
     body: list[ast.stmt] = tree.body
     if first not in body or last not in body:
         return False
-    between = body[body.index(first) : body.index(last) + 1]  # type: ignore[arg-type]
+    between = body[body.index(first) : body.index(last) + 1]
     return all(
         isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr) for node in between
     )

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    """SiLU, a scaling and a hyperbolic tangent, one after the other."""
+    """Activation chain."""
 
     def __init__(self):
         super().__init__()

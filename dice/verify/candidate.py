@@ -155,6 +155,8 @@ def _classify(error: BaseException) -> Failure:
     root = _root(error)
     if isinstance(root, binding.LoadError | build.LinkError):
         return "load_error", "load"
+    if isinstance(root, build.CompileTimeout):  # a CompileError, so first
+        return "timeout", "compile"
     if isinstance(root, build.CompileError):
         return "compile_error", "compile"
     if isinstance(root, build.Unsupported | emulator.Unsupported):

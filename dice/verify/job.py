@@ -340,6 +340,7 @@ class Job:
 
 REPORTABLE = {
     ("compile_error", "compile"),
+    ("timeout", "compile"),
     ("load_error", "load"),
     ("unsupported", "compile"),
     ("infra_error", "infra"),

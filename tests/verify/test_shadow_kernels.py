@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from shadow_cases import CASES, Case
+from shadow_cases import KERNEL_CASES, Case
+from shadow_cases_host import HOST_CASES
 
 from dice.verify import binding, build
 from dice.verify.cache import default_cache_dir
@@ -28,7 +29,7 @@ def sources(case: Case) -> build.Sources:
     return build.Sources((case.cpp,), (case.cuda,), functions, cuda_cflags=case.cuda_cflags)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*KERNEL_CASES, *HOST_CASES], ids=lambda case: case.name)
 def test_case_agrees_with_pytorch(case: Case) -> None:
     built = build.build(sources(case), backend="emulated", cache_dir=default_cache_dir())
     assert built.headers == "slim"

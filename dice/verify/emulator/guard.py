@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .toolchain import build_library, runtime
+from dice.verify.emulator.toolchain import build_library, runtime
 
 if TYPE_CHECKING:
     import torch

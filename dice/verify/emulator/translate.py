@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .tokens import Edits, Token, Tokens
+from dice.verify.emulator.tokens import Edits, Token, Tokens
 
 
 class Unsupported(Exception):

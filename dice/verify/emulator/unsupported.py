@@ -6,8 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from .tokens import Tokens
-from .translate import Unsupported, translate
+from dice.verify.emulator.tokens import Tokens
+from dice.verify.emulator.translate import Unsupported, translate
 
 # Header -> what it brings; the first match of the included path counts.
 _HEADERS = (

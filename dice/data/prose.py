@@ -1,0 +1,59 @@
+"""The same program in other words: a problem's text with its docstrings and comments taken away or made vague.
+
+A model that is trained on problems whose prose names every operator learns to read the prose. Strangers' problems say
+little, or something else, so half of the training texts must say nothing and leave only the code to read.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import random
+import tokenize
+
+VAGUE = (
+    "Simple model.", "Model.", "A small module.", "Reference implementation.", "Model to be optimised.",
+    "A chain of operations.", "Example architecture.", "Performs the computation.", "Baseline.", "Neural network layer.",
+)  # fmt: skip
+
+
+def without_prose(source: str, rng: random.Random) -> str:
+    """`source` without comments, each docstring dropped or replaced by one that says nothing about the operators.
+
+    The program stays the same: the syntax trees without docstrings are compared. Raises `ValueError` if they differ.
+    """
+    lines = source.split("\n")
+    tree = ast.parse(source)
+    for node in reversed(_documented(tree)):
+        first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
+        indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+        replacement = [f'{indent}"""{rng.choice(VAGUE)}"""'] if rng.random() < 0.4 or len(node.body) == 1 else []
+        lines[first:last] = replacement
+    text = _without_comments("\n".join(lines))
+    if _program(text) != _program(source):
+        raise ValueError("dropping the prose changed the program")
+    return text
+
+
+def _documented(tree: ast.Module) -> list[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    """Everything with a docstring, in file order."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    found = [node for node in ast.walk(tree) if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None]
+    return sorted(found, key=lambda node: node.body[0].lineno)
+
+
+def _without_comments(source: str) -> str:
+    lines = source.split("\n")
+    comments = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT]
+    for token in reversed(comments):
+        row, column = token.start
+        kept = lines[row - 1][:column].rstrip()
+        lines[row - 1 : row] = [kept] if kept else []
+    return "\n".join(lines)
+
+
+def _program(source: str) -> str:
+    tree = ast.parse(source)
+    for node in _documented(tree):
+        node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)
