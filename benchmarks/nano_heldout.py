@@ -70,7 +70,8 @@ def write(args: argparse.Namespace) -> None:
             records.append({**row, "reply": reply, "kernel": kernel.source if kernel else None, **counts})
         print(f"{len(records)} of {len(rows)} written", flush=True)
     seconds = time.perf_counter() - start
-    head = {"model": args.model, "device": device, "seconds": seconds, "decode": f"greedy, dynamic {args.confidence_threshold}", **machine()}
+    decode = f"greedy, dynamic {args.confidence_threshold}"
+    head = {"model": args.model, "device": device, "seconds": seconds, "decode": decode, **machine()}
     _dump(args.out / "candidates.json", {"run": head, "rows": records})
 
 

@@ -130,6 +130,8 @@ class Synth:
     backend: Backend = "auto"
     verify: bool = True
     """Verify each pair; without it, pairs are only written."""
+    prose_free: bool = False
+    """Also write each training pair without docstrings and comments, so that a model learns to read the code."""
     decontaminate: tuple[Path, ...] = ()
     """Folders of benchmark problems: a pair that equals or nearly equals one of theirs is dropped."""
     json: bool = False

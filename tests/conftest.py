@@ -1,12 +1,17 @@
-"""Shared test set-up: GPU tests skip with a reason where no GPU can run them."""
+"""Shared test set-up: one thread for PyTorch, and GPU tests skip with a reason where no GPU can run them."""
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+# Before anything imports PyTorch. Threads gain nothing on the small tensors of tests, and those of parallel test
+# processes wait for each other by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
 

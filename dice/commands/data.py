@@ -39,6 +39,7 @@ def synth(args: Synth) -> int:
             verify=args.verify,
             backend=args.backend,
             decontaminate=args.decontaminate,
+            prose_free=args.prose_free,
             progress=show,
         )
     if args.json:

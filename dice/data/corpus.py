@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +30,10 @@ import pyarrow.parquet as pq
 from dice import prompts
 from dice.data import synth
 from dice.data.decontaminate import Index, Match
+from dice.data.prose import without_prose
 from dice.data.synth import Pair
 from dice.errors import MachineError, UserError
+from dice.problem import Problem
 from dice.verdict import Verdict
 
 SHARD_PAIRS = 500
@@ -73,6 +76,7 @@ class Request:
     seed: int
     verify: bool
     shard_pairs: int
+    prose_free: bool
     benchmarks: str  # hash of what is kept out
     generator: str  # hash of the generator's own source
 
@@ -99,16 +103,18 @@ def build(
     decontaminate: Sequence[Path] = (),
     resume: bool = True,
     shard_pairs: int = SHARD_PAIRS,
+    prose_free: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write the corpus below `out` and return the report.
 
-    `pairs` counts candidates: those that verification or decontamination drops are not replaced. Raises `UserError`
-    when `out` holds another corpus, `MachineError` when verification cannot work here.
+    `pairs` counts candidates: those that verification or decontamination drops are not replaced. `prose_free` writes
+    each training pair a second time without docstrings and comments (`dice/data/prose.py`): the same program.
+    Raises `UserError` when `out` holds another corpus, `MachineError` when verification cannot work here.
     """
     index = Index.from_folders(decontaminate) if decontaminate else None
     benchmarks = index.digest if index else ""
-    request = Request(pairs, heldout, control, seed, verify, shard_pairs, benchmarks, generator_version())
+    request = Request(pairs, heldout, control, seed, verify, shard_pairs, prose_free, benchmarks, generator_version())
     _open_folder(out, request, resume)
     with ExitStack() as stack:
         writer = _Writer(
@@ -125,6 +131,7 @@ def build(
                 out / "train" / f"train-{number:05d}.parquet",
                 partial(_train_pairs, seed, indices),
                 len(indices),
+                prose_free,
             )
         test_seed = seed + 1_000_003
         writer.write(out / "heldout.parquet", lambda: enumerate(synth.heldout(heldout, test_seed)), heldout)
@@ -171,7 +178,9 @@ class _Writer:
         self.done = 0
         self.seen: set[str] = set()  # problems of earlier files: each text occurs once
 
-    def write(self, path: Path, draw: Callable[[], Iterator[tuple[int, Pair]]], count: int) -> None:
+    def write(
+        self, path: Path, draw: Callable[[], Iterator[tuple[int, Pair]]], count: int, prose_free: bool = False
+    ) -> None:
         if path.exists():
             table = pq.read_table(path, columns=["problem"])
             self.seen.update(map(_text_id, table["problem"].to_pylist()))
@@ -184,6 +193,8 @@ class _Writer:
         kept = [item for item in draw() if self._is_wanted(item[1], dropped, matches)]
         self.done += count - len(kept)
         rows = [self._row(*item, verdict) for item, verdict in self._verified(kept, dropped, path.name)]
+        if prose_free:
+            rows = [row for pair in rows for row in (pair, _without_prose(pair))]
         self.seen.update(_text_id(row["problem"]) for row in rows)
         seconds = round(time.monotonic() - started, 2)
         notes = {"dropped": dict(dropped), "in_benchmarks": list(map(asdict, matches)), "seconds": seconds}
@@ -292,6 +303,11 @@ def _verifier(backend: str) -> Any:
     from dice.verify import Options, Verifier
 
     return Verifier(backend=backend, options=Options(trials=3, timing=False))
+
+
+def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
+    source = without_prose(row["problem"], random.Random(f"{row['seed']}:{row['index']}:prose"))
+    return row | {"problem": source, "prompt": prompts.zero_shot(Problem(source, row["name"]))}
 
 
 def _text_id(source: str) -> str:

@@ -38,14 +38,15 @@ def without_prose(source: str, rng: random.Random) -> str:
 def _documented(tree: ast.Module) -> list[ast.Module | ast.ClassDef | ast.FunctionDef]:
     """Everything with a docstring, in file order."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    found = [node for node in ast.walk(tree) if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    found = [node for node in nodes if ast.get_docstring(node, clean=False) is not None]
     return sorted(found, key=lambda node: node.body[0].lineno)
 
 
 def _without_comments(source: str) -> str:
     lines = source.split("\n")
-    comments = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT]
-    for token in reversed(comments):
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    for token in reversed([token for token in tokens if token.type == tokenize.COMMENT]):
         row, column = token.start
         kept = lines[row - 1][:column].rstrip()
         lines[row - 1 : row] = [kept] if kept else []

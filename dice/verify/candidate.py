@@ -50,7 +50,7 @@ class _Candidate:
             self.runtime = ctypes.CDLL(str(emulator.runtime(cache_dir)), mode=ctypes.RTLD_GLOBAL)
             self.runtime.dice_set_fault_fd(self.channel.descriptor)
             guard.enable(cache_dir)
-        intercept.install(self.spec["backend"], cache_dir, self._on_build)
+        intercept.install(self.spec["backend"], cache_dir, self._on_build, self.spec["compile_timeout_s"])
         self.channel.send("started")
         with self.device.active():
             module = execution.exec_file(self.spec["source"], self.outputs, "kernel")

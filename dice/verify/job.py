@@ -23,6 +23,7 @@ from dice.verify.turns import Turns
 
 FAULT_EXIT = 86  # the emulator ends the process with this after reporting a fault
 START_TIMEOUT_S = 60.0
+COMPILE_GRACE_S = 10.0  # the build inside the candidate gives up this much later than the supervisor would
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
@@ -155,7 +156,10 @@ class Job:
                 "limit_s": options.run_timeout_s,
             }
         )
-        self.candidate.send(common | {"source": self.kernel.source, "cache_dir": str(options.cache_dir)})
+        compiling = options.compile_timeout_s + COMPILE_GRACE_S
+        self.candidate.send(
+            common | {"source": self.kernel.source, "cache_dir": str(options.cache_dir), "compile_timeout_s": compiling}
+        )
 
     def _load(self) -> None:
         self._started()

@@ -22,6 +22,7 @@ from typing import Any
 
 START_TIMEOUT_S = 120
 KILL_TIMEOUT_S = 20
+SETTLE_S = 2.0
 MAX_LINE_BYTES = 1 << 20
 MAX_CHANNEL_BYTES = 16 << 20
 LOG_BYTES = 1 << 14  # of what a child prints, this much is kept: the last of it
@@ -232,8 +233,8 @@ class Zygote:
     def _wait_ready(self) -> None:
         if self._ready:
             return
-        self._link.settimeout(START_TIMEOUT_S)
         try:
+            self._link.settimeout(START_TIMEOUT_S)
             self._ready = self._link.recv(16) == b"ready"
         except TimeoutError:
             raise MachineryError(f"the zygote was not ready within {START_TIMEOUT_S} s") from None
@@ -243,9 +244,16 @@ class Zygote:
             raise MachineryError(f"the zygote did not start: {self._last_words()}")
 
     def _last_words(self) -> str:
+        if self._log.closed:
+            return "it was closed"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+    def settle(self) -> None:
+        """Wait a moment for a zygote that is ending: its sockets close first, and until then it passes for alive."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=SETTLE_S)
 
     def close(self) -> None:
         """End the zygote and with it every child."""
@@ -255,7 +263,8 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._log.close()
+        with self._lock:
+            self._log.close()
 
 
 class Scratch:

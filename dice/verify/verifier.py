@@ -99,13 +99,14 @@ class Verifier:
     def _verify(self, problem: Problem, kernel: Kernel, options: Options, workers: int) -> Verdict:
         failure = ""
         for _ in range(ATTEMPTS):
+            zygote = self._get_zygote()
             try:
-                zygote = self._get_zygote()
                 self._prepare(zygote)
                 job = Job(zygote, problem, kernel, self.backend, options, worker_threads(workers))
                 return self._describe(job.run(self._gpu))
             except MachineryError as error:
                 failure = str(error)
+                zygote.settle()
         return self._describe(Verdict("infra_error", "infra", f"{failure}.", backend=self.backend))
 
     def _describe(self, verdict: Verdict) -> Verdict:

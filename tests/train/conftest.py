@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from training_helpers import write_toy_pairs
 
 from dice.data.bpe import train_tokenizer
 from dice.recipes import tiny_sft
 from dice.train.config import SFTConfig
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and on a busy machine waiting threads cost seconds."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def test_one_mask_object_serves_every_batch() -> None:
 def test_flex_attention_gives_the_dense_result(captured: bool) -> None:
     """Forward only, which is all it does on a CPU. Captured: the compiler's front end takes the model, the mask object
     and its in-place updates as one graph, once for all batches."""
+    torch._dynamo.reset()  # what other tests of this process made it compile is no recompilation of ours
     model, mask = tiny_model(4, torch.float32).requires_grad_(False), FlexMask(4)
     graph = torch.compile(model.hidden, backend="aot_eager", dynamic=False, fullgraph=True)
     hidden = graph if captured else model.hidden

@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from dice.verify import emulator
+from dice.verify.cache import default_cache_dir
 
 CASES = Path(__file__).parent / "emulator_cases"
-# Everything in it is keyed by content, so that all tests and all runs can share one folder.
-CACHE = Path(tempfile.gettempdir()) / f"dice-emulator-tests-{os.getuid()}"
+# The runtime is the one that built extensions load: two in one process would share symbols but not state.
+CACHE = default_cache_dir()
+# Keyed by content, so that all tests and all runs can share one folder.
+LIBRARIES = Path(tempfile.gettempdir()) / f"dice-emulator-tests-{os.getuid()}"
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,10 +37,11 @@ def compile_cuda(source: str, *flags: str) -> Path:
     translated = emulator.translate(source)
     headers = b"".join(path.read_bytes() for path in sorted(emulator.include_dir.rglob("*.*")))
     key = hashlib.sha256("\0".join([translated, str(runtime), *emulator.compile_flags(), *flags]).encode() + headers)
-    library = CACHE / f"{key.hexdigest()[:24]}.so"
+    LIBRARIES.mkdir(exist_ok=True)
+    library = LIBRARIES / f"{key.hexdigest()[:24]}.so"
     if library.exists():
         return library
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+    with tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
         text = Path(folder) / "case.cpp"
         text.write_text(translated)
         output = Path(folder) / "case.so"

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +24,9 @@ WRONG = Kernel.from_file(CASES / "wrong_value.py")
 EMPTY = Kernel("")
 
 
-@pytest.fixture(scope="module")
-def verifier() -> Iterator[Verifier]:
-    if options.find_host_compiler() is None:
-        pytest.skip("needs a C++ compiler")
-    with Verifier(backend="emulated", options=Options(run_timeout_s=20)) as found:
-        yield found
+@pytest.fixture
+def verifier(emulated: Verifier) -> Verifier:
+    return emulated
 
 
 def large(problem: Problem, rows: int) -> Problem:
@@ -52,6 +48,13 @@ def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> Non
     verdicts = dict(verifier.verify_many(pairs, workers=2))
     assert [verdicts[index].outcome for index in range(4)] == ["correct", "wrong", "no_kernel", "correct"]
     assert verdicts[0] is verdicts[3]  # the same pair, verified once
+
+
+def test_a_compiler_that_gave_up_is_a_time_out(verifier: Verifier) -> None:
+    """What a build raises when it ends itself, though the supervisor's clock is the one that should end it."""
+    gives_up = "from dice.verify.build import CompileTimeout\nraise CompileTimeout('', message='it took too long')\n"
+    verdict = verifier.verify(RELU, Kernel(gives_up + RIGHT.source))
+    assert (verdict.outcome, verdict.stage, verdict.message) == ("timeout", "compile", "it took too long")
 
 
 def test_leaving_many_early_starts_no_more(verifier: Verifier) -> None:

@@ -17,7 +17,7 @@ import pytest
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import OUTCOMES, STAGES, Verdict
-from dice.verify import BackendUnavailable, Options, Verifier
+from dice.verify import Options, Verifier
 
 CASES = Path(__file__).parent.parent / "cases"
 KEYS = {"problem", "expect", "expect-emulated", "expect-cuda", "deceptions", "message", "limits"}
@@ -55,16 +55,6 @@ def read_case(path: Path) -> Case:
 
 
 ALL = {path.stem: read_case(path) for path in sorted(CASES.glob("*.py"))}
-
-
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verifier]:
-    try:
-        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=20))
-    except BackendUnavailable as error:
-        pytest.skip(str(error))
-    with verifier:
-        yield verifier
 
 
 @pytest.fixture(scope="module")

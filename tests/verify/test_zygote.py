@@ -65,9 +65,11 @@ def test_signal_is_reported(limits: Limits, namespaces: bool) -> None:
     assert jail(child, limits, namespaces)[1] == {"signal": 15, "reason": ""}
 
 
-def test_too_many_processes_end_it(limits: Limits) -> None:
+def test_too_many_processes_end_it(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_PROCESSES", 20)  # each is a fork of this large process
+
     def bomb() -> None:
-        for _ in range(sandbox.MAX_PROCESSES + 50):
+        for _ in range(sandbox.MAX_PROCESSES + 20):
             if os.fork() == 0:
                 time.sleep(60)
         time.sleep(60)
@@ -187,7 +189,7 @@ def test_flooded_channel_and_log_are_capped() -> None:
     from dice.verify.process import LOG_BYTES, Child
 
     ours, theirs = socket.socketpair()
-    control, _other_control = socket.socketpair()
+    control, other_control = socket.socketpair()
     read, write = os.pipe()
     child = Child("candidate", ours, control, read)
     with child:
@@ -203,6 +205,7 @@ def test_flooded_channel_and_log_are_capped() -> None:
                     wait_for(child, (), time.monotonic() + 0.0005)
             wait_for(child, (), time.monotonic())
         assert end.value.ended.reason == "flood"
+        other_control.close()  # as a warden's end does; leaving the child waits for it
     os.close(write)
     theirs.close()
 
