@@ -13,7 +13,7 @@ import tokenize
 
 VAGUE = (
     "Simple model.", "Model.", "A small module.", "Reference implementation.", "Model to be optimised.",
-    "A chain of operations.", "Example architecture.", "Performs the computation.", "Baseline.", "Neural network layer.",
+    "A chain of operations.", "Example architecture.", "A computation.", "Baseline.", "One layer.",
 )  # fmt: skip
 
 
