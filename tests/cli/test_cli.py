@@ -1,0 +1,145 @@
+"""The `dice` command as a user meets it: real processes, exit codes, one sentence for each misuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from dice.model.checkpoint import NANO_FOLDER
+from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
+from tests.conftest import ROOT, why_no_gpu
+
+pytestmark = pytest.mark.xdist_group("cli")
+
+
+def dice(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-m", "dice", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | options.pop("env", {})  # type: ignore[operator]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment, **options)  # type: ignore[call-overload]
+
+
+def one_sentence(result: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr and words in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "add.py").write_text(EXAMPLE_PROBLEM)
+    (tmp_path / "right.py").write_text(EXAMPLE_KERNEL)
+    (tmp_path / "wrong.py").write_text(EXAMPLE_KERNEL.replace("a[i] + b[i]", "a[i] - b[i]"))
+    (tmp_path / "no_model.py").write_text("import torch\n")
+    return tmp_path
+
+
+def test_verify_says_yes_and_no(files: Path) -> None:
+    right = dice("verify", files / "add.py", files / "right.py", "--backend", "emulated", "--json")
+    verdict = json.loads(right.stdout)["verdict"]
+    assert right.returncode == 0 and verdict["outcome"] == "correct" and verdict["launches"] == {"add_kernel": 5}
+    wrong = dice("verify", files / "add.py", files / "wrong.py", "--backend", "emulated")
+    assert wrong.returncode == 1 and "verdict: wrong" in wrong.stdout and "expected" in wrong.stdout
+
+
+def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
+    out, trace = tmp_path / "a" / "kernel.py", tmp_path / "trace.json"
+    problem = ROOT / "examples" / "softmax.py"
+    result = dice("generate", problem, "-o", out, "--trace", trace, "--backend", "emulated", "--json")
+    answer = json.loads(result.stdout)
+    assert result.returncode == 0 and answer["verdict"]["outcome"] == "correct", result.stderr
+    assert out.read_text() == answer["kernel"] and "__global__" in answer["kernel"]
+    assert answer["decode"]["tokens_per_forward"] > 1 and json.loads(trace.read_text())["block_size"] == 4
+    again = dice("verify", problem, out, "--backend", "emulated")
+    assert again.returncode == 0, again.stdout
+
+
+def test_the_best_of_several_samples_is_kept(files: Path) -> None:
+    arguments = ("--samples", "2", "--refine", "1", "--max-new-tokens", "40", "--backend", "emulated", "--json")
+    result = dice("generate", files / "add.py", "-o", files / "k.py", *arguments)
+    answer = json.loads(result.stdout)  # 40 tokens hold no whole kernel: every attempt fails, and says so
+    assert result.returncode == 1 and len(answer["samples"]) == 3
+    assert {sample["verdict"]["outcome"] for sample in answer["samples"]} == {"no_kernel"}
+
+
+def test_missing_and_unusable_files(files: Path) -> None:
+    one_sentence(dice("verify", files / "none.py", files / "right.py"), 2, "no problem file")
+    one_sentence(dice("verify", files / "add.py", files / "none.py"), 2, "no kernel file")
+    one_sentence(dice("generate", files / "no_model.py"), 2, "no class `Model`")
+    one_sentence(dice("generate"), 2, "at least one PROBLEM.py")
+    one_sentence(dice("generate", files / "add.py", "-o", files / "add.py"), 2, "the problem itself")
+    assert (files / "add.py").read_text() == EXAMPLE_PROBLEM
+
+
+def test_a_checkpoint_with_a_missing_tensor(files: Path) -> None:
+    model = shutil.copytree(NANO_FOLDER, files / "model")
+    weights = load_file(model / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, model / "model.safetensors")
+    result = dice("generate", files / "add.py", "--model", model, "-o", files / "k.py")
+    one_sentence(result, 2, "model.norm.weight")
+    one_sentence(dice("generate", files / "add.py", "--model", files / "nowhere"), 2, "no model folder")
+
+
+def test_what_this_machine_cannot_do(files: Path) -> None:
+    no_compiler = {"PATH": str(files), "CXX": "", "CUDA_HOME": str(files)}
+    result = dice("verify", files / "add.py", files / "right.py", "--backend", "emulated", env=no_compiler)
+    one_sentence(result, 3, "C++ compiler")
+    if why_no_gpu():
+        result = dice("verify", files / "add.py", files / "right.py", "--backend", "cuda")
+        one_sentence(result, 3, "cuda backend cannot run here")
+
+
+def test_a_full_disk_loses_nothing(files: Path) -> None:
+    disk = files / "disk"
+    disk.mkdir()
+    shell = (
+        f"mount -t tmpfs -o size=16k none '{disk}' && echo old > '{disk}/k.py' && head -c 20k /dev/zero > '{disk}/fill'"
+    )
+    script = f'{shell}; "$@"; code=$?; cat "{disk}/k.py"; exit $code'
+    probe = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("this host lets nobody mount a small disk to fill")
+    result = dice(
+        "generate", files / "add.py", "-o", disk / "k.py", "--backend", "emulated", "--max-new-tokens", "800",
+        prefix=("unshare", "-rm", "sh", "-c", script, "sh"),
+    )  # fmt: skip
+    assert result.returncode == 3 and "cannot write: No space left" in result.stderr, result.stderr
+    assert result.stdout.strip().splitlines()[-1] == "old" and "Traceback" not in result.stderr
+
+
+def test_ctrl_c_leaves_no_half_file(files: Path) -> None:
+    command = [sys.executable, "-m", "dice", "generate", str(files / "add.py"), "-o", str(files / "k.py")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in stderr and "interrupted" in stderr, stderr
+    assert not (files / "k.py").exists() and not list(files.glob(".k.py*"))
+
+
+def test_doctor_names_the_backends() -> None:
+    answer = json.loads(dice("doctor", "--json").stdout)
+    assert "emulated" in answer["backends"]
+    assert {finding["name"] for finding in answer["findings"]} >= {"C++ compiler", "GPU", "sandbox", "nano checkpoint"}
+
+
+def test_synth_and_tokenizer_and_sft_make_a_model(tmp_path: Path) -> None:
+    made = dice("data", "synth", "--out", tmp_path / "c", "--pairs", "40", "--heldout", "4", "--no-verify", "--json")
+    assert json.loads(made.stdout)["train"]["pairs"] == 40
+    data = ("--data", tmp_path / "c" / "train")
+    assert dice("data", "tokenizer", *data, "--out", tmp_path / "t", "--vocab-size", "600").returncode == 0
+    recipe = ("--recipe", "tiny_sft", "--tokenizer", tmp_path / "t", "--max-steps", "2", "--row-tokens", "2048")
+    recipe += ("--shape.max-position-embeddings", "2048")
+    trained = dice("train", "sft", *recipe, *data, "--out", tmp_path / "run", "--batch-rows", "1", "--micro-rows", "1")
+    assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    one_sentence(dice("train", "sft", "--recipe", "none"), 2, "there is no recipe")
