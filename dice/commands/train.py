@@ -20,13 +20,10 @@ def sft(arguments: list[str]) -> int:
         raise UserError(f"there is no recipe {chosen.recipe!r}; the SFT recipes are {', '.join(SFT_RECIPES)}.")
     default = SFT_RECIPES[chosen.recipe]()
     description = f"Supervised fine-tuning by block diffusion (paper Eq. 2). Recipes: {', '.join(SFT_RECIPES)}."
-    config = tyro.cli(
-        type(default),
-        default=default,
-        args=rest,
-        prog=f"dice train sft --recipe {chosen.recipe}",
-        description=description,
-    )
+    prog = f"dice train sft --recipe {chosen.recipe}"
+    # Without this, an optional group such as `shape` would be a subcommand and not `--shape.hidden-size`.
+    flat = (tyro.conf.AvoidSubcommands,)
+    config = tyro.cli(type(default), default=default, args=rest, prog=prog, description=description, config=flat)
     from dice.train.sft import train_sft
 
     result = train_sft(config)
