@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dice.commands.watch import Watcher
 
 
+SMALL_MODEL = 50_000_000  # parameters
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One reply: its text, how it was denoised, and how long that took. `beginning`: reply tokens that were given."""
@@ -54,7 +57,12 @@ class Writer:
         folder = resolve_model(args.model)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.float32 if device == "cpu" or args.model == "nano" else torch.bfloat16
-        return cls(load_model(folder, dtype, device), Tokenizer.from_folder(folder), args)
+        model = load_model(folder, dtype, device)
+        if device == "cpu" and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL:
+            # A step is too short to share: threads that wait for one another cost more than they help, and on a busy
+            # machine many times more.
+            torch.set_num_threads(1)
+        return cls(model, Tokenizer.from_folder(folder), args)
 
     def write(self, prompt: str, temperature: float, seed: int, watch: Callable[[Writer], Watcher]) -> Draft:
         ids = self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
