@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 import dice
+from dice.data.prose import without_prose
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import extract_kernel, zero_shot
@@ -51,6 +53,9 @@ def write(args: argparse.Namespace) -> None:
     folder = resolve_model(args.model)
     tokenizer, model = Tokenizer.from_folder(folder), load_model(folder, torch.float32, device)
     rows = ds.dataset(args.data, format="parquet").to_table(columns=COLUMNS).to_pylist()[: args.limit]
+    if args.prose_free:
+        rng = random.Random(0)
+        rows = [{**row, "problem": without_prose(row["problem"], rng)} for row in rows]
     config = DecodeConfig(
         max_new_tokens=args.max_new_tokens,
         stop_ids=tokenizer.stop_ids,
@@ -171,6 +176,7 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--prose-free", action="store_true", help="judge on the problems without docstrings and comments")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=2048)
     parser.add_argument("--confidence-threshold", type=float, default=0.99)

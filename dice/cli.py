@@ -219,6 +219,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MachineError as error:
         return _say(error, 3)
     except KeyboardInterrupt:
+        # Python remembers an interrupt that left text run by exec() and kills itself with SIGINT at exit; running
+        # another text to its end clears that memory, so that the exit code says 130 wherever Ctrl-C landed.
+        exec("")
         return _say("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
