@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,10 +117,21 @@ def test_a_full_disk_loses_nothing(files: Path) -> None:
     assert result.stdout.strip().splitlines()[-1] == "old" and "Traceback" not in result.stderr
 
 
-def test_ctrl_c_leaves_no_half_file(files: Path) -> None:
+def _imports_torch(pid: int) -> bool:
+    return "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def _has_children(pid: int) -> bool:
+    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().strip())
+
+
+@pytest.mark.parametrize("moment", [_imports_torch, _has_children])
+def test_ctrl_c_leaves_no_half_file(files: Path, moment: Callable[[int], bool]) -> None:
     command = [sys.executable, "-m", "dice", "generate", str(files / "add.py"), "-o", str(files / "k.py")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    time.sleep(2.5)
+    while not moment(process.pid):
+        assert process.poll() is None, "it ended too early to be interrupted"
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in stderr and "interrupted" in stderr, stderr
