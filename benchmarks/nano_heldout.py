@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--prose-free", action="store_true", help="judge on the problems without docstrings and comments")
+    parser.add_argument("--prose-free", action="store_true", help="problems without docstrings and comments")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=2048)
     parser.add_argument("--confidence-threshold", type=float, default=0.99)

@@ -127,7 +127,9 @@ def _has_children(pid: int) -> bool:
 
 @pytest.mark.parametrize("moment", [_imports_torch, _has_children])
 def test_ctrl_c_leaves_no_half_file(files: Path, moment: Callable[[int], bool]) -> None:
-    command = [sys.executable, "-m", "dice", "generate", str(files / "add.py"), "-o", str(files / "k.py")]
+    # A test suite started in the background ignores SIGINT, and hands that down.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "dice", "generate", str(files / "add.py")]
+    command += ["-o", str(files / "k.py")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     while not moment(process.pid):
         assert process.poll() is None, "it ended too early to be interrupted"
