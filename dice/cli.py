@@ -42,7 +42,7 @@ class Generate:
     trace: Path | None = None
     """Also write how the text was denoised (token ids, reveal steps, log-probabilities) to this JSON file."""
     prompt: Literal["auto", "zero-shot", "one-shot"] = "auto"
-    """The compact prompt nano was trained on, or KernelBench's one-shot prompt; auto picks by model."""
+    """The compact prompt nano was trained on, or KernelBench's one-shot prompt; auto picks by the model's size."""
     max_new_tokens: int = 2048
     """Longest reply, in tokens."""
     temperature: float = 0.0

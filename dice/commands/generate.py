@@ -81,7 +81,7 @@ def _write_and_check(
     args: Generate, problem: Problem, writer: Writer, verifier: Verifier, console: Console
 ) -> list[Sample]:
     """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
-    prompt = (one_shot if _wants_one_shot(args) else zero_shot)(problem)
+    prompt = (one_shot if _wants_one_shot(args, writer) else zero_shot)(problem)
     seeds = [args.seed + index for index in range(max(args.samples, 1) + args.refine)]
     samples: list[Sample] = []
 
@@ -118,9 +118,9 @@ def _watcher(args: Generate, console: Console, title: str) -> Callable[..., Any]
     return Screen(console, title) if console.is_terminal and not args.json else Progress(console, title)
 
 
-def _wants_one_shot(args: Generate) -> bool:
-    """nano knows the compact prompt; a general model needs the task and the answer's form explained."""
-    return args.prompt == "one-shot" or (args.prompt == "auto" and args.model != "nano")
+def _wants_one_shot(args: Generate, writer: Writer) -> bool:
+    """nano and its like know the compact prompt; a general model needs the task and the answer's form explained."""
+    return args.prompt == "one-shot" or (args.prompt == "auto" and not writer.is_small)
 
 
 def _targets(args: Generate, problems: list[Problem]) -> list[Path]:

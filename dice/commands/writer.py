@@ -58,11 +58,17 @@ class Writer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.float32 if device == "cpu" or args.model == "nano" else torch.bfloat16
         model = load_model(folder, dtype, device)
-        if device == "cpu" and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL:
+        writer = cls(model, Tokenizer.from_folder(folder), args)
+        if device == "cpu" and writer.is_small:
             # A step is too short to share: threads that wait for one another cost more than they help, and on a busy
             # machine many times more.
             torch.set_num_threads(1)
-        return cls(model, Tokenizer.from_folder(folder), args)
+        return writer
+
+    @property
+    def is_small(self) -> bool:
+        """A model of the size we train from scratch, which knows its corpus and no instructions."""
+        return sum(weight.numel() for weight in self.model.parameters()) < SMALL_MODEL
 
     def write(self, prompt: str, temperature: float, seed: int, watch: Callable[[Writer], Watcher]) -> Draft:
         ids = self.tokenizer.encode_chat([{"role": "user", "content": prompt}])

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from dice import prompts
 from dice.data import synth
 from dice.data.decontaminate import Index, Match
+from dice.data.layout import relaid
 from dice.data.prose import without_prose
 from dice.data.synth import Pair
 from dice.errors import MachineError, UserError
@@ -244,10 +245,11 @@ class _Writer:
                 dropped[f"{verdict.outcome}: {item[1].family}"] += 1
 
     def _row(self, index: int, pair: Pair, verdict: str) -> dict[str, Any]:
+        source = relaid(pair.problem.source, random.Random(f"{self.seed}:{index}:layout"))
         return {
-            "problem": pair.problem.source,
+            "problem": source,
             "kernel": pair.kernel.source,
-            "prompt": prompts.zero_shot(pair.problem),
+            "prompt": prompts.zero_shot(Problem(source, pair.problem.name)),
             "response": prompts.reply(pair.kernel),
             "name": pair.problem.name,
             "family": pair.family,
@@ -306,11 +308,14 @@ def _verifier(backend: str) -> Any:
 
 
 def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
-    source = without_prose(row["problem"], random.Random(f"{row['seed']}:{row['index']}:prose"))
+    rng = random.Random(f"{row['seed']}:{row['index']}:prose")
+    source = relaid(without_prose(row["problem"], rng), rng)
     return row | {"problem": source, "prompt": prompts.zero_shot(Problem(source, row["name"]))}
 
 
 def _text_id(source: str) -> str:
+    """The same for every layout of a text."""
+    source = "\n".join(line for line in source.split("\n") if line.strip())
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
