@@ -14,6 +14,7 @@ import json
 import re
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,8 @@ class LoadError(ImportError):
     """The library does not load; the message names the undefined function."""
 
 
+_muted = [False]
+_replayed: Counter[str] = Counter()  # launches by graphs that were captured before
 _libraries: list[ctypes.PyDLL] = []  # never closed: candidates keep function pointers, and so does CUDA
 
 
@@ -42,6 +45,8 @@ def load(built: Built, name: str = "extension") -> ModuleType:
     else:
         module = _initialise(library, built.path, name)
     _libraries.append(library)
+    if _muted[0]:
+        set_muted(True)
     return module
 
 
@@ -76,7 +81,7 @@ def _import_pybind_module(path: Path, name: str) -> ModuleType:
 
 def launches() -> dict[str, int]:
     """How often each `__global__` function of the libraries loaded so far was launched, by its name in the source."""
-    counts: Counter[str] = Counter()
+    counts = Counter(_replayed)
     for library in _counters():
         counts.update(_launches_of(library))
     return dict(counts)
@@ -84,8 +89,26 @@ def launches() -> dict[str, int]:
 
 def reset_launches() -> None:
     """Start counting launches from zero."""
+    _replayed.clear()
     for library in _counters():
         library.dice_launches_reset()
+
+
+def add_launches(counts: Mapping[str, int]) -> None:
+    """Count launches that no library sees: those of a graph that is replayed."""
+    _replayed.update(counts)
+
+
+def is_muted() -> bool:
+    """Whether candidates' kernels do nothing just now."""
+    return _muted[0]
+
+
+def set_muted(on: bool) -> None:
+    """While on, launches of candidates' kernels are counted and do nothing; also in libraries loaded meanwhile."""
+    _muted[0] = on
+    for library in _counters():
+        library.dice_set_muted(int(on))
 
 
 def _counters() -> list[ctypes.PyDLL]:

@@ -7,19 +7,31 @@ no verdict depends on the shortcut. Results are kept by content: sources, flags,
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from dice.verify import emulator
+from dice.verify import emulator, split_build
 from dice.verify.cache import Cache, content_key
-from dice.verify.compile_commands import Compiler, compiler_for, recipe_hash
+from dice.verify.compile_commands import Compiler, CudaCompiler, Shared, compiler_for, recipe_hash
 from dice.verify.compiler_process import Finished, run_all
 from dice.verify.diagnostics import error_lines, headers_to_blame, outside, read_errors
-from dice.verify.toolchain import Backend, ToolchainError, gpu_arch, safe_flags
+from dice.verify.entries import found, look_up, publish
+from dice.verify.scratch import is_crowded_out
+from dice.verify.sources import (
+    LIBRARY,
+    MAX_SOURCE_BYTES,
+    Backend,
+    Built,
+    CompileError,
+    CompileTimeout,
+    Headers,
+    LinkError,
+    Sources,
+    Unsupported,
+    safe_flags,
+)
+from dice.verify.toolchain import ToolchainError, gpu_arch
 from dice.verify.units import CUDA_SOURCE, Unit, bindings_for, joined_unit, split_units
 
 __all__ = [
@@ -31,60 +43,10 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "build",
+    "compile_into",
+    "identity",
     "prepare",
 ]
-
-Headers = Literal["slim", "full"]
-LIBRARY = "extension.so"
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What a `load_inline` call hands over. `functions` are (name, docstring) pairs to write bindings for."""
-
-    cpp: tuple[str, ...] = ()
-    cuda: tuple[str, ...] = ()
-    functions: tuple[tuple[str, str], ...] = ()
-    cflags: tuple[str, ...] = ()
-    cuda_cflags: tuple[str, ...] = ()
-    implicit_headers: bool = True
-
-    @property
-    def has_pybind(self) -> bool:
-        return any("PYBIND11_MODULE" in text for text in (*self.cpp, *self.cuda))
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A shared library ready for `binding.load`. `seconds` is the wall time of this call, cached or not."""
-
-    path: Path
-    headers: Headers
-    seconds: float
-    cached: bool
-    backend: Backend = "emulated"
-    log: str = field(default="", repr=False)
-
-
-class CompileError(Exception):
-    """The compiler refused the source. `lines` are its errors, mapped to the candidate's own lines."""
-
-    def __init__(self, log: str, lines: Sequence[str] = (), message: str = ""):
-        self.log = log
-        self.lines = tuple(lines) or error_lines(log)
-        super().__init__(message or "\n".join(("Error building extension:", *self.lines)))
-
-
-class LinkError(CompileError):
-    """The units compiled but do not fit together, for example because both define the same function."""
-
-
-class CompileTimeout(CompileError):
-    """The compiler did not end in time."""
-
-
-class Unsupported(Exception):
-    """Emulation cannot run this source; the message names the construct."""
 
 
 def build(
@@ -95,55 +57,77 @@ def build(
     arch: str | None = None,
     timeout_s: float = 120,
     name: str = "",
+    sanitize: bool = False,
 ) -> Built:
     """Compile `sources`, or find the result of an earlier equal build. `name` never matters for the result.
+
+    `sanitize`: for the race detector, or with the line numbers that compute-sanitizer wants.
 
     Raises `CompileError` (with `LinkError` and `CompileTimeout`), `Unsupported`, or `ToolchainError` when the machine,
     not the source, is the reason.
     """
     started = time.monotonic()
+    arch = arch or gpu_arch()
+    cache = Cache(Path(cache_dir) / "extensions")
+    key = sources.key(identity(backend, Path(cache_dir), arch), sanitize)
+    known = look_up(cache, key, backend)
+    if known is not None:
+        return known
+    with cache.scratch() as scratch:
+        compiled = compile_into(scratch, sources, backend, Shared(Path(cache_dir)), arch, timeout_s, sanitize)
+        return found(publish(cache, key, scratch, *compiled), started, cached=False, backend=backend)
+
+
+def identity(backend: Backend, cache_dir: Path, arch: str) -> str:
+    """Everything but the sources that decides what a build gives: compilers, headers, architecture, this code."""
+    return content_key([recipe_hash(), compiler_for(backend, arch, Shared(cache_dir), (), ()).identity])
+
+
+def compile_into(
+    scratch: Path,
+    sources: Sources,
+    backend: Backend,
+    shared: Shared,
+    arch: str,
+    timeout_s: float,
+    sanitize: bool = False,
+) -> tuple[Headers, str]:
+    """Leave the library of `sources` as `LIBRARY` in `scratch`; which headers it took, and the log.
+
+    Raises as `build` does, and `SharedMissing`.
+    """
+    deadline = time.monotonic() + timeout_s
+    if sources.size > MAX_SOURCE_BYTES:
+        raise CompileError("", [f"error: the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"])
     cpp, cuda = "\n".join(sources.cpp), "\n".join(sources.cuda)
     if backend == "emulated":
         reason = emulator.find_unsupported(cuda) or emulator.find_unsupported(cpp)
         if reason:
             raise Unsupported(reason)
-    compiler = compiler_for(
-        backend, arch or gpu_arch(), Path(cache_dir), safe_flags(sources.cflags), safe_flags(sources.cuda_cflags)
-    )
-    cache = Cache(Path(cache_dir) / "extensions")
-    key = content_key(
-        [recipe_hash(), compiler.identity, cpp, cuda, repr(sources.functions), repr(sources.implicit_headers)]
-    )
-    entry = cache.find(key)
-    if entry is not None:
-        return _built(entry, started, cached=True, backend=backend)
-    plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, started + timeout_s)
-    with cache.scratch() as scratch:
-        headers, log = plan.compile(scratch)
-        result = scratch / "result"
-        result.mkdir()
-        shutil.move(scratch / LIBRARY, result / LIBRARY)
-        (result / "headers").write_text(headers)
-        (result / "log").write_text(log)
-        return _built(cache.publish(key, result), started, cached=False, backend=backend)
+    flags = safe_flags(sources.cflags), safe_flags(sources.cuda_cflags)
+    compiler = compiler_for(backend, arch, shared, *flags, sanitize)
+    plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline)
+    return plan.compile(scratch)
 
 
-def prepare(backend: Backend, cache_dir: Path, arch: str | None = None) -> None:
-    """Do once what every build needs: find the compilers, hash the headers, precompile them. A process that is forked
-    for each candidate calls this first; with `arch` given, no GPU is touched. Raises `ToolchainError`."""
-    compiler = compiler_for(backend, arch or gpu_arch(), Path(cache_dir), (), ())
-    units = split_units("int x;", "int y;", "")
-    _ = compiler.identity, recipe_hash()  # cached for the builds to come
+def prepare(backend: Backend, cache_dir: Path, arch: str | None = None, headers: str = "slim") -> str:
+    """Do once what every build with `headers` needs: find the compilers, precompile the headers. Returns `identity`.
+
+    With `arch` given, no GPU is touched. Raises `ToolchainError`.
+    """
+    arch = arch or gpu_arch()
+    compiler = compiler_for(backend, arch, Shared(Path(cache_dir)), (), ())
     with Cache(Path(cache_dir) / "extensions").scratch() as scratch:
-        for index, unit in enumerate(units):
-            compiler.command(unit, scratch / f"unit{index}", scratch / f"unit{index}.o", "slim")
-        compiler.link([], scratch / LIBRARY, "slim")
-
-
-def _built(entry: Path, started: float, *, cached: bool, backend: Backend) -> Built:
-    headers: Headers = "full" if (entry / "headers").read_text() == "full" else "slim"
-    seconds = time.monotonic() - started
-    return Built(entry / LIBRARY, headers, seconds, cached, backend, (entry / "log").read_text())
+        # The second wants the newer language standard, which PyTorch's own headers always do.
+        for text in ("int x;", "int x; // <=>") if headers == "slim" else ("int x;",):
+            for index, unit in enumerate(split_units(text, text, "")):
+                compiler.command(unit, scratch / f"unit{index}", scratch / f"unit{index}.o", headers)
+                if isinstance(compiler, CudaCompiler) and headers == "slim" and unit.language == "cuda":
+                    compiler.split_host(unit, scratch / "host", scratch / "host.o")
+        compiler.link([], scratch / LIBRARY, headers)
+        if isinstance(compiler, CudaCompiler):
+            compiler.split_link([], scratch / LIBRARY)
+    return identity(backend, Path(cache_dir), arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +143,10 @@ class _Plan:
 
     def compile(self, scratch: Path) -> tuple[Headers, str]:
         """Leave `LIBRARY` in `scratch`; returns which headers it took and the log."""
+        if isinstance(self.compiler, CudaCompiler):
+            log = split_build.attempt(self.cpp, self.cuda, self.bindings, self.compiler, scratch, self._run_some)
+            if log is not None:
+                return "split", log
         try:
             return "slim", self._slim(scratch)
         except LinkError:
@@ -202,16 +190,22 @@ class _Plan:
         log = self._run(commands, scratch, CompileError)
         return log + self._run([self.compiler.link(objects, scratch / LIBRARY, headers)], scratch, LinkError)
 
-    def _run(self, commands: list[list[str]], scratch: Path, failure: type[CompileError]) -> str:
+    def _run_some(self, commands: list[list[str]], scratch: Path) -> list[Finished]:
         left = self.deadline - time.monotonic()
         results = run_all(commands, scratch, max(left, 0.1))
-        log = "\n".join(result.log for result in results if result.log.strip())
+        if any(_was_killed(result) for result in results):  # a source may make its compiler say so, but not end so
+            results = run_all(commands, scratch, max(self.deadline - time.monotonic(), 0.1))
         if any(result.status is None for result in results):
-            raise CompileTimeout(log, message="The compiler did not finish in time.")
+            raise CompileTimeout("", message="The compiler did not finish in time.")
         for result in results:
-            _check_machine(result)
+            _check_machine(result, scratch)
+        return results
+
+    def _run(self, commands: list[list[str]], scratch: Path, failure: type[CompileError]) -> str:
+        results = self._run_some(commands, scratch)
+        log = "\n".join(result.log for result in results if result.log.strip())
         if any(result.status != 0 for result in results):
-            raise failure(log)
+            raise failure(log, error_lines(log))
         return log
 
     def _explain(self, error: CompileError) -> None:
@@ -222,7 +216,13 @@ class _Plan:
                 raise Unsupported(reason) from error
 
 
-def _check_machine(result: Finished) -> None:
-    """A full disk is no property of the source."""
-    if result.status != 0 and "No space left on device" in result.log:
+def _was_killed(result: Finished) -> bool:
+    """Whether somebody killed the compiler: the system, when memory is short. Trying once more tells it from sources
+    that only have the compiler print this."""
+    return result.status != 0 and ("Killed signal terminated program" in result.log or "signal 9" in result.log)
+
+
+def _check_machine(result: Finished, scratch: Path) -> None:
+    """A full disk is no property of the source. A log that says so, is: sources may have the compiler say anything."""
+    if result.status != 0 and is_crowded_out(scratch):
         raise ToolchainError("There is no space left on the disk for compiling.")

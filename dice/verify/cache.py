@@ -9,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
+import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dice.verify.scratch import make_owned, remove, remove_if_orphan
+
 DEFAULT_LIMIT_BYTES = 4 << 30
 TRIM_INTERVAL_S = 60.0
-_STALE_SECONDS = 3600.0  # scratch folders of builders that were killed
+_KEY = re.compile(r"[0-9a-f]{32}")  # of `content_key`
+_OURS = re.compile(r"tmp-(\w{8}|[0-9a-f]{32}-\d+)")  # of `Cache.scratch` and `Cache._discard`
 
 
 def default_cache_dir() -> Path:
     """`$DICE_CACHE`, else `dice` below `$XDG_CACHE_HOME`, else `~/.cache/dice`."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("DICE_CACHE") or Path(root) / "dice")
+    return Path(os.environ.get("DICE_CACHE") or Path(root) / "dice").absolute()
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:
@@ -36,33 +38,48 @@ def content_key(parts: Iterable[str | bytes]) -> str:
 
 
 class Cache:
+    """Entries by `content_key`. What else lies in `folder` is left alone. Any other key is a `ValueError`."""
+
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, trim_interval_s: float = TRIM_INTERVAL_S):
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.limit_bytes = limit_bytes
         self.trim_interval_s = trim_interval_s
 
     def find(self, key: str) -> Path | None:
         """Folder of the entry, which counts as used now; None when there is none."""
-        entry = self.folder / key
+        entry = self._entry(key)
         try:
             os.utime(entry)
         except FileNotFoundError:
             return None
+        except OSError:  # a jailed process sees the cache read-only
+            return entry if entry.is_dir() else None
         return entry
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A private folder on the cache's file system, gone afterwards unless `publish`ed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.folder))
+        path, lock = make_owned(self.folder, "tmp-")
         try:
             yield path
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path, "tmp-")
+            os.close(lock)
+
+    def sweep(self) -> None:
+        """Remove the scratch folders of processes that were killed."""
+        for path in self.folder.glob("tmp-*"):
+            if _OURS.fullmatch(path.name):
+                remove_if_orphan(path, "tmp-")
+
+    def discard(self, key: str) -> None:
+        """Remove an entry that turned out to be damaged."""
+        self._discard(self._entry(key))
 
     def publish(self, key: str, folder: Path) -> Path:
         """Make `folder` (on the same file system) the entry `key`; returns the entry, ours or an earlier equal one."""
-        entry = self.folder / key
+        entry = self._entry(key)
         try:
             os.rename(folder, entry)
         except OSError:
@@ -83,16 +100,11 @@ class Cache:
 
     def trim(self, keep: Path | None = None) -> None:
         """Remove the entries that were used longest ago until the rest fits, and what killed builders left."""
-        now = time.time()
+        self.sweep()
         entries: list[tuple[float, int, Path]] = []
         for path in self._folders():
             with contextlib.suppress(FileNotFoundError):
-                used = path.stat().st_mtime
-                if path.name.startswith("tmp-"):
-                    if now - used > _STALE_SECONDS:
-                        shutil.rmtree(path, ignore_errors=True)
-                    continue
-                entries.append((used, _size(path), path))
+                entries.append((path.stat().st_mtime, _size(path), path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total <= self.limit_bytes:
@@ -107,11 +119,17 @@ class Cache:
         doomed = path.with_name(f"tmp-{path.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             os.rename(path, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            remove(doomed, "tmp-")
+
+    def _entry(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is no key of the cache")
+        return self.folder / key
 
     def _folders(self) -> list[Path]:
         try:
-            return [path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink()]
+            entries = [path for path in self.folder.iterdir() if _KEY.fullmatch(path.name)]
+            return [path for path in entries if path.is_dir() and not path.is_symlink()]
         except FileNotFoundError:
             return []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -41,7 +43,57 @@ WRAPPED = (
 
 # What a module compiled against PyTorch's own headers and pybind11 is called inside; its file says which it is.
 FULL_MODULE = "dice_extension"
+SIZES = "sizes"
 HEADER_TIMEOUT_S = 300.0  # PyTorch's own headers take half a minute and are precompiled once
+
+
+class SharedMissing(Exception):
+    """Something that many builds share is not there yet, and this process may not make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What many builds use, kept below `cache_dir`: precompiled headers, the support object.
+
+    Only a trusted process `makes` what is missing: what hostile sources are compiled with must not come from a process
+    that compiles them.
+    """
+
+    cache_dir: Path
+    makes: bool = True
+
+    def folder(self, make: Callable[[Path], list[str]], parts: list[str]) -> Path:
+        """Folder filled by the command that `make` returns, once for each `parts` and toolchain."""
+        cache = Cache(self.cache_dir / "headers")
+        key = content_key([*parts, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
+        entry = cache.find(key)
+        if entry is not None and (not self.makes or _is_whole(entry)):
+            return entry
+        if not self.makes:
+            raise SharedMissing
+        if entry is not None:
+            cache.discard(key)
+        with cache.scratch() as scratch:
+            folder = scratch / "result"
+            folder.mkdir()
+            (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
+            if finished.status != 0:
+                raise ToolchainError(
+                    f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"
+                )
+            (folder / SIZES).write_text(json.dumps(_sizes(folder)))
+            return cache.publish(key, folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether no file was cut short: what is wrong with a shared file would count against every kernel."""
+    with contextlib.suppress(OSError, ValueError):
+        return bool(json.loads((folder / SIZES).read_text()) == _sizes(folder))
+    return False
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != SIZES}
 
 
 class Compiler(ABC):
@@ -63,11 +115,17 @@ class Compiler(ABC):
 
 
 def compiler_for(
-    backend: Backend, arch: str, cache_dir: Path, cflags: tuple[str, ...], cuda_cflags: tuple[str, ...]
+    backend: Backend,
+    arch: str,
+    shared: Shared,
+    cflags: tuple[str, ...],
+    cuda_cflags: tuple[str, ...],
+    sanitize: bool = False,
 ) -> Compiler:
+    """`sanitize`: what it builds can be looked at by the sanitizers, and says which lines its code comes from."""
     if backend == "cuda":
-        return CudaCompiler(cache_dir, arch, cflags, cuda_cflags)
-    return EmulatedCompiler(cache_dir, cflags, cuda_cflags)
+        return CudaCompiler(shared, arch, cflags, (*cuda_cflags, *["-lineinfo"] * sanitize))
+    return EmulatedCompiler(shared, cflags, cuda_cflags, sanitize)
 
 
 # ---- CUDA ------------------------------------------------------------------------------------------------------------
@@ -75,7 +133,7 @@ def compiler_for(
 
 @dataclass(frozen=True, slots=True)
 class CudaCompiler(Compiler):
-    cache_dir: Path
+    shared: Shared
     arch: str
     cflags: tuple[str, ...]
     cuda_cflags: tuple[str, ...]
@@ -101,7 +159,7 @@ class CudaCompiler(Compiler):
                 *self.cflags,
                 *includes,
             ]
-            shared = None if self.cflags else self.cache_dir
+            shared = None if self.cflags else self.shared
             return host_command(unit.prelude, unit.body, flags, source, output, shared)
         path = _write(
             source.with_suffix(".cu"),
@@ -129,6 +187,54 @@ class CudaCompiler(Compiler):
             str(output),
         ]
 
+    def split_host(self, unit: Unit, source: Path, output: Path) -> list[str]:
+        """Command for the host's half of a unit, whose body is `split_source.host_text`."""
+        user = [flag for flag in (*self.cflags, *self.cuda_cflags) if flag.startswith(("-D", "-std"))]
+        flags = [*self._host_flags(unit), *user]
+        shared = None if user or not unit.prelude else self.shared
+        return host_command("#include <dice/split.h>\n" + unit.prelude, unit.body, flags, source, output, shared)
+
+    def _host_flags(self, unit: Unit) -> list[str]:
+        includes = _include_flags(SHADOW_HEADERS, CUDA_API_HEADERS, cuda_toolkit().home / "include")
+        standard = _standard((*self.cflags, *self.cuda_cflags), unit, "slim")
+        return ["-fPIC", "-w", *HIDDEN_SYMBOLS, *NVCC_DEFINES, *standard, *includes]
+
+    def split_device(self, unit: Unit, source: Path, output: Path) -> list[str]:
+        """Command for the device's half of a unit, to a fatbin."""
+        lists = _used_ops(unit) if unit.prelude else ""
+        path = _write(source.with_suffix(".cu"), lists + unit.prelude + unit.body)
+        number = self.arch.removeprefix("sm_")
+        return [
+            str(cuda_toolkit().nvcc),
+            "-fatbin",
+            "-no-compress",
+            "-ccbin",
+            host_compiler(),
+            "-w",
+            f"-gencode=arch=compute_{number},code=sm_{number}",
+            *NVCC_DEFINES,
+            "--expt-relaxed-constexpr",
+            *_leave_out(unit),
+            *_standard(self.cuda_cflags, unit, "slim"),
+            *self.cuda_cflags,
+            *_include_flags(SHADOW_HEADERS, CUDA_API_HEADERS),
+            str(path),
+            "-o",
+            str(output),
+        ]
+
+    def split_link(self, objects: list[Path], output: Path) -> list[str]:
+        """Command that joins the halves; `objects` include the table of `device_code`."""
+        source = SHADOW_HEADERS / "dice" / "split.cpp"
+
+        def make(folder: Path) -> list[str]:
+            flags = ["-fPIC", "-w", "-std=c++17", *HIDDEN_SYMBOLS]
+            includes = _include_flags(SHADOW_HEADERS, cuda_toolkit().home / "include")
+            return [host_compiler(), *flags, *includes, "-O2", "-c", str(source), "-o", str(folder / "split.o")]
+
+        part = self.shared.folder(make, ["split", cuda_toolkit().version]) / "split.o"
+        return self.link([*objects, part], output, "slim")
+
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
         folder = next(
             (path for path in (cuda_toolkit().home / "lib64", cuda_toolkit().home / "lib") if path.is_dir()), None
@@ -142,7 +248,7 @@ class CudaCompiler(Compiler):
 
     def _support(self) -> str:
         flags = ["-fPIC", "-w", "-std=c++17", *HIDDEN_SYMBOLS, *_include_flags(SHADOW_HEADERS)]
-        return str(support(flags, self.cache_dir))
+        return str(support(flags, self.shared))
 
 
 # ---- emulation -------------------------------------------------------------------------------------------------------
@@ -150,9 +256,10 @@ class CudaCompiler(Compiler):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCompiler(Compiler):
-    cache_dir: Path
+    shared: Shared
     cflags: tuple[str, ...]
     cuda_cflags: tuple[str, ...]
+    sanitize: bool = False
     backend: Backend = "emulated"
 
     @property
@@ -179,8 +286,13 @@ class EmulatedCompiler(Compiler):
         elif unit.language == "cuda":
             prelude = "#include <cuda_runtime.h>\n" + prelude  # nvcc includes it unasked
         # Without implicit headers the source includes its own, which a header in front must not replace.
-        shared = self.cache_dir if unit.prelude and not self._user_flags(unit) else None
+        shared = self.shared if unit.prelude and not self._user_flags(unit) else None
+        if self.sanitize and unit.language == "cuda":  # no header is precompiled for this
+            return host_command(prelude, body, [*flags, *self._races()], source, output, None)
         return host_command(prelude, body, flags, source, output, shared)
+
+    def _races(self) -> list[str]:
+        return [flag for flag in emulator.compile_flags(sanitize=True) if flag not in emulator.compile_flags()]
 
     def _user_flags(self, unit: Unit) -> list[str]:
         """The user's definitions and language standard; optimisation is the emulator's own affair."""
@@ -200,7 +312,7 @@ class EmulatedCompiler(Compiler):
         return [*base, *standard, *_hidden(headers), "-DDICE_EMULATED", *cuda, *user, *includes]
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
-        link_flags = [flag for flag in emulator.compile_flags() if flag.startswith("-Wl")]
+        link_flags = [flag for flag in emulator.compile_flags(self.sanitize) if flag.startswith("-Wl")]
         below = _torch_libraries(cuda=False) if headers == "full" else [self._support()]
         return [
             host_compiler(),
@@ -214,11 +326,11 @@ class EmulatedCompiler(Compiler):
         ]
 
     def _support(self) -> str:
-        return str(support(self._flags(Unit("cpp", "", ""), "slim"), self.cache_dir))
+        return str(support(self._flags(Unit("cpp", "", ""), "slim"), self.shared))
 
     def _runtime(self) -> Path:
         try:
-            return emulator.runtime(self.cache_dir)
+            return emulator.runtime(self.shared.cache_dir)
         except emulator.ToolchainError as error:
             raise ToolchainError(str(error)) from None
 
@@ -227,9 +339,9 @@ class EmulatedCompiler(Compiler):
 
 
 def host_command(
-    prelude: str, body: str, flags: list[str], source: Path, output: Path, shared: Path | None
+    prelude: str, body: str, flags: list[str], source: Path, output: Path, shared: Shared | None
 ) -> list[str]:
-    """Compile with g++. The prelude comes from a precompiled header below `shared`; None: it is compiled each time,
+    """Compile with g++. The prelude comes from a precompiled header in `shared`; None: it is compiled each time,
     because the user's own flags may change what it says."""
     if shared is None or not prelude:
         path = _write(source.with_suffix(".cpp"), prelude + body)
@@ -239,42 +351,24 @@ def host_command(
     return [host_compiler(), *flags, "-include", str(header), "-c", str(path), "-o", str(output)]
 
 
-def _precompiled(prelude: str, flags: list[str], cache_dir: Path) -> Path:
+def _precompiled(prelude: str, flags: list[str], shared: Shared) -> Path:
     """A header that holds the prelude, beside its precompiled form `.gch`, which g++ prefers; made on first use."""
 
     def make(folder: Path) -> list[str]:
         header = _write(folder / "prelude.h", prelude)
         return [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
 
-    return _shared(make, [prelude, *flags], cache_dir) / "prelude.h"
+    return shared.folder(make, [prelude, *flags]) / "prelude.h"
 
 
-def support(flags: list[str], cache_dir: Path) -> Path:
+def support(flags: list[str], shared: Shared) -> Path:
     """Object file with the bodies of the shadow headers (`dice/support.cpp`), linked into every extension."""
     source = SHADOW_HEADERS / "dice" / "support.cpp"
 
     def make(folder: Path) -> list[str]:
         return [host_compiler(), *flags, "-O2", "-c", str(source), "-o", str(folder / "support.o")]
 
-    return _shared(make, ["support", *flags], cache_dir) / "support.o"
-
-
-def _shared(make: Callable[[Path], list[str]], parts: list[str], cache_dir: Path) -> Path:
-    """Folder of something that every build uses: `make` returns the command that fills it, once for each toolchain."""
-    cache = Cache(cache_dir / "headers")
-    key = content_key([*parts, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
-    entry = cache.find(key)
-    if entry is not None:
-        return entry
-    with cache.scratch() as scratch:
-        folder = scratch / "result"
-        folder.mkdir()
-        (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
-        if finished.status != 0:
-            raise ToolchainError(
-                f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"
-            )
-        return cache.publish(key, folder)
+    return shared.folder(make, ["support", *flags]) / "support.o"
 
 
 def _write(path: Path, text: str) -> Path:
@@ -386,8 +480,18 @@ def emulator_hash() -> str:
 def recipe_hash() -> str:
     """Hash of the code that decides what is compiled and how."""
     folder = Path(__file__).parent
-    names = ("build.py", "compile_commands.py", "diagnostics.py", "toolchain.py", "units.py")
-    return content_key([(folder / name).read_bytes() for name in names])
+    names = [
+        "build",
+        "compile_commands",
+        "device_code",
+        "diagnostics",
+        "sources",
+        "split_build",
+        "split_source",
+        "toolchain",
+        "units",
+    ]
+    return content_key([(folder / f"{name}.py").read_bytes() for name in names])
 
 
 def _tree_hash(folder: Path) -> str:

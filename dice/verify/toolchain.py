@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-import torch
+from dice.verify.sources import Backend as Backend
 
-Backend = Literal["emulated", "cuda"]
 SHADOW_HEADERS = Path(__file__).parent / "include"
 CUDA_API_HEADERS = Path(__file__).parent / "include_cuda"  # c10/cuda and ATen/cuda; CPU builds of PyTorch lack theirs
 DEFAULT_ARCH = "sm_90"
@@ -82,6 +80,8 @@ def _toolkit_home(nvcc: Path) -> Path:
 @cache
 def gpu_arch() -> str:
     """Architecture of the first GPU, as nvcc's `sm_90`; `DEFAULT_ARCH` when there is none."""
+    import torch  # here, for the supervisor uses this file and does without
+
     if not torch.cuda.is_available():
         return DEFAULT_ARCH
     major, minor = torch.cuda.get_device_capability()
@@ -90,7 +90,10 @@ def gpu_arch() -> str:
 
 @cache
 def torch_folder() -> Path:
-    return Path(torch.__file__).parent
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ToolchainError("PyTorch is not installed.")
+    return Path(spec.origin).parent
 
 
 @cache
@@ -104,31 +107,6 @@ def compile_environment(scratch: Path) -> dict[str, str]:
     """The few variables a compiler needs. Nothing secret of ours can end up in a message of the preprocessor."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL") if name in os.environ}
     return kept | {"TMPDIR": str(scratch), "HOME": str(scratch)}
-
-
-_SAFE_FLAG = re.compile(
-    r"-O[0-3s]|-std=(c|gnu)\+\+\d\w|-D\w+(=[\w.+-]*)?|-U__CUDA_NO_\w+|-lineinfo|--?use_fast_math|-ftz=\w+|-prec-(div|sqrt)=\w+"
-    r"|-fmad=\w+|--(ftz|prec-div|prec-sqrt|fmad)=\w+|--?maxrregcount=\d+|--?expt-(relaxed-constexpr|extended-lambda)|--?extended-lambda"
-)
-_PAIRED_FLAG = frozenset({"-D", "-U", "-std", "--std", "-maxrregcount", "--maxrregcount"})
-
-
-def safe_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """The user's compiler flags that change what a source means; everything else (paths, plugins, -Xcompiler,
-    architectures) is dropped, so that a source cannot choose what is read, run or written."""
-    kept: list[str] = []
-    pending = ""
-    for flag in flags:
-        if pending:
-            joined = pending + ("=" if pending.lstrip("-") in ("std", "maxrregcount") else "") + flag
-            pending = ""
-            if _SAFE_FLAG.fullmatch(joined):
-                kept.append(joined)
-        elif flag in _PAIRED_FLAG:
-            pending = flag
-        elif _SAFE_FLAG.fullmatch(flag):
-            kept.append(flag)
-    return tuple(kept)
 
 
 def _first_line(command: list[str]) -> str:

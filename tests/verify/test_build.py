@@ -27,7 +27,7 @@ from dice.verify.build import (
     Unsupported,
     build,
 )
-from dice.verify.cache import Cache, default_cache_dir
+from dice.verify.cache import Cache, content_key, default_cache_dir
 
 CACHE = default_cache_dir()
 KERNEL = """
@@ -179,15 +179,16 @@ def test_killed_builder_leaves_nothing_that_counts_as_built() -> None:
 
 def test_cache_drops_what_was_used_longest_ago(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit_bytes=2500, trim_interval_s=0)
-    for used, key in enumerate(("first", "second", "third")):
+    first, second, third = (content_key([name]) for name in ("first", "second", "third"))
+    for used, key in enumerate((first, second, third)):
         with cache.scratch() as scratch:
             entry = scratch / "entry"
             entry.mkdir()
             (entry / "data").write_bytes(b"x" * 1000)
             published = cache.publish(key, entry)
         os.utime(published, (used, used))
-        if key == "second":
-            assert cache.find("first") is not None  # used now, so the second is the oldest
-    assert cache.find("second") is None
-    assert cache.find("first") is not None and cache.find("third") is not None
+        if key == second:
+            assert cache.find(first) is not None  # used now, so the second is the oldest
+    assert cache.find(second) is None
+    assert cache.find(first) is not None and cache.find(third) is not None
     assert not list(tmp_path.glob("tmp-*"))

@@ -11,7 +11,7 @@ import pytest
 
 from dice.verify.compiler_process import MAX_LOG_BYTES, run_all
 from dice.verify.diagnostics import error_lines, headers_to_blame
-from dice.verify.toolchain import safe_flags
+from dice.verify.sources import safe_flags
 from dice.verify.units import bindings_for, may_join, split_units
 
 DECLARED = """#include <torch/extension.h>

@@ -110,6 +110,9 @@ int32_t aoti_torch_is_contiguous(AtenTensorHandle tensor, bool* result);
 int32_t aoti_torch_is_defined(AtenTensorHandle tensor, bool* result);
 int32_t aoti_torch_empty_strided(int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                  int32_t device_type, int32_t device_index, AtenTensorHandle* result);
+int32_t aoti_torch_create_tensor_from_blob(void* data, int64_t ndim, const int64_t* sizes, const int64_t* strides,
+                                           int64_t storage_offset, int32_t dtype, int32_t device_type,
+                                           int32_t device_index, AtenTensorHandle* result);
 int32_t aoti_torch_zero_(AtenTensorHandle tensor);
 bool aoti_torch_grad_mode_is_enabled();
 void aoti_torch_grad_mode_set_enabled(bool enabled);

@@ -15,6 +15,11 @@ inline void check_cuda(cudaError_t status) {
 #define AT_CUDA_CHECK(expr) C10_CUDA_CHECK(expr)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())
 #define TORCH_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_KERNEL_LAUNCH_CHECK()
+#define TORCH_CUDABLAS_CHECK(expr)                                                                    \
+  do {                                                                                                \
+    const int dice_status = static_cast<int>(expr);                                                   \
+    TORCH_CHECK(dice_status == 0, "CUDA error: cuBLAS status ", dice_status, " when calling `" #expr "`"); \
+  } while (0)
 #define C10_CUDA_CHECK_WARN(expr)                                                                     \
   do {                                                                                                \
     const cudaError_t dice_status = (expr);                                                           \

@@ -1,9 +1,40 @@
 // at::cuda: the names of c10::cuda plus what ATen/cuda/CUDAContext.h adds.
 #pragma once
 #include <dice/cuda_stream.h>
+#if !defined(DICE_EMULATED)
+#include <dlfcn.h>
+
+struct cublasContext;
+struct cusparseContext;
+struct cusolverDnContext;
+
+namespace dice {
+// PyTorch's handle of a library, from a function that is exported but in no C interface. Its name depends on whether
+// this PyTorch lets callers skip the handle's set-up.
+template <class Context> Context* library_handle(const char* plain, const char* with_setup) {
+  void* torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  TORCH_CHECK(torch != nullptr, "PyTorch's CUDA library is not loaded");
+  if (void* found = dlsym(torch, plain)) return reinterpret_cast<Context* (*)()>(found)();
+  void* found = dlsym(torch, with_setup);
+  TORCH_CHECK(found != nullptr, "this PyTorch has no ", plain);
+  return reinterpret_cast<Context* (*)(bool)>(found)(true);
+}
+}  // namespace dice
+#endif
 
 namespace at::cuda {
 using namespace c10::cuda;
+
+#if !defined(DICE_EMULATED)
+#define DICE_LIBRARY_HANDLE(context, name, symbol)                                                 \
+  inline context* name(bool = true) {                                                              \
+    return dice::library_handle<context>("_ZN2at4cuda" symbol "Ev", "_ZN2at4cuda" symbol "Eb");    \
+  }
+DICE_LIBRARY_HANDLE(cublasContext, getCurrentCUDABlasHandle, "24getCurrentCUDABlasHandle")
+DICE_LIBRARY_HANDLE(cusparseContext, getCurrentCUDASparseHandle, "26getCurrentCUDASparseHandle")
+DICE_LIBRARY_HANDLE(cusolverDnContext, getCurrentCUDASolverDnHandle, "28getCurrentCUDASolverDnHandle")
+#undef DICE_LIBRARY_HANDLE
+#endif
 
 inline cudaDeviceProp* getDeviceProperties(c10::DeviceIndex device) {
   static cudaDeviceProp properties[64];

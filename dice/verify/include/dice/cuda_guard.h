@@ -48,4 +48,27 @@ class CUDAGuard {
   OptionalCUDAGuard guard_;
 };
 
+class CUDAStreamGuard {
+ public:
+  explicit CUDAStreamGuard(CUDAStream stream) : before_(getCurrentCUDAStream(stream.device_index())), now_(stream) { enter(); }
+  CUDAStreamGuard(const CUDAStreamGuard&) = delete;
+  CUDAStreamGuard& operator=(const CUDAStreamGuard&) = delete;
+  ~CUDAStreamGuard() { leave(); }
+  CUDAStream original_stream() const { return before_; }
+  CUDAStream current_stream() const { return now_; }
+
+ private:
+#if defined(DICE_EMULATED)
+  void enter() {}
+  void leave() {}
+#else
+  void enter() {
+    TORCH_CHECK(aoti_torch_create_cuda_stream_guard(now_.stream(), now_.device_index(), &guard_) == 0, "PyTorch cannot change its current CUDA stream");
+  }
+  void leave() { aoti_torch_delete_cuda_stream_guard(guard_); }
+  void* guard_ = nullptr;
+#endif
+  CUDAStream before_, now_;
+};
+
 }  // namespace c10::cuda

@@ -3,6 +3,8 @@
 #include <dice/cuda_check.h>
 
 extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** result);
+extern "C" int32_t aoti_torch_create_cuda_stream_guard(void* stream, int32_t device_index, void** result);
+extern "C" int32_t aoti_torch_delete_cuda_stream_guard(void* guard);
 
 namespace c10::cuda {
 
@@ -46,5 +48,13 @@ inline CUDAStream getCurrentCUDAStream(DeviceIndex device = -1) {
   return {static_cast<cudaStream_t>(stream), index};
 }
 #endif
+// A stream of our own, never destroyed: PyTorch's pool is not in its C interface, and streams are few.
+inline CUDAStream getStreamFromPool(bool = false, DeviceIndex device = -1) {
+  const DeviceIndex index = device == -1 ? current_device() : device;
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream, index};
+}
+inline CUDAStream getStreamFromExternal(cudaStream_t stream, DeviceIndex device) { return {stream, device}; }
 
 }  // namespace c10::cuda

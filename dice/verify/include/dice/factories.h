@@ -6,6 +6,8 @@
 namespace at {
 
 // Bodies in support.cpp.
+Tensor from_blob(void* data, IntArrayRef sizes, const c10::TensorOptions& options = {});
+Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options = {});
 Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
 Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options = {});
 Tensor empty_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});

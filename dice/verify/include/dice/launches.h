@@ -1,5 +1,6 @@
-// Counts the launches of this library's own `__global__` functions. The linker's --wrap sends nvcc's generated calls
-// here; each adds one to the counter of its kernel and goes on to CUDA. Nothing is synchronised.
+// Counts the launches of this library's own `__global__` functions, and leaves them out while muted. The linker's --wrap
+// sends nvcc's generated calls here; each adds one to the counter of its kernel and goes on to CUDA. Nothing is
+// synchronised.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -25,7 +26,9 @@ inline Entry* find(const void* key) {
   }
   return nullptr;
 }
-inline cudaError_t counted(const void* key, cudaError_t status) {
+inline std::atomic<bool> muted{false};
+template <class Launch> cudaError_t counted(const void* key, Launch launch) {
+  const cudaError_t status = muted ? cudaSuccess : launch();
   Entry* entry = status == cudaSuccess ? find(key) : nullptr;
   if (entry != nullptr) entry->count.fetch_add(1, std::memory_order_relaxed);
   return status;
@@ -49,16 +52,16 @@ DICE_EXPORT void __wrap___cudaRegisterFunction(void** module, const char* host, 
 
 DICE_EXPORT cudaError_t __real_cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
 DICE_EXPORT cudaError_t __wrap_cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
-  return dice_launches::counted(kernel, __real_cudaLaunchKernel(kernel, grid, block, args, shared, stream));
+  return dice_launches::counted(kernel, [&] { return __real_cudaLaunchKernel(kernel, grid, block, args, shared, stream); });
 }
 DICE_EXPORT cudaError_t __real_cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
 DICE_EXPORT cudaError_t __wrap_cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
-  return dice_launches::counted(kernel, __real_cudaLaunchCooperativeKernel(kernel, grid, block, args, shared, stream));
+  return dice_launches::counted(kernel, [&] { return __real_cudaLaunchCooperativeKernel(kernel, grid, block, args, shared, stream); });
 }
 #if CUDART_VERSION >= 11080
 DICE_EXPORT cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**);
 DICE_EXPORT cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
-  return dice_launches::counted(kernel, __real_cudaLaunchKernelExC(config, kernel, args));
+  return dice_launches::counted(kernel, [&] { return __real_cudaLaunchKernelExC(config, kernel, args); });
 }
 #endif
 #if CUDART_VERSION >= 12080
@@ -72,7 +75,7 @@ DICE_EXPORT cudaError_t __wrap___cudaGetKernel(cudaKernel_t* kernel, const void*
 }
 DICE_EXPORT cudaError_t __real___cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t);
 DICE_EXPORT cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
-  return dice_launches::counted(kernel, __real___cudaLaunchKernel(kernel, grid, block, args, shared, stream));
+  return dice_launches::counted(kernel, [&] { return __real___cudaLaunchKernel(kernel, grid, block, args, shared, stream); });
 }
 #endif
 
@@ -88,6 +91,7 @@ DICE_EXPORT const char* dice_launches_json() {
   text += "}";
   return text.c_str();
 }
+DICE_EXPORT void dice_set_muted(int on) { dice_launches::muted = on != 0; }
 DICE_EXPORT void dice_launches_reset() {
   for (int i = 0; i < dice_launches::used.load(); ++i) dice_launches::entries[i].count.store(0);
 }

@@ -39,7 +39,7 @@
   _(one_hot) _(pairwise_distance) _(pad) _(pixel_shuffle) _(relu6) _(reflection_pad1d) _(reflection_pad2d)          \
   _(replication_pad1d) _(replication_pad2d) _(rms_norm) _(rrelu) _(scaled_dot_product_attention) _(selu) _(silu)    \
   _(smooth_l1_loss) _(soft_margin_loss) _(softplus) _(softshrink) _(threshold) _(triplet_margin_loss)               \
-  _(upsample_bilinear2d) _(upsample_nearest2d) _(bucketize) _(constant_pad_nd) _(complex) _(polar)
+  _(upsample_bilinear2d) _(upsample_nearest2d) _(linalg_vector_norm) _(linalg_norm) _(linalg_inv) _(bucketize) _(constant_pad_nd) _(complex) _(polar)
 
 // In-place methods: return the tensor itself.
 #define DICE_INPLACE_OPS(_)                                                                                           \
@@ -49,4 +49,10 @@
   _(neg_) _(normal_) _(pow_) _(random_) _(reciprocal_) _(relu_) _(resize_) _(resize_as_) _(round_) _(rsqrt_)          \
   _(scatter_) _(scatter_add_) _(sigmoid_) _(sign_) _(sin_) _(sqrt_) _(square_) _(squeeze_) _(sub_) _(t_) _(tanh_)     \
   _(transpose_) _(tril_) _(triu_) _(trunc_) _(uniform_) _(unsqueeze_) _(zero_)
+
+// Functions whose first argument takes the result.
+#define DICE_OUT_OPS(_)                                                                                               \
+  _(abs_out) _(add_out) _(addmm_out) _(baddbmm_out) _(bmm_out) _(clamp_out) _(cumsum_out) _(div_out) _(exp_out)       \
+  _(gelu_out) _(log_out) _(matmul_out) _(maximum_out) _(mean_out) _(minimum_out) _(mm_out) _(mul_out) _(mv_out)       \
+  _(neg_out) _(pow_out) _(sigmoid_out) _(silu_out) _(softmax_out) _(sqrt_out) _(sub_out) _(sum_out) _(tanh_out)
 #endif

@@ -57,6 +57,10 @@ DICE_FUNCTION_OPS(DICE_FUNCTION)
   template <class... Args> Tensor& name(Tensor& self, const Args&... args) { return self.name(args...); }
 DICE_INPLACE_OPS(DICE_INPLACE_FUNCTION)
 #undef DICE_INPLACE_FUNCTION
+#define DICE_OUT_FUNCTION(name) \
+  template <class... Args> Tensor& name(Tensor& out, const Args&... args) { dice::call<Tensor>(#name, out, args...); return out; }
+DICE_OUT_OPS(DICE_OUT_FUNCTION)
+#undef DICE_OUT_FUNCTION
 
 inline Tensor cat(TensorList tensors, int64_t dim = 0) { return dice::call<Tensor>("cat", tensors, dim); }
 inline Tensor concat(TensorList tensors, int64_t dim = 0) { return cat(tensors, dim); }
@@ -121,6 +125,11 @@ DICE_EXTREMUM(min)
 DICE_PAIR(sort) DICE_PAIR(topk) DICE_PAIR(var_mean) DICE_PAIR(std_mean) DICE_PAIR(cummax) DICE_PAIR(cummin)
 DICE_PAIR(max_pool2d_with_indices) DICE_PAIR(kthvalue) DICE_PAIR(mode)
 #undef DICE_PAIR
+inline ThreeTensors native_batch_norm(const Tensor& self, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                                      const std::optional<Tensor>& mean, const std::optional<Tensor>& variance, bool training,
+                                      double momentum, double epsilon) {
+  return dice::call<ThreeTensors>("native_batch_norm", self, weight, bias, mean, variance, training, momentum, epsilon);
+}
 template <class... Args> ThreeTensors native_layer_norm(const Tensor& self, IntArrayRef shape, const Args&... args) {
   return dice::call<ThreeTensors>("native_layer_norm", self, shape, args...);
 }
@@ -224,5 +233,8 @@ inline Tensor Tensor::index(std::initializer_list<indexing::TensorIndex> indices
 inline Tensor& Tensor::index_put_(std::initializer_list<indexing::TensorIndex> indices, const Tensor& value) {
   dice::call<Tensor>("index_put_", *this, c10::ArrayRef<indexing::TensorIndex>(indices), value);
   return *this;
+}
+inline Tensor& Tensor::index_put_(std::initializer_list<indexing::TensorIndex> indices, const Scalar& value) {
+  return index_put_(indices, dice::call<Tensor>("scalar_tensor", value, options()));
 }
 }  // namespace at

@@ -175,6 +175,26 @@ bool same_layout(const Tensor& self, const c10::TensorOptions& options) {
 }
 }  // namespace
 
+Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options) {
+#if defined(DICE_EMULATED)
+  const c10::Device device(c10::kCPU);
+#else
+  const c10::Device device = options.device();
+#endif
+  AtenTensorHandle handle = nullptr;
+  const int32_t status = aoti_torch_create_tensor_from_blob(
+      data, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), 0, static_cast<int32_t>(options.dtype().toScalarType()),
+      static_cast<int32_t>(device.type()), device.has_index() ? device.index() : 0, &handle);
+  TORCH_CHECK(status == 0, "from_blob: PyTorch cannot make a tensor of this memory");
+  return Tensor::steal(handle);
+}
+Tensor from_blob(void* data, IntArrayRef sizes, const c10::TensorOptions& options) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= sizes[i]) strides[i] = stride;
+  return from_blob(data, sizes, strides, options);
+}
+
 Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options, std::optional<c10::MemoryFormat> format) {
   const c10::TensorOptions all = format ? options.memory_format(*format) : options;
   Tensor fast = fast_empty(sizes, all);

@@ -5,6 +5,9 @@
 #include <dice/op_names.h>
 #include <dice/python.h>
 
+namespace c10 {
+template <class Value> class MaybeOwned;
+}
 namespace dice {
 template <class Result, class... Args> Result call(const char* name, const Args&... args);
 }
@@ -138,6 +141,7 @@ class Tensor {
   Tensor cuda() const { return to(c10::kCUDA); }
   Tensor index(std::initializer_list<indexing::TensorIndex> indices) const;
   Tensor& index_put_(std::initializer_list<indexing::TensorIndex> indices, const Tensor& value);
+  Tensor& index_put_(std::initializer_list<indexing::TensorIndex> indices, const c10::Scalar& value);
   Tensor operator[](int64_t index) const;
   Tensor operator-() const;
   Tensor& operator+=(const Tensor& other);
@@ -155,6 +159,11 @@ class Tensor {
   Tensor min(const Tensor& other) const;
   std::tuple<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
   Tensor clone(std::optional<c10::MemoryFormat> format = {}) const;
+  c10::MaybeOwned<Tensor> expect_contiguous() const;
+  c10::MemoryFormat suggest_memory_format() const;
+  int64_t sym_size(int64_t d) const { return size(d); }
+  c10::IntArrayRef sym_sizes() const { return sizes(); }
+  int64_t sym_numel() const { return numel(); }
 
 #define DICE_METHOD(name)                                                                                              \
   template <class... Args> Tensor name(const Args&... args) const { return ::dice::call<Tensor>(#name, *this, args...); } \

@@ -1,0 +1,90 @@
+"""The jailed child that compiles one candidate's sources into its own scratch folder, and says how that went.
+
+It sees the toolchain and the headers, and nothing else of the machine; it cannot write where builds are shared. Its
+supervisor takes the library from the scratch folder once this process is gone.
+"""
+
+from __future__ import annotations
+
+import socket
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from dice.verify import emulator, toolchain
+from dice.verify.build import compile_into
+from dice.verify.channel import Channel
+from dice.verify.compile_commands import Shared, SharedMissing
+from dice.verify.sources import CompileError, CompileTimeout, LinkError, Sources, Unsupported
+
+MAX_LOG = 64 << 10  # characters of a compiler's log that travel
+
+
+def main(link: socket.socket) -> None:
+    channel = Channel(link)
+    spec = channel.receive()
+    channel.send("answer", **_compile(spec))
+    channel.receive()  # the supervisor ends this process
+
+
+def _compile(spec: dict[str, Any]) -> dict[str, Any]:
+    shared = Shared(Path(spec["cache_dir"]), makes=False)
+    sources = Sources.from_json(spec["sources"])
+    try:
+        headers, log = compile_into(
+            Path(spec["scratch"]),
+            sources,
+            spec["backend"],
+            shared,
+            spec["arch"],
+            spec["timeout_s"],
+            spec["sanitize"],
+        )
+    except CompileError as error:
+        return _refused(_kind(error), str(error), error.lines, error.log)
+    except (Unsupported, emulator.Unsupported) as error:
+        return _refused("unsupported", str(error))
+    except SharedMissing:
+        return _refused("shared_missing", "")
+    except toolchain.ToolchainError as error:
+        return _refused("machine", str(error))
+    return {"kind": "built", "headers": headers, "log": log[:MAX_LOG]}
+
+
+def _kind(error: CompileError) -> str:
+    if isinstance(error, LinkError):
+        return "link_error"
+    return "timeout" if isinstance(error, CompileTimeout) else "compile_error"
+
+
+def _refused(kind: str, message: str, lines: tuple[str, ...] = (), log: str = "") -> dict[str, Any]:
+    return {"kind": kind, "message": message, "lines": lines, "log": log[:MAX_LOG]}
+
+
+def visible(backend: str, cache_dir: Path) -> list[str]:
+    """Paths that compiling reads; all else on the machine is hidden from a builder."""
+    here = Path(__file__).parent
+    paths = [
+        *("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32"),
+        *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
+        *("/dev/null", "/dev/zero", "/dev/urandom", "/proc/cpuinfo"),
+        str(here),
+        str(cache_dir / "headers"),
+        str(toolchain.torch_folder() / "include"),
+        str(toolchain.torch_folder() / "lib"),
+        str(toolchain.torch_folder() / "utils" / "cpp_extension.py"),
+        sysconfig.get_path("include"),
+        sysconfig.get_path("stdlib"),
+        _prefix(Path(toolchain.host_compiler())),
+    ]
+    if backend == "emulated":
+        paths.append(str(emulator.runtime(cache_dir).parent))
+    else:
+        paths.append(str(toolchain.cuda_toolkit().home))
+    return [path for path in dict.fromkeys(paths) if path and Path(path).exists()]
+
+
+def _prefix(compiler: Path) -> str:
+    """Folder that a compiler outside /usr brings its parts in."""
+    prefix = compiler.resolve().parent.parent
+    return "" if prefix in (Path("/"), Path("/usr"), Path.home()) or prefix in Path.home().parents else str(prefix)

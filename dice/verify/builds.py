@@ -1,0 +1,259 @@
+"""Building for candidates, on the trusted side: looks in the cache, else has a jailed builder compile, and publishes.
+
+A candidate never compiles and never writes to the cache. It asks; what the builder answers decides its verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dice.verify.cache import Cache
+from dice.verify.cancel import Starter
+from dice.verify.entries import found, look_up, publish
+from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
+from dice.verify.sandbox import Limits
+from dice.verify.scratch import Scratch
+from dice.verify.sources import LIBRARY, MAX_SOURCE_BYTES, Backend, Built, Sources
+
+BUILDER_MEMORY_MB = 12 << 10  # the builder and its compilers; PyTorch's own headers take 3 GiB under nvcc
+BUILDER_FILES_MB = 4 << 10  # what one build may leave on the disk, at any moment
+GRACE_S = 10.0  # the builder ends its compilers itself; this much later it is ended
+PREPARE_TIMEOUT_S = 600.0
+MAX_LIBRARY_BYTES = 512 << 20
+MAX_FAILURES = 512  # refused sources that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a build. `kind`: built | compile_error | link_error | timeout | unsupported.
+
+    `seconds` is the time of the compilers and their process, without waiting for a free core.
+    """
+
+    kind: str
+    built: Built | None = None
+    message: str = ""
+    lines: tuple[str, ...] = ()
+    log: str = ""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """What the candidate is told."""
+        built = self.built
+        told = {"kind": self.kind, "message": self.message, "lines": self.lines, "log": self.log}
+        if built is None:
+            return told
+        return told | {
+            "path": str(built.path),
+            "headers": built.headers,
+            "seconds": built.seconds,
+            "cached": built.cached,
+            "log": built.log,
+        }
+
+
+class _Flight:
+    """A build under way, which others of the same sources wait for."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.landed = threading.Event()
+        self.answer: Answer | None = None
+
+
+class BuildService:
+    """Builds for many jobs at once, on no more than `slots` cores. Thread-safe."""
+
+    def __init__(self, backend: Backend, cache_dir: Path, slots: int | None = None):
+        self.backend: Backend = backend
+        self.cache_dir = Path(cache_dir)
+        self._cache = Cache(self.cache_dir / "extensions")
+        self._slots = threading.BoundedSemaphore(slots or len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        self._prepared: dict[str, dict[str, Any]] = {}  # headers -> what the preparing process said
+        self._flights: dict[str, _Flight] = {}
+        self._failures: OrderedDict[str, Answer] = OrderedDict()
+
+    def prepare(self, zygote: Starter, headers: str = "slim") -> None:
+        """Make what all builds with these headers share, once. Raises `MachineryError`."""
+        with self._preparing:
+            if headers not in self._prepared:
+                self._cache.sweep()
+                self._prepared[headers] = self._make_shared(zygote, headers)
+
+    def build(
+        self,
+        zygote: Starter,
+        sources: Sources,
+        name: str,
+        timeout_s: float,
+        others: Iterable[Child] = (),
+        sanitize: bool = False,
+    ) -> Answer:
+        """Build `sources`, or find them built. `name` is the extension's, which must be an identifier and means nothing
+        else. The output of `others` is drained meanwhile. Raises `MachineryError`."""
+        refusal = _refusal(sources, name)
+        if refusal:
+            return _failure("compile_error", refusal)
+        self.prepare(zygote)
+        key = sources.key(self._prepared["slim"]["identity"], sanitize)
+        while True:
+            known = self._look_up(key)
+            if known is not None:
+                return known
+            with self._lock:
+                flight = self._flights.get(key)
+                mine = flight is None
+                if flight is None:
+                    flight = self._flights[key] = _Flight(timeout_s)
+            if mine:
+                return self._fly(flight, zygote, key, sources, others, sanitize)
+            flight.landed.wait()
+            answer = flight.answer
+            if answer is not None and (answer.kind != "timeout" or flight.timeout_s >= timeout_s):
+                return answer
+
+    def _look_up(self, key: str) -> Answer | None:
+        with self._lock:
+            failure = self._failures.get(key)
+        if failure is not None:
+            return replace(failure, seconds=0.0)
+        built = look_up(self._cache, key, self.backend)
+        return None if built is None else Answer("built", built)
+
+    def _fly(
+        self,
+        flight: _Flight,
+        zygote: Starter,
+        key: str,
+        sources: Sources,
+        others: Iterable[Child],
+        sanitize: bool,
+    ) -> Answer:
+        try:
+            flight.answer = self._compile(zygote, key, sources, flight.timeout_s, others, sanitize)
+            if flight.answer.kind in ("compile_error", "link_error", "unsupported"):
+                self._remember(key, flight.answer)
+            return flight.answer
+        finally:
+            with self._lock:
+                del self._flights[key]
+            flight.landed.set()
+
+    def _remember(self, key: str, answer: Answer) -> None:
+        with self._lock:
+            self._failures[key] = answer
+            while len(self._failures) > MAX_FAILURES:
+                self._failures.popitem(last=False)
+
+    def _compile(
+        self,
+        zygote: Starter,
+        key: str,
+        sources: Sources,
+        timeout_s: float,
+        others: Iterable[Child],
+        sanitize: bool,
+    ) -> Answer:
+        with self._slots, self._cache.scratch() as scratch:
+            started = time.monotonic()
+            said = self._ask_builder(zygote, scratch, sources, timeout_s, others, sanitize)
+            if said["kind"] == "shared_missing":
+                self.prepare(zygote, "full")
+                started = time.monotonic()
+                said = self._ask_builder(zygote, scratch, sources, timeout_s, others, sanitize)
+            if said["kind"] in ("machine", "shared_missing"):
+                raise MachineryError(said["message"] or "what builds share was lost")
+            seconds = time.monotonic() - started
+            if said["kind"] != "built":
+                return Answer(said["kind"], None, said["message"], tuple(said["lines"]), said["log"], seconds)
+            if not _is_library(scratch / LIBRARY):
+                return _failure("compile_error", "the compiler left no library, or one that is too large", seconds)
+            entry = publish(self._cache, key, scratch, said["headers"], said["log"])
+            return Answer("built", found(entry, started, cached=False, backend=self.backend), seconds=seconds)
+
+    def _ask_builder(
+        self,
+        zygote: Starter,
+        scratch: Path,
+        sources: Sources,
+        timeout_s: float,
+        others: Iterable[Child],
+        sanitize: bool,
+    ) -> dict[str, Any]:
+        prepared = self._prepared["slim"]
+        visible = tuple(prepared["visible"])
+        limits = Limits(BUILDER_MEMORY_MB, str(scratch), visible=visible, files_mb=BUILDER_FILES_MB)
+        spec = {
+            "sources": sources.to_json(),
+            "scratch": str(scratch),
+            "backend": self.backend,
+            "cache_dir": str(self.cache_dir),
+            "arch": prepared["arch"],
+            "timeout_s": timeout_s,
+            "sanitize": sanitize,
+        }
+        with zygote.spawn("builder", asdict(limits)) as child:
+            child.send(spec)
+            try:
+                return wait_for(child, others, time.monotonic() + timeout_s + GRACE_S)
+            except DeadlineExceeded:
+                return _answer("timeout", "The compiler did not finish in time.")
+            except ChildEnded as end:
+                if end.ended.reason == "memory":
+                    return _answer("compile_error", "the compiler ran out of memory")
+                if end.ended.reason:
+                    return _answer("compile_error", f"the compiler was ended: too many {end.ended.reason}")
+                said = child.log.decode(errors="replace").strip()[-500:]
+                raise MachineryError(f"the process that compiles was lost ({end.ended}): {said}") from None
+
+    def _make_shared(self, zygote: Starter, headers: str) -> dict[str, Any]:
+        with Scratch() as scratch:
+            limits = Limits(BUILDER_MEMORY_MB, str(scratch.root), (str(self.cache_dir),))
+            with zygote.spawn("prepare", asdict(limits)) as child:
+                child.send({"backend": self.backend, "cache_dir": str(self.cache_dir), "headers": headers})
+                try:
+                    answer = wait_for(child, (), time.monotonic() + PREPARE_TIMEOUT_S)
+                except (ChildEnded, DeadlineExceeded) as error:
+                    said = child.log.decode(errors="replace").strip()[-2000:]
+                    raise MachineryError(f"what builds share could not be made ({error}): {said}") from None
+                if answer.get("event") != "prepared":
+                    raise MachineryError(f"what builds share could not be made: {answer.get('message')}")
+                return answer
+
+
+def _refusal(sources: Sources, name: str) -> str:
+    if not name.isidentifier():
+        return f"the extension's name {name[:80]!r} is no identifier"
+    if sources.size > MAX_SOURCE_BYTES:
+        return f"the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"
+    return ""
+
+
+def _failure(kind: str, reason: str, seconds: float = 0.0) -> Answer:
+    line = f"error: {reason}"
+    return Answer(kind, None, f"Error building extension:\n{line}", (line,), "", seconds)
+
+
+def _answer(kind: str, reason: str) -> dict[str, Any]:
+    failure = _failure(kind, reason)
+    message = reason if kind == "timeout" else failure.message
+    return {"kind": kind, "message": message, "lines": failure.lines, "log": ""}
+
+
+def _is_library(path: Path) -> bool:
+    """A plain file of a sane size. A compiler's output may be anything that hostile sources made of it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_LIBRARY_BYTES

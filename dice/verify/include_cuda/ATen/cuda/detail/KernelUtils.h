@@ -1,0 +1,2 @@
+#pragma once
+#include <dice/kernel_loop.h>
