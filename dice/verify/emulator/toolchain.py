@@ -30,13 +30,28 @@ _SEMANTICS = (
 )
 
 
+# g++ reports every load and store to functions of ours (runtime/tsan.cpp); no sanitizer library is linked. Volatile
+# accesses by name: warps in lockstep use them. Line tables, so that a finding names lines.
+_RACES = (
+    "-fsanitize=thread",
+    "--param=tsan-distinguish-volatile=1",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-g1",
+)
+_RACES_LINK = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")
+
+
 class ToolchainError(Exception):
     """This machine cannot compile the emulator's runtime; the message is one sentence."""
 
 
-def compile_flags() -> list[str]:
-    """Flags for a translated source; the caller adds the include path, `-shared`, and the runtime library."""
-    return ["-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_machine_flags(), "-Wl,-Bsymbolic"]
+def compile_flags(sanitize: bool = False) -> list[str]:
+    """Flags for a translated source; the caller adds the include path, `-shared`, and the runtime library.
+
+    With `sanitize` the runtime can look for races in it (`dice_sanitize`), and it runs many times slower.
+    """
+    races = (*_RACES, *_RACES_LINK) if sanitize else ()
+    return ["-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_machine_flags(), *races, "-Wl,-Bsymbolic"]
 
 
 def runtime(cache_dir: Path) -> Path:

@@ -38,14 +38,13 @@ def translate(source: str) -> str:
     """C++17 text that g++ compiles against the emulator's headers, line for line. Raises `Unsupported`."""
     tokens = Tokens(source)
     edits = Edits(source)
-    functions = list(_device_functions(tokens))
+    functions = list(device_functions(tokens))
     for function in functions:
         if function.is_kernel:
             _wrap_body(tokens, edits, function)
+    translate_launches(tokens, edits, functions, "(::dice_emu::configure({}), ")
     for index, token in enumerate(tokens.list):
-        if token.text == "<<<":
-            _translate_launch(tokens, edits, index, functions)
-        elif token.text == "__noinline__" and tokens.text(index - 1) not in ("(", ","):
+        if token.text == "__noinline__" and tokens.text(index - 1) not in ("(", ","):
             # No macro can do this: the standard library spells __attribute__((__noinline__)).
             edits.replace(token.start, token.end, "__attribute__((noinline))")
         elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
@@ -58,13 +57,14 @@ def translate(source: str) -> str:
 
 def kernel_names(source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions defined in `source`, in order."""
-    return tuple(function.name for function in _device_functions(Tokens(source)) if function.is_kernel)
+    return tuple(function.name for function in device_functions(Tokens(source)) if function.is_kernel)
 
 
 # ---- functions ---------------------------------------------------------------------------------------------------
 
 
-def _device_functions(tokens: Tokens) -> Iterator[Function]:
+def device_functions(tokens: Tokens) -> Iterator[Function]:
+    """Definitions of `__global__` and `__device__` functions, in order."""
     markers = {"__global__": True, "__device__": False} | _marker_macros(tokens)
     end_of_last = -1
     for index, token in enumerate(tokens.list):
@@ -124,6 +124,18 @@ def _function_after(tokens: Tokens, index: int, is_kernel: bool, limit: int) -> 
     return None
 
 
+def parameter_list(tokens: Tokens, function: Function) -> int | None:
+    """Index of the parenthesis that opens the function's parameters."""
+    index = function.start
+    while index < function.opening:
+        if tokens.text(index) == "(" and index in tokens.partner:
+            if tokens.text(index - 1) not in _NOT_A_PARAMETER_LIST:
+                return index
+            index = tokens.partner[index]
+        index += 1
+    return None
+
+
 def _declared_name(tokens: Tokens, index: int) -> str:
     if tokens.text(index) in (">", ">>"):  # an explicit specialisation: void k<float>(...)
         start = tokens.template_start(index)
@@ -145,7 +157,14 @@ def _wrap_body(tokens: Tokens, edits: Edits, function: Function) -> None:
 _TYPELESS_FUNCTION_ARGUMENT = {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"}
 
 
-def _translate_launch(tokens: Tokens, edits: Edits, index: int, functions: list[Function]) -> None:
+def translate_launches(tokens: Tokens, edits: Edits, functions: list[Function], before: str) -> None:
+    """`k<<<configuration>>>(arguments)` becomes `before` (with the configuration in it), `k(arguments)` and `)`."""
+    for index, token in enumerate(tokens.list):
+        if token.text == "<<<":
+            _translate_launch(tokens, edits, index, functions, before)
+
+
+def _translate_launch(tokens: Tokens, edits: Edits, index: int, functions: list[Function], before: str) -> None:
     closing = _launch_end(tokens, index)
     if closing is None or tokens.text(closing + 1) != "(" or closing + 1 not in tokens.partner:
         return
@@ -156,7 +175,7 @@ def _translate_launch(tokens: Tokens, edits: Edits, index: int, functions: list[
             )
     start = tokens[_callee_start(tokens, index)].start
     configuration = edits.source[tokens[index].end : tokens[closing].start]
-    edits.insert(start, f"(::dice_emu::configure({configuration}), ")
+    edits.insert(start, before.format(configuration))
     edits.replace(tokens[index].start, tokens[closing].end, "")
     edits.insert(tokens[tokens.partner[closing + 1]].end, ")")
 

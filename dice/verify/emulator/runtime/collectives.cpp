@@ -1,4 +1,5 @@
 // Meeting points of threads: block barriers and warp collectives (shuffles, votes, reductions).
+#include "races.h"
 #include "runtime.h"
 
 namespace dice_emu {
@@ -13,6 +14,7 @@ uint64_t Worker::syncthreads(int predicate) {
 }
 
 void Worker::release_barrier() {
+  if (races != nullptr) races->barrier();
   uint64_t count = 0;
   for (Thread* thread = barrier_.head; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
   const uint64_t result = count << 1 | (count == at_barrier_);
@@ -50,6 +52,7 @@ void Worker::complete(unsigned warp_index, int which) {
   warp.meeting[which] = warp.meeting[--warp.meetings];
   Thread* lanes = &threads_data_[warp_index * kWarp];
   compute(meeting, lanes);
+  if (races != nullptr) races->order(warp_index, meeting.arrived);
   for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(ready_, &lanes[__builtin_ctz(rest)]);
 }
 
@@ -148,6 +151,7 @@ void Worker::release_converging() {
   unsigned mask = 0;
   for (const Thread* thread = first; thread != nullptr; thread = thread->next)
     if (together(thread)) mask |= 1u << (thread->linear % kWarp);
+  if (races != nullptr) races->order(warp, mask);
   Queue rest{};
   while (Thread* thread = pop(converging_)) {
     thread->result = mask;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "races.h"
 #include "runtime.h"
 
 namespace dice_emu {
@@ -125,6 +126,7 @@ bool note_damage(const Region* region) {
 }
 
 void destroy(Region* region) {
+  free_shadow(region);
   if (region->guarded) {
     munmap(region->reserve, static_cast<size_t>(region->reserve_end - region->reserve));
     --guarded_count;
@@ -225,6 +227,7 @@ bool dice_heap_free(void* data) {
   note_damage(region);
   erase(slot);
   region->live = false;
+  free_shadow(region);
   if (!region->guarded) {
     destroy(region);
     return true;

@@ -85,6 +85,7 @@ struct Region {
   const char* kind;  // "tensor", "shared array", ...
   char label[120];
   bool live, guarded;
+  void* shadow;  // races.cpp
   Region *next, *previous;
 };
 constexpr unsigned char kPoison = 0xFF;
@@ -112,6 +113,7 @@ class Worker {
 
   const Launch* launch() const { return launch_; }
   bool running_thread() const { return current_ != nullptr; }
+  unsigned thread_number() const { return current_->linear; }
   bool owns_stack_guard(const char* address) const;
 
  private:

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "races.h"
 #include "runtime.h"
 
 DICE_TLS uint3 threadIdx;
@@ -44,18 +45,21 @@ void Worker::run(Launch& launch) {
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
   set_dynamic_shared();
+  if (races != nullptr) races->begin_launch(this);
   const Order block_order(launch.order, launch.blocks);
   for (;;) {
     const uint64_t i = launch.next_block.fetch_add(1, std::memory_order_relaxed);
     if (i >= launch.blocks) break;
     run_block(block_order(i));
   }
+  if (races != nullptr) races->end_launch();
   release_shared();
   tls_worker = nullptr;
   launch_ = nullptr;
 }
 
 void Worker::run_block(uint64_t block) {
+  if (races != nullptr) races->begin_block(block);
   blockIdx.x = static_cast<unsigned>(block % gridDim.x);
   block /= gridDim.x;
   blockIdx.y = static_cast<unsigned>(block % gridDim.y);
@@ -109,6 +113,7 @@ void Worker::fiber_main() {
 }
 
 void Worker::finish(Thread* thread) {
+  if (races != nullptr) races->settle();
   ++exited_;
   Warp& warp = warp_of(thread);
   warp.exited |= 1u << (thread->linear % kWarp);
@@ -175,6 +180,7 @@ void Worker::run_something_else() {
 }
 
 void Worker::park(Thread* self) {
+  if (races != nullptr) races->settle();
   self->index = threadIdx;
   run_something_else();
 }

@@ -1,0 +1,115 @@
+"""One forward of a candidate under each of compute-sanitizer's tools, on the GPU.
+
+Two processes. The jailed child (`main`) runs the tools, one after the other, and reports what they say; each tool
+starts a fresh interpreter (`python -m dice.verify.sanitized FILE`), because it has to be there before CUDA is: no fork
+of the zygote can be looked at. That interpreter goes through the candidate's own steps, with the libraries that were
+built for it before, and tells nobody anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dice
+from dice.verify import compute_sanitizer
+from dice.verify.channel import Channel
+from dice.verify.sources import Sources
+
+Message = dict[str, Any]
+MAX_LOG_BYTES = 1 << 20
+
+
+def main(link: socket.socket) -> None:
+    """Answers `{"event": "sanitized", "findings": [...], "failed": {tool that did not get to an end: why}}`."""
+    channel = Channel(link)
+    spec = channel.receive()
+    folder = Path(spec["folder"])
+    target = folder / "target.json"
+    target.write_text(json.dumps(spec["target"]))
+    modules = folder / "modules"  # the jail shows the package, but not the folder that it lies in
+    modules.mkdir()
+    (modules / "dice").symlink_to(Path(dice.__file__).resolve().parent)
+    findings, failed = [], {}
+    deadline = time.monotonic() + spec["limit_s"]
+    for tool in compute_sanitizer.TOOLS:
+        log, printed = _run(Path(spec["program"]), tool, folder, target, deadline - time.monotonic())
+        findings += compute_sanitizer.read(log, tool, spec["kernels"])
+        if not compute_sanitizer.finished(log):
+            failed[tool] = _last_words(log, printed)
+    channel.send("sanitized", findings=findings, failed=failed)
+    channel.receive()
+
+
+def _run(program: Path, tool: str, folder: Path, target: Path, limit_s: float) -> tuple[str, str]:
+    """The tool's log, and what it and its target printed; what there is of it when the time is up."""
+    log, printed = folder / f"{tool}.log", folder / f"{tool}.printed"
+    command = compute_sanitizer.command(program, tool, log, [sys.executable, "-m", __spec__.name, str(target)])
+    # Without PyTorch's cache every tensor is an allocation of its own, with an end that memcheck knows.
+    paths = [str(folder / "modules"), *filter(None, sys.path)]
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    with printed.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        process.wait(timeout=max(1.0, limit_s))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return _text_of(log), _text_of(printed)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_LOG_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _last_words(log: str, printed: str) -> str:
+    lines = [line.strip() for line in (*printed.splitlines(), *log.splitlines()) if line.strip(" =")]
+    return " | ".join(lines[-3:])[:500] or "it said nothing"
+
+
+class _Script:
+    """In place of a channel: hands out the commands, answers builds from what was built, and hears nothing."""
+
+    descriptor = -1
+
+    def __init__(self, commands: list[Message], builds: list[Message]):
+        self.commands = commands
+        self.builds = [(Sources.from_json(build["sources"]), build["answer"]) for build in builds]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.commands)
+
+    def send(self, event: str, **values: Any) -> None:
+        pass
+
+    def request(self, event: str, **values: Any) -> Message:
+        wanted = Sources.from_json(json.loads(json.dumps(values["sources"])))
+        missing = {"kind": "compile_error", "log": "", "lines": [], "message": "not built before", "request": 0}
+        return next((answer for sources, answer in self.builds if sources == wanted), missing)
+
+
+def replay(file: Path) -> None:
+    """What the interpreter under a tool does."""
+    from dice.verify.candidate import Candidate
+
+    told = json.loads(file.read_text())
+    script: Any = _Script(told["commands"], told["builds"])
+    Candidate(script, told["spec"]).run()
+
+
+if __name__ == "__main__":
+    replay(Path(sys.argv[1]))
