@@ -61,21 +61,27 @@ class Problem:
         return cls(**data)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Problem:
+    def from_file(cls, path: str | Path, check: bool = True) -> Problem:
         """Read one KernelBench task file. Raises `ProblemError` with a sentence for the user."""
         path = Path(path)
         level = re.fullmatch(r"level(\d+)", path.parent.name)
         source = read_source(path, "problem")
-        return cls(source, name=path.stem, level=int(level.group(1)) if level else None).check()
+        problem = cls(source, name=path.stem, level=int(level.group(1)) if level else None)
+        return problem.check() if check else problem
 
 
 def load_problems(folder: str | Path) -> Iterator[Problem]:
-    """Every problem file below `folder`, in KernelBench's order (level, then leading number, then name)."""
+    """Every problem below `folder`. Raises `ProblemError` at the first that is not one."""
+    for path in problem_files(folder):
+        yield Problem.from_file(path)
+
+
+def problem_files(folder: str | Path) -> list[Path]:
+    """The Python files below `folder`, in KernelBench's order (level, then leading number, then name)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ProblemError(f"There is no folder {folder}.")
-    for path in sorted(folder.rglob("*.py"), key=_natural_order):
-        yield Problem.from_file(path)
+    return sorted(folder.rglob("*.py"), key=_natural_order)
 
 
 def read_source(path: Path, what: str) -> str:

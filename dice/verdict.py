@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -45,6 +46,30 @@ class Timing:
     repeats: int
     kernel_spread_ms: float = 0.0  # interquartile range
     reference_spread_ms: float = 0.0
+    rounds: int = 0  # reference and kernel measured in turns, this often
+    speedup_low: float = 0.0  # the speed-up's 95% confidence interval; 0 in verdicts from before it was measured
+    speedup_high: float = 0.0
+    compile_ms: float | None = None  # the reference under torch.compile (inductor), when asked for
+    bytes_moved: int = 0  # inputs, parameters and outputs, each moved once
+    flops: int = 0  # floating-point operations of the reference
+    ceiling_ms: float = 0.0  # that work at the device's measured bandwidth and arithmetic rate; 0 when not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a sanitizer saw. `kind`: race | out_of_bounds | misaligned | barrier | fault | uninitialised | leak."""
+
+    kind: str
+    kernel: str  # the `__global__` function; "" for host code
+    message: str  # one sentence
+    lines: tuple[str, ...] = ()  # `line 27 (cuda_source:12)`: of the kernel file, and of the string it holds
+    times: int = 1
+    tool: str = ""  # "emulator" | "memcheck" | "racecheck" | "initcheck" | "synccheck"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Finding:
+        known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
+        return cls(**known | {"lines": tuple(known.get("lines", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +95,18 @@ class Verdict:
     no_timing: str = ""  # why `timing` is None
     backend: str = ""  # "cuda" | "emulated"
     device: str = ""
-    sandbox: str = ""  # the isolation this verdict was reached under
+    sandbox: str = ""  # the isolation this verdict was reached under: mechanisms, see dice/verify/sandbox.py
+    lacking: tuple[str, ...] = ()  # guarantees that it could not give on that machine, see dice/verify/guarantees.py
     toolchain: str = ""
     headers: str = ""  # "slim" (shadow headers) | "full" (PyTorch's own)
     scale: dict[str, Any] = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage
+    protocol: str = ""  # how right was judged, see dice/verify/protocols.py; "" in verdicts from before it was noted
+    determinism: bool | None = None  # the same inputs gave the same bits twice; None when not tried
+    evidence: dict[str, Any] = field(default_factory=dict)  # of who computed the outputs, see dice/verify/evidence.py
+    labels: tuple[str, ...] = ()  # remarkable without being wrong: "precision_downgrade:float16", "unused_input:1"
+    findings: tuple[Finding, ...] = ()  # of the sanitizers, under --sanitize
+    profile: dict[str, Any] = field(default_factory=dict)  # GPU time of one forward by kernel, under --profile
 
     @property
     def correct(self) -> bool:
@@ -98,6 +130,26 @@ class Verdict:
         values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
         values["deceptions"] = tuple(values.get("deceptions", ()))
         values["errors"] = tuple(values.get("errors", ()))
+        values["labels"] = tuple(values.get("labels", ()))
+        values["lacking"] = tuple(values.get("lacking", ()))
+        values["findings"] = tuple(Finding.from_json(found) for found in values.get("findings", ()))
         if values.get("timing") is not None:
-            values["timing"] = Timing(**values["timing"])
+            known = {key: value for key, value in values["timing"].items() if key in Timing.__dataclass_fields__}
+            values["timing"] = Timing(**known)
         return cls(**values)
+
+
+def fast_p(verdicts: Iterable[Verdict], p: float, *, lower_bound: bool = False) -> float:
+    """KernelBench's fast_p: the share that is correct and more than `p` times as fast as the reference; 0 of none.
+
+    `lower_bound` counts a kernel only when its whole interval lies above `p`. fast_0 counts all correct ones, timed or
+    not.
+    """
+
+    def counts(verdict: Verdict) -> bool:
+        if not verdict.correct or verdict.timing is None:
+            return verdict.correct and p <= 0
+        return (verdict.timing.speedup_low if lower_bound else verdict.timing.speedup) > p
+
+    hits = [counts(verdict) for verdict in verdicts]
+    return sum(hits) / len(hits) if hits else 0.0

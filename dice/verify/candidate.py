@@ -2,24 +2,46 @@
 
 It never holds an expected output or a seed of the inputs. Whatever it reports is a claim: the oracle compares the
 output bytes, and the supervisor keeps the clock. Told what to do by commands on its channel:
-`construct` (make the model), `trial` (one forward), `time`.
+`construct` (make the model), `trial` (one forward), `time`, `muted` (one forward without the file's own kernels).
 """
 
 from __future__ import annotations
 
 import ctypes
 import socket
-import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dice.verify import binding, build, compare, emulator, execution, intercept, timing, wire
+from dice.verify import (
+    binding,
+    compare,
+    emulator,
+    evidence,
+    execution,
+    graphs,
+    intercept,
+    profiling,
+    races,
+    stopwatch,
+    tripwires,
+    wire,
+)
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 from dice.verify.execution import Device
+from dice.verify.sources import (
+    MAX_SOURCE_BYTES,
+    Built,
+    CompileError,
+    CompileTimeout,
+    LinkError,
+    Sources,
+    Unsupported,
+)
 
 Failure = tuple[str, str]  # outcome, stage
 
@@ -28,12 +50,12 @@ def main(link: socket.socket) -> None:
     channel = Channel(link)
     spec = channel.receive()
     try:
-        _Candidate(channel, spec).run()
+        Candidate(channel, spec).run()
     except BaseException as error:  # noqa: B036 - SystemExit and KeyboardInterrupt of the candidate are reports too
         _report(channel, error)
 
 
-class _Candidate:
+class Candidate:
     def __init__(self, channel: Channel, spec: dict[str, Any]):
         self.channel = channel
         self.spec = spec
@@ -41,6 +63,7 @@ class _Candidate:
         self.inputs, self.outputs = Path(spec["inputs"]), Path(spec["outputs"])
         self.model: Any = None
         self.runtime: ctypes.CDLL | None = None
+        self.census: evidence.Census | None = None  # of the forward under way
         _STAGE[0] = "load"
 
     def run(self) -> None:
@@ -50,33 +73,81 @@ class _Candidate:
             self.runtime = ctypes.CDLL(str(emulator.runtime(cache_dir)), mode=ctypes.RTLD_GLOBAL)
             self.runtime.dice_set_fault_fd(self.channel.descriptor)
             guard.enable(cache_dir)
-        intercept.install(self.spec["backend"], cache_dir, self._on_build, self.spec["compile_timeout_s"])
+            if self.spec["sanitize"]:
+                self.runtime.dice_sanitize()
+                self.runtime.dice_findings_json.restype = ctypes.c_char_p
+        else:
+            graphs.install(self._note_replay)
+        intercept.install(self._build)
+        self._watch()
         self.channel.send("started")
         with self.device.active():
-            module = execution.exec_file(self.spec["source"], self.outputs, "kernel")
+            module = execution.exec_file(self.spec["source"], self.outputs, "kernel", self.spec["preamble"])
         self.channel.send("loaded", has_model=hasattr(module, "ModelNew"))
         _STAGE[0] = "run"
-        actions = {"construct": self._construct, "trial": self._trial, "time": self._time}
+        actions = {
+            "construct": self._construct,
+            "trial": self._trial,
+            "time": self._time,
+            "muted": self._muted,
+            "profile": self._profile,
+        }
         for command in self.channel:
             actions[command["do"]](module, command)
 
-    def _on_build(self, event: str, values: dict[str, Any]) -> None:
-        error = sys.exception()  # of the build that just failed, before the candidate's own handlers see it
-        if event == "build_end" and isinstance(error, build.Unsupported | emulator.Unsupported | build.ToolchainError):
-            _report(self.channel, error)  # no kernel's fault, so no fallback may hide it
-        self.channel.send(event, **values)
+    def _watch(self) -> None:
+        """Have the supervisor told at once of what no kernel file has a reason to do."""
+
+        def report(notice: str) -> None:
+            self.channel.send("noticed", notice=notice)
+
+        if not self.spec["preamble"]:  # other protocols take what they get
+            torch.compile = _uncompiled(report)
+        jobs = (f"{self.inputs.parent.parent}/", f"{self.outputs.parent.parent}/")
+        private = (*jobs, "/proc/", "/dev/shm", f"{self.spec['cache_dir']}/")  # the last: others' built libraries too
+        tripwires.arm(report, str(self.outputs / "kernel.py"), str(self.outputs), private)
+
+    def _build(self, sources: Sources, name: str) -> Built:
+        """Have the supervisor build, for this process may not; raises what its compilers said."""
+        if sources.size > MAX_SOURCE_BYTES:
+            raise CompileError("", [f"error: the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"])
+        answer = self.channel.request("build", name=name, sources=sources.to_json())
+        if answer["kind"] != "built":
+            raise _failed_build(answer)
+        return Built(
+            Path(answer["path"]),
+            answer["headers"],
+            answer["seconds"],
+            answer["cached"],
+            self.spec["backend"],
+            answer["log"],
+        )
 
     def _construct(self, module: Any, command: dict[str, Any]) -> None:
+        """Make the model, with the reference's `state`, or with `varied` where it takes all of it by name."""
+        self.model = None
         arguments = wire.read(self.inputs, "init")
+        if command["cast"] is not None:  # KernelBench's order of things
+            self.device.allow_tf32(True)
+            arguments = self.device.place(arguments)
         execution.seed_everything(command["seed"])
         with self.device.active():
             model = module.ModelNew(*arguments)
+        loadable = False
         if isinstance(model, torch.nn.Module):
-            _copy_state(model, wire.read(self.inputs, "state"))
+            state = wire.read(self.inputs, command["state"])
+            loadable = _takes(model, state)
+            _copy_state(model, wire.read(self.inputs, command["varied"]) if loadable and command["varied"] else state)
             self._label_state(model)
         self.model = self.device.place(model)
+        if command["cast"]:
+            self.model = self.model.to(dtype=getattr(torch, command["cast"]))
         self.device.synchronize()
-        self.channel.send("constructed")
+        self.channel.send("constructed", loadable=loadable)
+
+    def _note_replay(self, computed: Mapping[str, int]) -> None:
+        if self.census is not None:
+            self.census.work.elements.update(computed)
 
     def _label_state(self, model: torch.nn.Module) -> None:
         if self.device.emulated:
@@ -91,13 +162,55 @@ class _Candidate:
             self.runtime.dice_set_order(command["order"])
             for index, tensor in enumerate(wire.tensors(inputs)):
                 guard.label(tensor, f"input {index}")
+        rng = wire.read(self.inputs, f"{name} rng") if command["rng"] else ()
+        before = execution.fingerprints(self.model) if command["repeat"] else {}
         binding.reset_launches()
-        output = execution.forward(self.model, inputs, command["seed"], self.device)
+        census = self.census = evidence.Census()
+        output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
         launches = binding.launches()
+        _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []
         _write_output(output, self.outputs, command["output"])
-        changed = self._changed(inputs, name) if command["watch_inputs"] else []
-        self.channel.send("ran", launches=launches, damaged=damaged, changed=changed)
+        aliased = execution.aliased(output, inputs)
+        changed = self._changed(inputs, name)
+        written = execution.written(self.model, before)
+        answer: dict[str, Any] = {"changed": changed, "aliased": aliased, "written": written}
+        answer["on_cpu"] = self.device.on_cpu(output)
+        answer["work"] = census.work.to_json()
+        if command["repeat"]:
+            answer |= self._repeat(output, command)
+        if self.runtime is not None and self.spec["sanitize"]:
+            answer["findings"] = races.findings(self.runtime.dice_findings_json().decode())
+        self.channel.send("ran", launches=launches, damaged=damaged, **answer)
+
+    def _muted(self, module: Any, command: dict[str, Any]) -> None:
+        """One forward in which the file's kernels do nothing: what it computes, it computes without them."""
+        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        census = self.census = evidence.Census(command["sizes"], command["sample_seed"])
+        wrote, failed = False, ""
+        binding.set_muted(True)
+        try:
+            output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
+            wire.write(output, self.outputs, command["output"])
+            wrote = True
+        except Exception as error:  # what its kernels should have computed is missing: anything may follow from that
+            failed = type(error).__name__
+        finally:
+            binding.set_muted(False)
+        wire.write(census.witnesses, self.outputs, command["witnesses"])
+        self.channel.send("muted", wrote=wrote, failed=failed, work=census.work.to_json())
+
+    def _repeat(self, output: Any, command: dict[str, Any]) -> dict[str, Any]:
+        """The same inputs once more, the threads in another order: are the results the same bits? And do the first
+        ones stay as they were?"""
+        first = wire.map_tensors(torch.clone, output)
+        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        rng = wire.read(self.inputs, f"{command['inputs']} rng") if command["rng"] else ()
+        if self.runtime is not None:
+            self.runtime.dice_set_order(command["order"] + 1)
+        second = execution.forward(self.model, inputs, command["seed"], self.device, rng)
+        overwritten = not _same_bits(first, output) or bool(execution.aliased(second, output))
+        return {"deterministic": _same_bits(first, second), "overwritten": overwritten}
 
     def _changed(self, inputs: Any, name: str) -> list[int]:
         """Indices of the input tensors that `forward` wrote to."""
@@ -105,14 +218,37 @@ class _Candidate:
         pairs = zip(wire.tensors(inputs), wire.tensors(fresh), strict=False)
         return [index for index, (used, kept) in enumerate(pairs) if not compare.same_values(used, kept)]
 
+    def _profile(self, module: Any, command: dict[str, Any]) -> None:
+        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        times = profiling.gpu_times(lambda: execution.forward(self.model, inputs, command["seed"], self.device))
+        self.channel.send("profiled", times=times)
+
     def _time(self, module: Any, command: dict[str, Any]) -> None:
         _STAGE[0] = "time"
-        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        answer: dict[str, Any] = {}
         with torch.no_grad():
-            times = timing.measure(lambda: self.model(*inputs))
-        output = execution.forward(self.model, inputs, command["seed"], self.device)
-        _write_output(output, self.outputs, command["output"])
-        self.channel.send("timed", ms=times)
+            if command["step"] == "start":
+                inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+                self.bench = stopwatch.Bench(self.model, inputs, command["salted"], stopwatch.CudaStopwatch())
+                answer = self.bench.warm_up()
+            elif command["step"] == "show":
+                _write_output(self.bench.kept[command["call"]], self.outputs, command["output"])
+            else:
+                measure = {"round": self.bench.round, "block": self.bench.block}[command["step"]]
+                try:
+                    answer = measure(command["seed"], command["calls"])
+                except stopwatch.LazyOutput as error:
+                    raise WrongReturn(f"{error}.") from None
+        self.channel.send("timed", **answer)
+
+
+def _failed_build(answer: dict[str, Any]) -> Exception:
+    if answer["kind"] == "unsupported":
+        return Unsupported(answer["message"])
+    kinds = {"link_error": LinkError, "timeout": CompileTimeout}
+    error = kinds.get(answer["kind"], CompileError)(answer["log"], answer["lines"], answer["message"])
+    error.build = answer["request"]  # type: ignore[attr-defined]  # so that a report can say which build it is about
+    return error
 
 
 _STAGE = ["load"]  # where an exception counts
@@ -125,8 +261,36 @@ def _write_output(output: Any, folder: Path, name: str) -> None:
         raise WrongReturn(f"forward returned {error}.") from None
 
 
+def _refuse_lazy(output: Any) -> None:
+    """Refuse tensors of a class of the file's own: they may compute their values when somebody looks at them."""
+    for tensor in wire.tensors(output):
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise WrongReturn(f"forward returned a {type(tensor).__name__}, not a plain tensor.")
+
+
+def _uncompiled(report: Callable[[str], None]) -> Callable[..., Any]:
+    """Takes the place of `torch.compile`: reports its use and compiles nothing."""
+
+    def compile(model: Any = None, **_: Any) -> Any:  # noqa: A001 - PyTorch's name
+        report("torch_compile")
+        return model if model is not None else lambda function: function
+
+    return compile
+
+
 class WrongReturn(Exception):
     """`forward` returned something no reference returns."""
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    pairs = list(zip(wire.tensors(one), wire.tensors(other), strict=False))
+    return len(wire.tensors(one)) == len(wire.tensors(other)) and all(compare.same_values(*pair) for pair in pairs)
+
+
+def _takes(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    """Whether the model has all of these parameters and buffers, by name and shape."""
+    own = model.state_dict()
+    return all(isinstance(own.get(name), torch.Tensor) and own[name].shape == state[name].shape for name in state)
 
 
 def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
@@ -141,28 +305,22 @@ def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
 
 def _report(channel: Channel, error: BaseException) -> None:
     outcome, stage = _classify(error)
-    lines = [str(line) for line in getattr(_root(error), "lines", ())] or _own_lines(error)
-    message = str(_root(error)) or type(error).__name__
-    if outcome == "compile_error" and lines:
-        message = f"the CUDA source does not compile: {lines[0]}"
+    root = _root(error)
+    lines = [str(line) for line in getattr(root, "lines", ())] or _own_lines(error)
+    message = str(root) or type(error).__name__
     name = type(error).__name__
-    channel.send("failed", outcome=outcome, stage=stage, type=name, message=message[:2000], lines=lines[:40])
+    build = getattr(root, "build", None)  # the supervisor knows how that build failed
+    channel.send(
+        "failed", outcome=outcome, stage=stage, type=name, message=message[:2000], lines=lines[:40], build=build
+    )
 
 
 def _classify(error: BaseException) -> Failure:
     """Outcome and stage of an exception that the candidate's code let out."""
     stage = _STAGE[0]
     root = _root(error)
-    if isinstance(root, binding.LoadError | build.LinkError):
+    if isinstance(root, binding.LoadError):
         return "load_error", "load"
-    if isinstance(root, build.CompileTimeout):  # a CompileError, so first
-        return "timeout", "compile"
-    if isinstance(root, build.CompileError):
-        return "compile_error", "compile"
-    if isinstance(root, build.Unsupported | emulator.Unsupported):
-        return "unsupported", "compile"
-    if isinstance(root, build.ToolchainError):
-        return "infra_error", "infra"
     if isinstance(error, WrongReturn):
         return "wrong", "compare"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
@@ -174,7 +332,7 @@ def _classify(error: BaseException) -> Failure:
 
 def _root(error: BaseException) -> BaseException:
     """The build error behind an exception, if there is one: candidates wrap what `load_inline` raises."""
-    ours = (build.CompileError, build.Unsupported, build.ToolchainError, binding.LoadError, emulator.Unsupported)
+    ours = (CompileError, Unsupported, binding.LoadError)
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None or isinstance(seen, ours):

@@ -1,21 +1,29 @@
 """Is this output the reference's output? Structure, shape, dtype, NaN and infinities, then values.
 
-Protocols (tolerances for |actual - expected|, element by element):
-- `dice`: `tol * |expected| + max(tol * rms(expected), 10 * noise)` with `tol` by dtype (`TOLERANCE`). `noise` is
-  how far the reference itself is from its own float64 evaluation, so a badly conditioned problem asks no more of a
-  kernel than of PyTorch; that term never exceeds `NOISE_CAP * rms(expected)`. Integers and booleans must be equal.
-- `kernelbench`: 1e-4 absolute and relative for float32, 1e-2 for half precision (KernelBench since 2025-12).
-- `kernelbench-v0` and `dice-paper`: 1e-2 absolute and relative (KernelBench before, and the paper).
+The calibrated comparison (protocol `dice`) asks of floats:
+1. Element by element, |actual - expected| <= `tol * |expected| + max(tol * rms, 10 * noise)` with `tol` by dtype
+   (`TOLERANCE`) and rms over the expected output. `noise` is how far the reference is from its own evaluation in
+   float64, but at most `NOISE_CAP * rms`. Elements far smaller than the rest are held to their own rms.
+2. Where that fails, an output that is about as near to float64 as the reference's own passes: a badly conditioned
+   problem (cancellation to nothing, a threshold hit by rounding) asks no more of a kernel than of PyTorch.
+3. The output follows the inputs: its rms error is a small part of the `effect`, the rms change that other inputs make
+   to the reference's output. Without this, a constant passes for softmax over many classes, or for a network whose
+   biases outweigh its input.
+Integers, booleans and everything that is no number must be equal.
+
+KernelBench's comparison is `torch.allclose` on one tensor, with its asymmetries (see `protocols.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from dice.verify.protocols import protocol_named
 
 TOLERANCE = {
     torch.float64: 1e-7,
@@ -25,22 +33,33 @@ TOLERANCE = {
     torch.float16: 1e-2,
     torch.bfloat16: 2e-2,
 }
-NOISE_MARGIN = 10.0
-SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
-NOISE_CAP = 1e-2
-_HALF = (torch.float16, torch.bfloat16)
 _DEFAULT_TOLERANCE = 5e-2  # 8-bit floats
+NOISE_MARGIN = 10.0
+NOISE_CAP = 1e-2
+SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
+NO_WORSE_COUNT, NO_WORSE_RMS = 4.0, 3.0  # times as many stray elements, times the rms error of the reference itself
+EFFECT_PART = 0.2  # of the effect of the inputs may be missing
+# Roundings of the output's rms that a kernel may be off by beside a tiny effect: as many as sums of millions of values
+# in another order may cost, unless the reference's own noise was measured on more than a few elements.
+ROUNDINGS, ROUNDINGS_MEASURED, ROUNDINGS_HALF, MEASURED = 32.0, 4.0, 2.0, 64
+SMALL_PART, SMALL_SHARE = 1e-3, 1e-2  # elements under this part of the rms, when there is this share of them
+STRETCH = 1 << 26  # elements compared at a time
+SMALL_ROUNDINGS = 32.0  # of the rms: intermediate values as large as the rest leave as much in a small element
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`message` says what differs first, in one sentence; the errors are the largest over all finite elements."""
+    """`message` says what differs first, in one sentence; the errors are the largest over all finite elements.
+
+    `labels`: what is remarkable without being wrong.
+    """
 
     equal: bool
     message: str = ""
     errors: tuple[str, ...] = ()
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +68,29 @@ class _Leaf:
     expected: Any
     actual: Any
     exact: Any  # the reference in float64, or None
+    effect: float | None = None
 
 
-def compare(expected: Any, actual: Any, protocol: str = "dice", exact: Any = None) -> Comparison:
-    """Compare a candidate's output with the reference's. `exact` is the reference evaluated in float64, if known."""
+def compare(
+    expected: Any,
+    actual: Any,
+    protocol: str = "dice",
+    exact: Any = None,
+    effects: Sequence[float | None] = (),
+) -> Comparison:
+    """Compare a candidate's output with the reference's.
+
+    `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
+    order, how far other inputs move it (rms). Raises `ValueError` for an unknown protocol.
+    """
+    tolerance = protocol_named(protocol).tolerance
+    if tolerance is not None:
+        return _kernelbench(expected, actual, tolerance)
     leaves: list[_Leaf] = []
-    mismatch = _pair("output", expected, actual, exact, leaves)
+    mismatch = _pair("output", expected, actual, exact, leaves, iter(effects))
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
-    results = [_compare_leaf(leaf, protocol) for leaf in leaves]
+    results = [_compare_leaf(leaf) for leaf in leaves]
     failed = [result for result in results if not result.equal]
     return Comparison(
         equal=not failed,
@@ -68,6 +101,40 @@ def compare(expected: Any, actual: Any, protocol: str = "dice", exact: Any = Non
     )
 
 
+def _kernelbench(expected: Any, actual: Any, tolerance: float) -> Comparison:
+    """`torch.allclose(expected, actual)`, which scales the relative tolerance by the candidate's values."""
+    for value, owner in ((expected, "the reference"), (actual, "the kernel")):
+        if not isinstance(value, torch.Tensor):
+            message = f"KernelBench compares single tensors, and {owner} returned {_kind(value)}."
+            return Comparison(False, message, (message,))
+    mismatch = _wrong_form("output", expected, actual)
+    if mismatch:
+        return Comparison(False, mismatch, (mismatch,))
+    wrong, first, worst, relative = 0, 0, 0.0, 0.0
+    flat, other = expected.reshape(-1), actual.reshape(-1)
+    for start in range(0, flat.numel(), STRETCH):
+        one, two = flat[start : start + STRETCH], other[start : start + STRETCH]
+        differs = ~torch.isclose(one, two, rtol=tolerance, atol=tolerance)
+        count = int(differs.sum())
+        first = start + int(differs.nonzero()[0]) if count and not wrong else first
+        wrong += count
+        one, two = _widened(one), _widened(two)
+        difference = (one - two).abs().nan_to_num_(0.0, posinf=0.0)  # not in place, which is not for complex numbers
+        worst = max(worst, float(difference.max()))
+        relative = max(relative, float((difference / two.abs().nan_to_num_(0.0).clamp_min_(tolerance)).max()))
+    if not wrong:
+        return Comparison(True, max_abs_error=worst, max_rel_error=relative)
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), expected.shape))
+    allowed = f" (allowed {tolerance:g} + {tolerance:g} * |value|)"
+    nans = int(other.isnan().sum()) if other.is_floating_point() else 0
+    values = flat[first].item(), other[first].item()
+    return _mismatch("output", f"{wrong} of {flat.numel()}", place, *values, allowed, nans, worst, relative)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors hold the same values, NaN included."""
     if one.shape != other.shape or one.dtype != other.dtype:
@@ -75,7 +142,31 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _pair(path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf]) -> str:
+def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
+    """The share of elements that are not what float64 says, by the tolerance of the tensor's dtype."""
+    if expected.shape != exact.shape or not expected.numel():
+        return 0.0 if expected.shape == exact.shape else 1.0
+    if not expected.is_floating_point():
+        return float((expected != exact).float().mean())
+    size = expected.double().abs()
+    tolerance = _tolerance(expected.dtype)
+    allowed = size * tolerance + tolerance * size.square().mean().sqrt()
+    return float(((expected.double() - exact.double()).abs() > allowed).double().mean())
+
+
+def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:
+    """Root of the mean squared difference of two tensors of floats, infinite where they are not alike; else None."""
+    if not (one.is_floating_point() or one.is_complex()) or not one.numel():
+        return None
+    if one.shape != other.shape:
+        return math.inf
+    difference = (one.to(other.dtype) - other).abs().double()
+    return float(difference[difference.isfinite()].square().mean().nan_to_num().sqrt())
+
+
+def _pair(
+    path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf], effects: Iterator[float | None]
+) -> str:
     """Walk both trees together; return why they differ in structure, or "" after appending the leaves."""
     if isinstance(expected, list | tuple):
         if not isinstance(actual, list | tuple):
@@ -91,136 +182,269 @@ def _pair(path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf]
     else:
         if isinstance(expected, torch.Tensor) != isinstance(actual, torch.Tensor):
             return f"{path} should be {_kind(expected)}, but is {_kind(actual)}."
-        leaves.append(_Leaf(path, expected, actual, exact))
+        effect = next(effects, None) if isinstance(expected, torch.Tensor) else None
+        leaves.append(_Leaf(path, expected, actual, exact, effect))
         return ""
     for key in keys:
         part = exact[key] if exact is not None else None
-        mismatch = _pair(f"{path}[{key!r}]", expected[key], actual[key], part, leaves)
+        mismatch = _pair(f"{path}[{key!r}]", expected[key], actual[key], part, leaves, effects)
         if mismatch:
             return mismatch
     return ""
 
 
-def _compare_leaf(leaf: _Leaf, protocol: str) -> Comparison:
+def _compare_leaf(leaf: _Leaf) -> Comparison:
     if isinstance(leaf.expected, torch.Tensor):
-        return _compare_tensors(leaf, protocol)
+        return _compare_tensors(leaf)
     expected, actual = leaf.expected, leaf.actual
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (expected, actual))
-    if numbers and (isinstance(expected, float) or isinstance(actual, float)):
-        one, other = (torch.tensor(float(value), dtype=torch.float64) for value in (expected, actual))
-        return _compare_values(leaf.path, one, other, torch.float32, protocol, None)
+    numbers = all(isinstance(v, int | float | complex) and not isinstance(v, bool) for v in (expected, actual))
+    if numbers and type(expected) is type(actual) and not isinstance(expected, int):
+        one, other = (torch.view_as_real(torch.tensor(value, dtype=torch.complex128)) for value in (expected, actual))
+        return _compare_values(_Leaf(leaf.path, one, other, None), torch.float32)
     if type(expected) is type(actual) and expected == actual:
         return Comparison(True)
     message = f"{leaf.path} should be {expected!r}, but is {actual!r}."
     return Comparison(False, message, (message,))
 
 
-def _compare_tensors(leaf: _Leaf, protocol: str) -> Comparison:
-    expected, actual = leaf.expected, leaf.actual
+def _wrong_form(path: str, expected: torch.Tensor, actual: torch.Tensor) -> str:
     for what, wanted, found in (
         ("shape", tuple(expected.shape), tuple(actual.shape)),
         ("dtype", expected.dtype, actual.dtype),
     ):
         if wanted != found:
-            message = f"{leaf.path} has the wrong {what}: expected {wanted}, got {found}."
-            return Comparison(False, message, (message,))
+            return f"{path} has the wrong {what}: expected {wanted}, got {found}."
+    return ""
+
+
+def _compare_tensors(leaf: _Leaf) -> Comparison:
+    expected, actual, exact = leaf.expected, leaf.actual, leaf.exact
+    mismatch = _wrong_form(leaf.path, expected, actual)
+    if mismatch:
+        return Comparison(False, mismatch, (mismatch,))
     dtype = expected.dtype
     if not dtype.is_floating_point and not dtype.is_complex:
-        return _compare_exact(leaf.path, expected, actual)
-    exact = leaf.exact
+        return _compare_exact(leaf)
+    if not isinstance(exact, torch.Tensor) or exact.shape != expected.shape or exact.is_complex() != dtype.is_complex:
+        exact = None
     if dtype.is_complex:
         expected, actual = torch.view_as_real(expected), torch.view_as_real(actual)
-        exact = torch.view_as_real(exact) if isinstance(exact, torch.Tensor) and exact.is_complex() else None
-    if not isinstance(exact, torch.Tensor) or exact.shape != expected.shape:
-        exact = None
-    return _compare_values(leaf.path, expected, actual, dtype, protocol, exact)
+        exact = torch.view_as_real(exact) if exact is not None else None
+    return _compare_values(_Leaf(leaf.path, expected, actual, exact, leaf.effect), dtype)
 
 
-def _compare_exact(path: str, expected: torch.Tensor, actual: torch.Tensor) -> Comparison:
+def _compare_exact(leaf: _Leaf) -> Comparison:
+    expected, actual, exact = leaf.expected, leaf.actual, leaf.exact
     differs = expected != actual
     count = int(differs.sum())
     if not count:
         return Comparison(True)
     difference = (expected.double() - actual.double()).abs()
     worst = float(difference.max())
-    return _mismatch(path, differs, expected, actual, worst, math.inf, "")
+    # An index or a comparison may fall the other way by rounding, as often as it does for the reference itself.
+    known = isinstance(exact, torch.Tensor) and exact.shape == expected.shape
+    if known and int((actual != exact).sum()) <= NO_WORSE_COUNT * int((expected != exact).sum()):
+        return Comparison(True, max_abs_error=worst)
+    place = tuple(int(i) for i in differs.nonzero()[0])
+    want, got = expected[place].item(), actual[place].item()
+    return _mismatch(leaf.path, f"{count} of {differs.numel()}", place, want, got, "", 0, worst, math.inf)
 
 
-def _compare_values(
-    path: str,
-    expected: torch.Tensor,
-    actual: torch.Tensor,
-    dtype: torch.dtype,
-    protocol: str,
-    exact: torch.Tensor | None,
-) -> Comparison:
-    expected, actual = expected.double(), actual.double()
-    finite = expected.isfinite()
-    difference = (actual - expected).abs_()
-    if bool(finite.all()) and bool(difference.isfinite().all()):
-        special = None  # the usual case, spared the masks
-        rtol, atol = _tolerances(expected, dtype, protocol, exact)
-    else:
-        special = torch.where(finite, actual.isfinite(), _same_special(expected, actual))
-        rtol, atol = _tolerances(expected[finite], dtype, protocol, exact[finite] if exact is not None else None)
-        difference[~(finite & actual.isfinite())] = 0.0
-    size = expected.abs().nan_to_num_(0.0, posinf=0.0)
-    differs = difference > size * rtol + atol
-    if special is not None:
-        differs |= ~special
-    worst = float(difference.max()) if difference.numel() else 0.0
-    # Relative to the element, but to no less than the absolute tolerance: zeros have no relative error.
-    floor = max(atol, torch.finfo(torch.float64).tiny)
-    relative = float((difference / size.clamp_min_(floor)).max()) if worst else 0.0
-    if not bool(differs.any()):
-        return Comparison(True, max_abs_error=worst, max_rel_error=relative)
-    allowed = f" (allowed {atol:.3g} + {rtol:.3g} * |expected|)"
-    return _mismatch(path, differs, expected, actual, worst, relative, allowed)
+def _compare_values(leaf: _Leaf, dtype: torch.dtype) -> Comparison:
+    totals = _Totals()
+    for part in _parts(leaf):
+        totals.add(part)
+    bounds = _bounds(leaf, totals, dtype)
+    found = _Found()
+    for part in _parts(leaf):
+        found.add(part, bounds)
+    errors = (totals.worst, found.relative)
+    if found.specials or (found.wrong and not found.no_worse(totals)):
+        index = found.first
+        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(index), leaf.expected.shape))
+        want, got = (float(value.reshape(-1)[index]) for value in (leaf.expected, leaf.actual))
+        atol = bounds.small_atol if 0 < abs(want) < bounds.small else bounds.atol
+        allowed = f" (allowed {atol:.3g} + {bounds.rtol:.3g} * |expected|)"
+        count = f"{found.wrong} of {leaf.expected.numel()}"
+        return _mismatch(leaf.path, count, place, want, got, allowed, found.nans, *errors)
+    lost = _lost_effect(leaf, totals, dtype)
+    if lost:
+        return Comparison(False, lost, (lost,), *errors)
+    return Comparison(True, "", (), *errors)
 
 
-def _same_special(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """Where both are NaN, or the same infinity."""
-    return torch.where(expected.isnan(), actual.isnan(), expected == actual)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of a leaf in float64. What is not finite is zero in `size`, `difference` and `noise`."""
+
+    start: int
+    expected: torch.Tensor
+    actual: torch.Tensor
+    finite: torch.Tensor  # where the expected values are
+    size: torch.Tensor  # |expected|
+    difference: torch.Tensor  # |actual - expected|
+    noise: torch.Tensor | None  # |exact - expected|
+    error: torch.Tensor | None  # |actual - exact|
 
 
-def _tolerances(
-    finite: torch.Tensor, dtype: torch.dtype, protocol: str, exact: torch.Tensor | None
-) -> tuple[float, float]:
-    if protocol == "kernelbench":
-        tolerance = 1e-2 if dtype in _HALF else 1e-4
-        return tolerance, tolerance
-    if protocol in ("kernelbench-v0", "dice-paper"):
-        return 1e-2, 1e-2
-    if protocol != "dice":
-        raise ValueError(f"unknown protocol {protocol!r}")
-    tolerance = TOLERANCE.get(dtype, _DEFAULT_TOLERANCE)
-    if not finite.numel():
-        return tolerance, 0.0
-    rms = float(finite.square().mean().sqrt())
-    noise = 0.0
-    if exact is not None:
-        error = (finite - exact.double()).abs().nan_to_num(0.0, posinf=0.0)
-        noise = min(NOISE_MARGIN * float(error.max()), NOISE_CAP * rms)
-    return tolerance, max(tolerance * rms, noise, SMALLEST)
+def _parts(leaf: _Leaf) -> Iterator[_Part]:
+    """The leaf in stretches, so that its float64 copies need little memory."""
+    flat = [None if value is None else value.reshape(-1) for value in (leaf.expected, leaf.actual, leaf.exact)]
+    for start in range(0, leaf.expected.numel(), STRETCH):
+        expected, actual, exact = (None if v is None else v[start : start + STRETCH].double() for v in flat)
+        assert expected is not None and actual is not None
+        finite = expected.isfinite()
+        yield _Part(
+            start,
+            expected,
+            actual,
+            finite,
+            expected.abs().nan_to_num_(0.0, posinf=0.0),
+            (actual - expected).abs_().nan_to_num_(0.0, posinf=0.0),
+            (exact - expected).abs_().nan_to_num_(0.0, posinf=0.0) if exact is not None else None,
+            (actual - exact).abs_().nan_to_num_(0.0, posinf=0.0) if exact is not None else None,
+        )
+
+
+@dataclass
+class _Totals:
+    """Sums over all elements."""
+
+    count: int = 0  # finite expected values
+    size_squares: float = 0.0
+    difference_squares: float = 0.0
+    noise_squares: float = 0.0
+    error_squares: float = 0.0
+    worst: float = 0.0
+    noise: float | None = None  # the largest; None where it is not known
+
+    def add(self, part: _Part) -> None:
+        self.count += int(part.finite.sum())
+        self.size_squares += _squares(part.size)
+        self.difference_squares += _squares(part.difference)
+        self.worst = max(self.worst, float(part.difference.max()))
+        if part.noise is not None and part.error is not None:
+            self.noise = max(self.noise or 0.0, float(part.noise.max()))
+            self.noise_squares += _squares(part.noise)
+            self.error_squares += _squares(part.error)
+
+    def rms(self, squares: float) -> float:
+        return math.sqrt(squares / self.count) if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What is allowed: `rtol * |expected|` and `atol`, or `small_atol` for elements below `small`."""
+
+    rtol: float
+    atol: float
+    small: float = 0.0
+    small_atol: float = 0.0
+
+    def allowed(self, size: torch.Tensor) -> torch.Tensor:
+        if not self.small:
+            return size * self.rtol + self.atol
+        return size * self.rtol + torch.where((size > 0) & (size < self.small), self.small_atol, self.atol)
+
+
+def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
+    tolerance = _tolerance(dtype)
+    rms = totals.rms(totals.size_squares)
+    atol = max(_absolute(tolerance, rms, totals.noise), SMALLEST)
+    if totals.noise is None:
+        return _Bounds(tolerance, atol)
+    small, squares, count, noise = SMALL_PART * rms, 0.0, 0, 0.0
+    for part in _parts(leaf):
+        mask = (part.size > 0) & (part.size < small)
+        squares, count = squares + _squares(part.size[mask]), count + int(mask.sum())
+        assert part.noise is not None
+        noise = max(noise, float((part.noise * mask).max()))
+    if count < max(2, SMALL_SHARE * totals.count):
+        return _Bounds(tolerance, atol)
+    floor = SMALL_ROUNDINGS * torch.finfo(dtype).eps * rms
+    small_atol = max(_absolute(tolerance, math.sqrt(squares / count), noise), floor, SMALLEST)
+    return _Bounds(tolerance, atol, small, min(small_atol, atol))
+
+
+def _absolute(tolerance: float, rms: float, noise: float | None) -> float:
+    return max(tolerance * rms, min(NOISE_MARGIN * (noise or 0.0), NOISE_CAP * rms))
+
+
+@dataclass
+class _Found:
+    """Elements that are not what was expected."""
+
+    wrong: int = 0
+    specials: int = 0  # NaN or infinite on one side only
+    nans: int = 0
+    first: int = -1
+    relative: float = 0.0
+    strays: int = 0  # farther from float64 than allowed
+    own_strays: int = 0  # of the reference itself
+
+    def add(self, part: _Part, bounds: _Bounds) -> None:
+        allowed = bounds.allowed(part.size)
+        same_special = torch.where(part.expected.isnan(), part.actual.isnan(), part.expected == part.actual)
+        special = ~torch.where(part.finite, part.actual.isfinite(), same_special)
+        wrong = (part.difference > allowed) | special
+        # Relative to the element, but to no less than the absolute tolerance: zeros have no relative error.
+        floor = max(bounds.atol, torch.finfo(torch.float64).tiny)
+        self.relative = max(self.relative, float((part.difference / part.size.clamp(min=floor)).max()))
+        count = int(wrong.sum())
+        if count and self.first < 0:
+            self.first = part.start + int(wrong.nonzero()[0])
+        self.wrong, self.specials = self.wrong + count, self.specials + int(special.sum())
+        self.nans += int((part.actual.isnan() & ~part.expected.isnan()).sum()) if count else 0
+        if count and part.noise is not None and part.error is not None:
+            self.strays += int((part.error > allowed).sum())
+            self.own_strays += int((part.noise > allowed).sum())
+
+    def no_worse(self, totals: _Totals) -> bool:
+        """Whether the output is about as near to float64 as the reference's own."""
+        if totals.noise is None or self.strays > NO_WORSE_COUNT * self.own_strays:
+            return False
+        return totals.error_squares <= NO_WORSE_RMS**2 * totals.noise_squares
+
+
+def _squares(values: torch.Tensor) -> float:
+    return float(values.square().sum())
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return TOLERANCE.get(dtype, _DEFAULT_TOLERANCE)
+
+
+def _lost_effect(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> str:
+    """Why the output does not follow the inputs, or ""."""
+    if not leaf.effect or not totals.count:
+        return ""
+    squares = (totals.size_squares, totals.difference_squares, totals.noise_squares)
+    rms, error, own = (totals.rms(value) for value in squares)
+    roundings = ROUNDINGS_MEASURED if totals.noise is not None and totals.count >= MEASURED else ROUNDINGS
+    rounding = (roundings if dtype.itemsize >= 4 else ROUNDINGS_HALF) * torch.finfo(dtype).eps * rms
+    if error <= max(EFFECT_PART * leaf.effect, NOISE_MARGIN * own, rounding):
+        return ""
+    return (
+        f"{leaf.path} does not follow the inputs: its error of {error:.3g} (rms) is too large beside the"
+        f" {leaf.effect:.3g} by which other inputs change it; values of about {rms:.3g} hide it."
+    )
 
 
 def _mismatch(
     path: str,
-    differs: torch.Tensor,
-    expected: torch.Tensor,
-    actual: torch.Tensor,
+    count: str,
+    place: tuple[int, ...],
+    want: complex,
+    got: complex,
+    allowed: str,
+    nans: int,
     worst: float,
     relative: float,
-    allowed: str,
 ) -> Comparison:
-    count, total = int(differs.sum()), differs.numel()
-    first = tuple(int(i) for i in differs.nonzero()[0])
-    want, got = expected[first].item(), actual[first].item()
-    place = f"{path}[{', '.join(map(str, first))}]" if first else path
-    message = f"{count} of {total} values of {path} are wrong; the first is {place}: "
+    where = f"{path}[{', '.join(map(str, place))}]" if place else path
+    message = f"{count} values of {path} are wrong; the first is {where}: "
     message += f"expected {want:.6g}, got {got:.6g}{allowed}."
-    if math.isnan(got) and not math.isnan(want):
-        nans = int((actual.isnan() & ~expected.isnan()).sum())
+    if nans:
         message += f" {nans} are NaN: memory that was never written, or an undefined operation."
     return Comparison(False, message, (message,), worst, relative)
 

@@ -6,22 +6,30 @@ import gc
 import random
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 
-from dice.verify import fake_cuda, wire
+from dice.verify import evidence, fake_cuda, wire
+
+KEPT_BYTES = 1 << 30  # of GPU memory, by PyTorch's allocator
 
 
-def exec_file(source: str, folder: Path, name: str) -> types.ModuleType:
-    """Run `source` as the module `name`, from a file, so that tracebacks and `inspect` show its lines."""
+def exec_file(source: str, folder: Path, name: str, preamble: str = "") -> types.ModuleType:
+    """Run `source` as the module `name`, from a file, so that tracebacks and `inspect` show its lines.
+
+    `preamble` runs in the module before it.
+    """
     path = folder / f"{name}.py"
     path.write_bytes(source.encode("utf-8", "surrogatepass"))
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
+    if preamble:
+        exec(compile(preamble, "preamble", "exec"), module.__dict__)
     exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     return module
 
@@ -47,6 +55,11 @@ class Device:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
 
+    def allow_tf32(self, on: bool) -> None:
+        """Convolutions in TF32, which is PyTorch's default and KernelBench's, or in the dtype of their inputs."""
+        if not self.emulated:
+            torch.backends.cudnn.allow_tf32 = on
+
     def active(self) -> Any:
         """Context for code from outside: on the emulated backend, tensors claim to be on CUDA inside it."""
         return fake_cuda.active(self.emulated)
@@ -59,20 +72,84 @@ class Device:
             return value.cuda()
         return wire.map_tensors(lambda tensor: tensor.cuda(), value)
 
+    def on_cpu(self, value: Any) -> list[int]:
+        """Indices of the tensors that are not on the GPU, where there is one."""
+        if self.emulated:
+            return []
+        return [index for index, tensor in enumerate(wire.tensors(value)) if not tensor.is_cuda]
+
     def synchronize(self) -> None:
         if not self.emulated:
             torch.cuda.synchronize()
 
     def release(self) -> None:
+        """Give memory that is no longer used back to the GPU, where others need it, once it is much."""
+        if self.emulated or torch.cuda.memory_reserved() < KEPT_BYTES:
+            return
         gc.collect()
-        if not self.emulated:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
 
-def forward(model: Any, inputs: Any, seed: int, device: Device) -> Any:
-    """One seeded `forward` without gradients, finished when this returns."""
+def forward(
+    model: Any,
+    inputs: Any,
+    seed: int,
+    device: Device,
+    rng: Sequence[torch.Tensor] = (),
+    census: evidence.Census | None = None,
+) -> Any:
+    """One `forward` without gradients, finished when this returns. Seeded, or with generators as in `rng`."""
     seed_everything(seed)
-    with torch.no_grad(), device.active():
+    for state, restore in zip(rng, (torch.set_rng_state, torch.cuda.set_rng_state), strict=False):
+        restore(state)
+    fake_cuda.host_reads[0] = 0
+    with torch.no_grad(), device.active(), evidence.watching(census):
         output = model(*inputs)
     device.synchronize()
+    if census is not None:
+        census.work.host += fake_cuda.host_reads[0]
     return output
+
+
+def generator_states(device: Device) -> tuple[torch.Tensor, ...]:
+    """The states of PyTorch's generators: the CPU's, and the GPU's where there is one."""
+    return (torch.get_rng_state(),) if device.emulated else (torch.get_rng_state(), torch.cuda.get_rng_state())
+
+
+def aliased(output: Any, inputs: Any) -> list[int]:
+    """Indices of the input tensors whose memory an output tensor lies in."""
+    written = [_memory(tensor) for tensor in wire.tensors(output)]
+    found = []
+    for index, tensor in enumerate(wire.tensors(inputs)):
+        begin, end = _memory(tensor)
+        if any(first < end and begin < last for first, last in written):
+            found.append(index)
+    return found
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and last address of a tensor's storage, whoever's view it is."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def fingerprints(model: Any) -> dict[str, int]:
+    """A checksum of each parameter's bytes."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    return {name: _fingerprint(value) for name, value in model.named_parameters()}
+
+
+def written(model: Any, before: dict[str, int]) -> list[str]:
+    """The parameters that changed since `before`."""
+    after = fingerprints(model)
+    return [name for name, value in before.items() if after.get(name) != value]
+
+
+def _fingerprint(tensor: torch.Tensor) -> int:
+    if tensor.layout != torch.strided or tensor.is_complex() or not tensor.numel():
+        return 0
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
+    places = torch.arange(words.numel(), device=words.device, dtype=torch.int32)
+    return int((words * (places * 2 + 1)).sum(dtype=torch.int64))  # odd weights: no change of one word is lost

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _MEMORY_BYTES = 80 << 30
+host_reads = [0]  # elements of tensors that were carried to the host
 
 
 class FakeCuda(TorchFunctionMode):
@@ -25,6 +26,10 @@ class FakeCuda(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch.device:  # a name, which stays what it is until something is asked to live there
+            return func(*args, **(kwargs or {}))
+        if func in _TO_HOST or (func is torch.Tensor.to and "cpu" in map(str, args[1:2])):
+            host_reads[0] += args[0].numel()
         answer = _ANSWERS.get(func)
         if answer is not None:
             return answer(*args, **(kwargs or {}))
@@ -159,6 +164,7 @@ def _host_copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor.clone()
 
 
+_TO_HOST = (torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__)
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.cpu: _host_copy,

@@ -1,12 +1,27 @@
-"""What a problem is tried on: its own draws, and the same values with their signs and their scale changed.
+"""What a problem is tried on: its own draws, and the same values changed, in a plan that a candidate cannot foresee.
 
 Benchmarks draw nearly everything from [0, 1), where ReLU is the identity. Changing values keeps what kernels may rely
-on: zeros stay zero (triangular matrices, masks), order stays (sorted inputs), whole-number and probability-like
-floats (labels, masks, distributions) and integers keep their own draw.
+on: whole-number and probability-like floats (labels, masks, distributions) and integers keep their own draw. The
+families, each used only where the reference itself stays finite and as exact as on its own inputs:
+
+| family | values | shows |
+|---|---|---|
+| `given` | the problem's own draw, another in each trial | |
+| `centred` | moved to mean zero; zeros stay zero, order stays | missing signs: identity for ReLU |
+| `scaled` | times 3 | hard-coded ranges, homogeneity |
+| `large` | centred, times 200 | overflow in exp, softmax without its maximum |
+| `ties` | rounded to few values | zero variance, equal keys |
+| `zeros` | zero | division by norms, forgotten biases |
+| `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
+| `transposed` | given, in transposed memory | (label only) kernels that assume contiguous inputs |
+| `odd sizes` | given, other sizes where only `get_inputs` fixes them | (label only) hard-coded shapes |
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -14,16 +29,101 @@ import torch
 from dice.verify import wire
 
 SCALE = 3.0
+LARGE = 200.0
+TIE_STEPS = 2.0  # steps of equal values per standard deviation
+AMPLIFY = (10.0, 100.0, 1e3, 1e4)
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
+ROTATED = ("large", "ties", "zeros")  # one of them per plan where trials are dear, all where they are cheap
+OPTIONAL = ("transposed", "odd sizes")
 
 
-def vary(inputs: Any, name: str) -> Any:
-    """The inputs with family `name` applied to each float tensor."""
-    change = {"given": lambda tensor: tensor, "centred": _centre, "scaled": _scale}[name]
-    return wire.map_tensors(lambda tensor: change(tensor) if _is_free(tensor) else tensor, inputs)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One trial of a plan. `name` is where its seeds come from.
+
+    `core`: one of the trials that were asked for; the others are extra checks, left out where they do not suit.
+    `decides`: whether a mismatch is a wrong answer; else it is a label. `fresh`: with the second set of parameters.
+    `index`, `factor`: the input to amplify. `number`: the place among KernelBench's seeds.
+    """
+
+    name: str
+    family: str
+    core: bool = True
+    decides: bool = True
+    fresh: bool = False
+    index: int = -1
+    factor: float = 1.0
+    number: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def _is_free(tensor: torch.Tensor) -> bool:
+def plan(
+    trials: int,
+    seed: int,
+    *,
+    fresh: bool = False,
+    cheap: bool = False,
+    amplified: Sequence[tuple[int, float]] = (),
+    optional: Sequence[str] = (),
+) -> tuple[Step, ...]:
+    """The trials of one verification, in an order that follows from the secret `seed`.
+
+    `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
+    constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
+    by how much to amplify them. `optional`: of `OPTIONAL`, tried last.
+    """
+    draw = random.Random(seed)
+    rotated = draw.sample(ROTATED, len(ROTATED))
+    families = ["given", "centred", *(["fresh"] if fresh else []), "scaled", rotated[0]]
+    families += ["given"] * (trials - len(families))
+    if trials > len(ROTATED) + 3:
+        families[-2:] = rotated[1:]
+    steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
+    used = {step.family for step in steps}
+    if cheap and trials > 1:
+        steps += [Step(f"extra {family}", family, core=False) for family in rotated if family not in used]
+    for index, factor in amplified:
+        steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
+    draw.shuffle(steps)
+    first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
+    last = [Step(f"optional {family}", family, core=False, decides=False) for family in optional]
+    return (*first, *(step for step in steps if step.family != "fresh"), *last)
+
+
+def vary(inputs: Any, step: Step) -> Any:
+    """The inputs with the step's family applied."""
+    if step.index >= 0:
+        return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    if step.family == "transposed":
+        return wire.map_tensors(_transposed, inputs)
+    change = _CHANGES.get(step.family)
+    if change is None:
+        return inputs
+    return wire.map_tensors(lambda tensor: change(tensor) if is_free(tensor) else tensor, inputs)
+
+
+def disturb(inputs: Any, index: int | None = None) -> Any:
+    """Other inputs of the same kind, for input `index` or for all: floats times a factor in [0.5, 1.5) for each
+    element, everything else in another order. Draws from the global generator of the tensors' device."""
+    if index is not None:
+        return _at(inputs, index, _disturb)
+    return wire.map_tensors(_disturb, inputs)
+
+
+def _disturb(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_free(tensor):
+        return tensor.reshape(-1).roll(1).reshape(tensor.shape)
+    return tensor * torch.rand_like(tensor).add_(0.5)
+
+
+def _at(inputs: Any, index: int, change: Any) -> Any:
+    count = iter(range(1 << 30))
+    return wire.map_tensors(lambda tensor: change(tensor) if next(count) == index else tensor, inputs)
+
+
+def is_free(tensor: torch.Tensor) -> bool:
     """Whether the values look like measurements, not like labels, masks or distributions."""
     if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:
         return False
@@ -44,5 +144,21 @@ def _centre(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor == 0, tensor, tensor - values.float().mean().to(tensor.dtype))
 
 
-def _scale(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * SCALE
+def _tie(tensor: torch.Tensor) -> torch.Tensor:
+    step = float(tensor.float().std()) / TIE_STEPS
+    return (tensor / step).round() * step if step > 0 else tensor
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 2:
+        return tensor
+    return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+_CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "centred": _centre,
+    "scaled": lambda tensor: tensor * SCALE,
+    "large": lambda tensor: _centre(tensor) * LARGE,
+    "ties": _tie,
+    "zeros": torch.zeros_like,
+}

@@ -10,23 +10,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch.utils.cpp_extension as cpp_extension
 
 from dice.verify import binding
-from dice.verify.build import Built, CompileError, Sources, build
-from dice.verify.toolchain import Backend
+from dice.verify.sources import Built, Sources
 
-OnEvent = Callable[[str, dict[str, Any]], None]
-COMPILE_TIMEOUT_S = 300.0
+Build = Callable[[Sources, str], Built]  # raises what `dice.verify.build.build` raises
 _CUDA_SUFFIXES = (".cu", ".cuh")
 
 
-def install(backend: Backend, cache_dir: Path, on_event: OnEvent, timeout_s: float = COMPILE_TIMEOUT_S) -> None:
-    """Replace `load_inline` and `load`. `on_event` hears "build_start", "build_end" and "load_end", each with values,
-    so that the supervisor can limit compiling apart from running."""
-    loader = _Loader(backend, Path(cache_dir), on_event, timeout_s)
+def install(build: Build) -> None:
+    """Replace `load_inline` and `load`. `build` makes a library of sources and the extension's name, elsewhere."""
+    loader = _Loader(build)
     cpp_extension.load_inline = loader.load_inline
     cpp_extension.load = loader.load
     for name in ("CUDAExtension", "CppExtension", "BuildExtension"):
@@ -40,11 +36,8 @@ def _no_setuptools(*_: object, **__: object) -> None:
 
 
 class _Loader:
-    def __init__(self, backend: Backend, cache_dir: Path, on_event: OnEvent, timeout_s: float):
-        self.backend = backend
-        self.cache_dir = cache_dir
-        self.on_event = on_event
-        self.timeout_s = timeout_s
+    def __init__(self, build: Build):
+        self.build = build
 
     def load_inline(
         self,
@@ -114,25 +107,8 @@ class _Loader:
         return self._load(name, parts, is_python_module)
 
     def _load(self, name: str, sources: Sources, is_python_module: bool) -> ModuleType | str:
-        if not name.isidentifier():
-            raise CompileError("", [f"error: the extension's name {name!r} is no identifier"])
-        self.on_event("build_start", {"name": name})
-        built: Built | None = None
-        try:
-            built = build(sources, backend=self.backend, cache_dir=self.cache_dir, timeout_s=self.timeout_s, name=name)
-        finally:
-            self.on_event("build_end", _facts(built))
-        if not is_python_module:
-            return str(built.path)
-        module = binding.load(built, name)
-        self.on_event("load_end", {"name": name})
-        return module
-
-
-def _facts(built: Built | None) -> dict[str, Any]:
-    if built is None:
-        return {"ok": False}
-    return {"ok": True, "headers": built.headers, "seconds": built.seconds, "cached": built.cached}
+        built = self.build(sources, name)
+        return binding.load(built, name) if is_python_module else str(built.path)
 
 
 def _texts(sources: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -1,90 +1,58 @@
-"""One verification: an oracle and a candidate, stepped through load, construct, trials and timing under two clocks."""
+"""One verification: a candidate stepped through load, construct, trials and timing, its outputs judged by an oracle."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import signal
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, replace
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verdict import Outcome, Stage, Verdict
-from dice.verify import static
-from dice.verify.options import Backend, Options
-from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Scratch, Zygote, wait_for
-from dice.verify.sandbox import Limits
-from dice.verify.timing import summarise
+from dice.verdict import Finding, Stage, Verdict
+from dice.verify import claims, endings, sanitizer, static, timing
+from dice.verify.feedback import Feedback
+from dice.verify.honesty import MESSAGES
+from dice.verify.options import Options
+from dice.verify.oracles import ReferenceFailed, Session, Settings
+from dice.verify.place import Place, candidate_limits
+from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
+from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
+from dice.verify.record import Record, ReferenceBroken, Stop
+from dice.verify.scratch import Scratch, is_crowded_out
+from dice.verify.sources import Sources
 from dice.verify.turns import Turns
 
-FAULT_EXIT = 86  # the emulator ends the process with this after reporting a fault
 START_TIMEOUT_S = 60.0
-COMPILE_GRACE_S = 10.0  # the build inside the candidate gives up this much later than the supervisor would
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
+TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
+MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
+MUTED_S = 10.0
+SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
-
-
-class Stop(Exception):
-    """The verdict is known."""
-
-    def __init__(self, outcome: Outcome, stage: Stage, message: str, errors: tuple[str, ...] = ()):
-        super().__init__(message)
-        self.outcome, self.stage, self.message, self.errors = outcome, stage, message, errors
-
-
-class ReferenceBroken(Exception):
-    """The reference failed, on inputs of a family that the problem did not ask for when `varied`."""
-
-    def __init__(self, message: str, varied: bool):
-        super().__init__(message)
-        self.message, self.varied = message, varied
-
-
-@dataclass
-class Record:
-    """What a job has learnt so far; becomes the verdict."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    launches: dict[str, int] = field(default_factory=dict)
-    idle_trials: int = 0  # trials in which no kernel of the candidate's ran
-    build_failed: bool = False
-
-    @contextlib.contextmanager
-    def clock(self, stage: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
-
-    def verdict(self, stop: Stop) -> Verdict:
-        seconds = {stage: round(value, 4) for stage, value in self.seconds.items()}
-        values = self.values | {"launches": self.launches, "seconds": seconds}
-        return Verdict(stop.outcome, stop.stage, stop.message, errors=stop.errors, **values)
 
 
 class Job:
     """Verifies one pair."""
 
-    def __init__(
-        self, zygote: Zygote, problem: Problem, kernel: Kernel, backend: Backend, options: Options, threads: int
-    ):
-        self.zygote, self.problem, self.kernel = zygote, problem, kernel
-        self.backend, self.options, self.threads = backend, options, threads
+    def __init__(self, place: Place, problem: Problem, kernel: Kernel, options: Options):
+        self.place, self.backend = place, place.backend
+        self.problem, self.kernel, self.options = problem, kernel, options
         self.record = Record()
-        self.run_left = options.run_timeout_s
+        self.hurt_device = False  # whether something ended badly on the device, so that it should be looked at
+        self.run_left, self.compile_left = options.run_timeout_s, options.compile_timeout_s
         self.stage: Stage = "load"
+        self.protocol = protocol_named(options.protocol)
+        self.feedback, self.replay = Feedback(kernel.source), sanitizer.Replay()
+        self.loadable = False  # whether the candidate takes parameters by the reference's names
 
     def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
-        report = static.examine(self.kernel)
-        self.record.values = {"deceptions": report.deceptions, "backend": self.backend}
+        self.report = report = static.examine(self.kernel)
+        self.record.values = {"deceptions": report.deceptions, "backend": self.backend, "protocol": self.protocol.name}
+        self.record.values["lacking"] = self.place.lacking
+        self.record.add_labels(*report.labels)
         started = time.monotonic()
         try:
             self._check_static(report)
@@ -97,149 +65,294 @@ class Job:
             raise AssertionError("a check always ends in a Stop")
         except ReferenceBroken as broken:
             stop = Stop("unsupported", "run", f"the problem's own reference failed: {broken.message}")
+            self.hurt_device = True  # the device may be what failed
         except Stop as reached:
             stop = reached
+            ended_there = reached.stage in ("run", "time") and self.stage != "load"
+            self.hurt_device = ended_there and reached.outcome in HURTING
         self.record.seconds["total"] = time.monotonic() - started
+        self.record.values["findings"] = tuple(self.feedback.findings)
         return self.record.verdict(stop)
 
     def _check_static(self, report: static.Report) -> None:
         if report.unusable:
             raise Stop("no_kernel", "extract", report.unusable)
-        if not report.has_cuda:
+        if not report.has_cuda and self.protocol.refuses_kind(report.deceptions):
             raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
 
     def _check(self, vary: bool, gpu: Turns) -> None:
-        self.run_left = self.options.run_timeout_s
-        self.record.launches, self.record.idle_trials = {}, 0
+        self.run_left, self.compile_left = self._run_timeout_s, self.options.compile_timeout_s
+        self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
+        self.record.values.pop("determinism", None)
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
         with (
+            self._open_session(vary) as session,
             Scratch() as scratch,
-            self._spawn("oracle", scratch) as oracle,
-            self._spawn("candidate", scratch) as candidate,
+            self._spawn(scratch, session) as candidate,
         ):
-            self.scratch, self.oracle, self.candidate = scratch, oracle, candidate
-            self._introduce()
-            self._load()
-            with gpu.together():
-                self._construct()
-                for trial in range(self.options.trials):
-                    self._trial(trial, vary)
-            self._conclude()
-            self._time(gpu)
+            self.scratch, self.session, self.candidate = scratch, session, candidate
+            try:
+                self._go_through(vary, gpu)
+            except Stop as stop:
+                session.check_kept()
+                raise self._sanitized(stop, gpu) from None
 
-    def _spawn(self, role: str, scratch: Scratch) -> Child:
-        root = scratch.root
-        own = root / ("oracle" if role == "oracle" else "outputs")
-        writable = (str(root / "inputs"),) if role == "oracle" else (str(self.options.cache_dir),)
-        memory_mb = self.options.memory_mb * (ORACLE_MEMORY if role == "oracle" else 1)
-        limits = Limits(memory_mb, str(own), writable, secret=role == "oracle")
-        return self.zygote.spawn(role, asdict(limits))
+    def _go_through(self, vary: bool, gpu: Turns) -> None:
+        self._introduce()
+        self._load()
+        with gpu.together():
+            plan = self._prepare(vary)
+            for number, step in enumerate(plan):
+                if step["decides"]:
+                    self._trial(number, step)
+        self._conclude()
+        self._time(gpu)
+        with gpu.together():
+            self._label(plan)
+            self._intervene()
+            self._profile()
+        raise Stop("correct", "done", "")
+
+    def _sanitized(self, stop: Stop, gpu: Turns) -> Stop:
+        """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""
+        if not sanitizer.applies(self.options, self.backend, stop.outcome):
+            return stop
+        view = (*self.place.view, str(self.session.inputs))
+        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
+        folder, names = self.scratch.root / "sanitizer", self.kernel.global_functions
+        with gpu.together(), self.record.clock("sanitize"):
+            report = sanitizer.examine(
+                self.place.spawner, limits, self.replay, folder, names, self.options.run_timeout_s, (self.candidate,)
+            )
+        self.record.add_labels(*report.labels)
+        found = self.feedback.keep(report.findings)
+        if found is None or stop.outcome != "correct":
+            errors = (*stop.errors, *self.feedback.sentences, *report.troubles)
+            return Stop(stop.outcome, stop.stage, stop.message, errors)
+        return Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+
+    @property
+    def _run_timeout_s(self) -> float:
+        looked_at = self.options.sanitize and self.backend == "emulated"
+        return self.options.run_timeout_s * (SANITIZER_PATIENCE if looked_at else 1)
+
+    def _open_session(self, vary: bool) -> Session:
+        options = self.options
+        settings = Settings(
+            problem=self.problem.id,
+            source=self.problem.source,
+            protocol=options.protocol,
+            scale=options.scale,
+            trials=options.trials,
+            vary=vary,
+            families=tuple(options.families),
+            limit_s=options.run_timeout_s,
+            threads=self.place.threads,
+            seed=options.seed,
+        )
+        return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * options.memory_mb)
+
+    def _spawn(self, scratch: Scratch, session: Session) -> Child:
+        view = (*self.place.view, str(session.inputs))
+        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
+        # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
+        limits = replace(limits, scratch=str(scratch.root / "outputs"), one_queue=not self.options.timing)
+        return self.place.spawner.spawn("candidate", asdict(limits))
 
     def _introduce(self) -> None:
-        options, root = self.options, self.scratch.root
-        secret = secrets.randbits(63) if options.seed is None else options.seed
         common = {
             "backend": self.backend,
-            "threads": self.threads,
-            "inputs": str(root / "inputs"),
-            "outputs": str(root / "outputs"),
+            "threads": self.place.threads,
+            "inputs": str(self.session.inputs),
+            "outputs": str(self.scratch.root / "outputs"),
         }
-        self.construct_seed = secrets.randbits(31) if options.seed is None else options.seed
-        self.oracle.send(
-            common
-            | {
-                "source": self.problem.source,
-                "secret": secret,
-                "seed": self.construct_seed,
-                "protocol": options.protocol,
-                "scale": options.scale,
-                "limit_s": options.run_timeout_s,
-            }
-        )
-        compiling = options.compile_timeout_s + COMPILE_GRACE_S
-        self.candidate.send(
-            common | {"source": self.kernel.source, "cache_dir": str(options.cache_dir), "compile_timeout_s": compiling}
-        )
+        self.replay.spec = common | {
+            "source": self.kernel.source,
+            # KernelBench runs both files in one namespace.
+            "preamble": "" if self.protocol.ours else self.problem.source,
+            "cache_dir": str(self.options.cache_dir),
+            "sanitize": self.options.sanitize,
+        }
+        self.candidate.send(self.replay.spec)
 
     def _load(self) -> None:
         self._started()
         with self.record.clock("load"):
             loaded = self._candidate_says("loaded")
-        self.record.seconds["load"] -= self.record.seconds.get("compile", 0.0)
+        self.record.seconds["load"] -= self.record.build_wall
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
 
-    def _construct(self) -> None:
+    def _prepare(self, vary: bool) -> list[Message]:
+        """Both models constructed; the plan of the trials."""
         with self.record.clock("reference"):
-            prepared = self._oracle_says("prepared", varied=False)
+            prepared = self._reference(self.session.prepare, varied=False)
+            planned = self._reference(self.session.plan, varied=vary)
         self.record.values["scale"] = prepared["scale"]
+        self.record.add_labels(*planned["labels"])
         self.stage = "run"
-        self.candidate.send({"do": "construct", "seed": self.construct_seed})
+        plan: list[Message] = planned["plan"]
+        if not plan[0]["fresh"]:
+            self._construct()
+        return plan
+
+    def _construct(self, fresh: bool = False) -> None:
+        plain, other = self.session.seeds
+        if fresh:
+            seed, states = other, {"state": "fresh state", "varied": "fresh state varied"}
+        else:
+            seed, states = plain, {"state": "state", "varied": ""}
+        seed, cast = (seed, None) if self.protocol.ours else (KERNELBENCH_SEED, self.protocol.cast)
+        command: Message = {"do": "construct", "seed": seed, "cast": cast} | states
+        self.candidate.send(command)
+        self.replay.construct = command
         with self.record.clock("run"):
-            self._candidate_says("constructed")
+            self.loadable = self._candidate_says("constructed").get("loadable") is True
 
     def _started(self) -> None:
         """Our own part of the candidate's start; what fails here is not the kernel's fault."""
         try:
-            message = wait_for(self.candidate, (self.oracle,), time.monotonic() + START_TIMEOUT_S)
+            message = wait_for(self.candidate, (), time.monotonic() + START_TIMEOUT_S)
         except ChildEnded as end:
-            said = _last_line(self.candidate)
-            raise MachineryError(f"the candidate's process did not start ({_how(end)}): {said}") from None
+            said = endings.last_line(self.candidate)
+            raise MachineryError(f"the candidate's process did not start ({end.ended.describe()}): {said}") from None
         except DeadlineExceeded:
             raise MachineryError("the candidate's process did not start in time") from None
         self.record.values["sandbox"] = self.candidate.sandbox
         if message.get("event") != "started":
             raise MachineryError(f"the candidate's process did not start: {message.get('message')}")
 
-    def _trial(self, trial: int, vary: bool) -> None:
-        kind = family(trial, self.options.trials) if vary else "given"
-        drawn = self._draw(f"trial {trial}", kind)
-        command = {"do": "trial", "order": trial % ORDERS, "watch_inputs": self.options.protocol == "dice"}
-        self.candidate.send(command | {"inputs": f"trial {trial}", "output": OUTPUT, "seed": drawn["seed"]})
+    def _trial(self, number: int, step: Message) -> None:
+        """One step of the plan (`inputs.Step`)."""
+        if step["fresh"]:
+            self._construct(fresh=True)
+        drawn = self._draw(step)
+        if not drawn["family"]:
+            return
+        repeat = self.protocol.ours and "determinism" not in self.record.values and step["family"] == "given"
+        command = {"do": "trial", "order": number % ORDERS, "repeat": repeat, "rng": drawn["rng"]}
+        command |= {"inputs": drawn["name"], "output": OUTPUT, "seed": drawn["seed"]}
+        self.candidate.send(command)
+        self.replay.trial = command
         with self.record.clock("run"):
             ran = self._candidate_says("ran")
-        self._count_launches(ran)
-        damaged = _texts(ran.get("damaged"))
+        self._count_launches(ran, step["core"])
+        if self.protocol.ours and step["decides"]:
+            self.record.honesty.note_trial(drawn, ran, self.report.library_families)
+        damaged = claims.texts(ran.get("damaged"))
         if damaged:
             raise Stop("runtime_error", "run", f"out-of-bounds write: {damaged[0]}", damaged)
-        self._judge(f"trial {trial + 1} ({drawn['family']} inputs)", ran)
-        self.record.values["trials_passed"] = trial + 1
+        if repeat:
+            self.record.values["determinism"] = ran.get("deterministic") is True
+            self.record.add_labels("reuses_output" if ran.get("overwritten") is True else "")
+        self._refuse(self.feedback.note_findings(ran.get("findings")))
+        where = f"trial {number + 1} ({_describe(drawn['family'], step)})"
+        self._judge(drawn["name"], where, ran, step["family"] == "given")
+        self.record.values["trials_passed"] += step["core"]
+        if step["fresh"]:
+            self._construct()
 
-    def _draw(self, name: str, kind: str) -> Message:
-        self.oracle.send({"do": "trial", "inputs": name, "family": kind})
+    def _refuse(self, found: Finding | None) -> None:
+        """A race may spare the outputs here and spoil them on another GPU, so it decides."""
+        if found is not None:
+            raise Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+
+    def _draw(self, step: Message) -> Message:
+        """The step's inputs, under `name` in the folder of inputs."""
+        # Parameters that only a candidate with the reference's names can take make another trial.
+        name = step["name"] + " loaded" * (step["fresh"] and self.loadable)
+        command = {"do": "trial", "inputs": name, "step": step, "loadable": self.loadable}
+        varied = step["family"] != "given" or step["fresh"]
         with self.record.clock("reference"):
-            return self._oracle_says("drawn", varied=kind != "given")
+            return self._reference(lambda: self.session.draw(command, (self.candidate,)), varied) | {"name": name}
 
-    def _count_launches(self, ran: Message) -> None:
-        launches = ran.get("launches")
-        counts = launches if isinstance(launches, dict) else {}
-        counts = {str(name): count for name, count in counts.items() if isinstance(count, int) and count > 0}
+    def _label(self, plan: list[Message]) -> None:
+        """Steps that decide nothing; each that the kernel fails is a label."""
+        for number, step in enumerate(plan):
+            if step["decides"]:
+                continue
+            try:
+                self._trial(number, step)
+            except Stop:
+                self.record.add_labels(f"fails:{step['family']}")
+            except ReferenceBroken:
+                return
+
+    def _count_launches(self, ran: Message, core: bool) -> None:
+        counts = claims.counts(ran.get("launches"))
         self.record.idle_trials += not counts
-        for name, count in counts.items():
+        self.record.ran_trials += 1
+        for name, count in counts.items() if core else ():
             self.record.launches[name] = self.record.launches.get(name, 0) + count
 
-    def _judge(self, where: str, ran: Message) -> None:
-        changed = ran.get("changed")
-        changed = [index for index in changed if isinstance(index, int)] if isinstance(changed, list) else []
-        self.oracle.send({"do": "judge", "output": OUTPUT, "changed": changed})
+    def _judge(self, name: str, where: str, ran: Message, precision: bool) -> None:
+        said: Message = {claim: claims.integers(ran.get(claim)) for claim in ("changed", "aliased", "on_cpu")}
+        said["written"] = claims.texts(ran.get("written"))
+        precision = precision and not any(label.startswith("precision") for label in self.record.values["labels"])
+        command = {"do": "judge", "inputs": name, "precision": precision} | self._output() | said
         with self.record.clock("compare"):
-            judged = self._oracle_says("judged", varied=False)
+            judged = self._ask(command)
         for name in ("max_abs_error", "max_rel_error"):
             values = [value for value in (self.record.values.get(name), judged.get(name)) if value is not None]
             self.record.values[name] = max(values, default=None)
+        self.record.add_labels(*judged.get("labels", ()))
         if not judged["equal"]:
-            raise Stop("wrong", "compare", f"{where}: {judged['message']}", tuple(judged["errors"]))
+            raise self._unless_full(Stop("wrong", "compare", f"{where}: {judged['message']}", tuple(judged["errors"])))
 
     def _conclude(self) -> None:
         """Right outputs; did the candidate's own kernels make them?"""
-        idle, trials = self.record.idle_trials, self.options.trials
+        idle, trials = self.record.idle_trials, self.record.ran_trials
         if not idle:
+            self._refuse_deception()
             return
         often = "never ran" if idle == trials else f"did not run in {idle} of {trials} trials"
         why = " after its build had failed" if self.record.build_failed else ""
-        if not self.record.values["deceptions"]:
-            self.record.values["deceptions"] = ("never_invoked",)
+        kinds = self.record.values["deceptions"]
+        if not kinds or (idle == trials and not {"torch_only", "never_invoked", "not_in_forward"}.intersection(kinds)):
+            self.record.values["deceptions"] = (*kinds, "never_invoked")
+        if not self.protocol.refuses_kind(self.record.values["deceptions"]):
+            return
         raise Stop("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
+
+    def _refuse_deception(self) -> None:
+        kind = self.record.honesty.kind() if self.protocol.ours else ""
+        if kind:
+            self.record.values["deceptions"] = (*self.record.values["deceptions"], kind)
+            raise Stop("deceptive", "run", f"{MESSAGES[kind]}.")
+
+    def _intervene(self) -> None:
+        """One more forward, on new inputs, in which the file's own kernels do nothing. At the very end: a process may
+        not survive what follows from garbage."""
+        if not self.protocol.ours:
+            return
+        self.stage = "run"
+        drawn = self._draw(MUTED_STEP)
+        if not drawn["family"]:
+            drawn = self._draw(MUTED_STEP | {"name": "muted given", "family": "given", "core": True})
+        command = {"inputs": drawn["name"], "sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": "seen"}
+        self.candidate.send(command | {"do": "muted", "seed": drawn["seed"], "sizes": drawn["sizes"]})
+        self.run_left = min(self.run_left, MUTED_S)
+        try:
+            with self.record.clock("run"):
+                said = self._candidate_says("muted")
+        except Stop as stop:
+            self.record.honesty.muted = f"ended: {stop.message}"[:200]
+        else:
+            judged = self._ask(command | {"do": "judge muted", "wrote": said.get("wrote") is True} | self._output())
+            self.record.honesty.muted = judged["kind"]
+        self._refuse_deception()
+
+    def _profile(self) -> None:
+        """At the very end too, for a profiler that ends the process takes nothing with it then."""
+        if not self.options.profile or self.backend == "emulated" or self.replay.trial is None:
+            return
+        self.candidate.send(self.replay.trial | {"do": "profile"})
+        try:
+            said = self._candidate_says("profiled")
+        except Stop:
+            self.record.add_labels("profile_failed")
+            return
+        self.record.values["profile"] = claims.gpu_times(said.get("times"))
 
     def _time(self, gpu: Turns) -> None:
         if self.backend == "emulated":
@@ -247,160 +360,141 @@ class Job:
         elif not self.options.timing:
             self.record.values["no_timing"] = "not asked for"
         else:
+            self._measure_by_protocol(gpu)
+
+    def _measure_by_protocol(self, gpu: Turns) -> None:
+        """KernelBench's answer stands, whatever is met in its timing: there it is a label."""
+        try:
             self._measure(gpu)
-        raise Stop("correct", "done", "")
+        except Stop as stop:
+            if self.protocol.ours:
+                raise
+            self.record.values["no_timing"] = stop.message
+            self.record.add_labels(f"timing:{stop.outcome}")
 
     def _measure(self, gpu: Turns) -> None:
         self.stage = "time"
-        drawn = self._draw("timing", "given")
+        self._draw(TIMING_STEP)
+        options = self.options
         with gpu.alone(), self.record.clock("time"):
-            self.candidate.send({"do": "time", "inputs": "timing", "output": OUTPUT, "seed": drawn["seed"]})
-            kernel_ms = _times(self._candidate_says("timed").get("ms"))
-            self.oracle.send({"do": "time", "inputs": "timing"})
-            reference_ms = self._oracle_says("timed", varied=False)["ms"]
-        self._judge("the timed run", {})
-        self.record.values["timing"] = summarise(kernel_ms, reference_ms)
+            try:
+                contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed)
+                facts = timing.facts(
+                    contest, self._ask_oracle, options.cache_dir, self.problem.id, options.compile_baseline
+                )
+            except timing.Busy as error:
+                self.record.values["no_timing"] = str(error)
+                return
+            except timing.Malformed as error:
+                raise Stop("runtime_error", "time", str(error)) from None
+            except timing.Implausible as error:
+                self.record.values["deceptions"] = (*self.record.values["deceptions"], error.kind)
+                raise Stop("deceptive", "time", f"the kernel's times are not true: {error}") from None
+        self.record.values["timing"] = contest.timing(**facts)
 
-    def _oracle_says(self, event: str, varied: bool) -> Message:
-        deadline = time.monotonic() + self.options.run_timeout_s
+    def _ask_oracle(self, step: Message) -> Message:
+        return self._ask({"do": "time", "inputs": "timing"} | step)
+
+    def _ask_candidate(self, step: Message) -> Message:
+        self.candidate.send({"do": "time", "inputs": "timing", "output": OUTPUT} | step)
+        return self._candidate_says("timed")
+
+    def _check_timed(self, step: Message) -> None:
+        with self.record.clock("compare"):
+            judged = self._ask({"do": "time", "inputs": "timing"} | self._output() | step)
+        if not judged["equal"]:
+            raise Stop("wrong", "compare", f"the timed run: {judged['message']}", tuple(judged["errors"]))
+
+    def _output(self) -> Message:
+        return {"outputs": str(self.scratch.root / "outputs"), "output": OUTPUT}
+
+    def _ask(self, command: Message) -> Message:
+        return self._reference(lambda: self.session.ask(command, (self.candidate,)), varied=False)
+
+    def _reference(self, ask: Callable[[], Message], varied: bool) -> Message:
         try:
-            message = wait_for(self.oracle, (self.candidate,), deadline)
-        except DeadlineExceeded:
-            raise ReferenceBroken(f"it took over {self.options.run_timeout_s:g} s", varied) from None
-        except ChildEnded as end:
-            if end.ended.reason == "memory":
-                raise ReferenceBroken(
-                    f"it needs over {ORACLE_MEMORY * self.options.memory_mb} MiB of memory", varied
-                ) from None
-            raise ReferenceBroken(f"its process died ({_how(end)}): {_last_line(self.oracle)}", varied) from None
-        if message.get("event") == "failed":
-            raise ReferenceBroken(message["message"], varied)
-        assert message.get("event") == event, message
-        return message
+            return ask()
+        except ReferenceFailed as failure:
+            raise ReferenceBroken(str(failure), varied) from None
 
     def _candidate_says(self, event: str) -> Message:
-        """The candidate's next report of this kind. Building stops the run clock and starts the compile clock."""
-        compile_left = self.options.compile_timeout_s
-        building = False
+        """The candidate's next report of this kind. What it asks to be built meanwhile counts on the compile clock."""
         while True:
             started = time.monotonic()
-            left = compile_left if building else self.run_left
             try:
-                message = wait_for(self.candidate, (self.oracle,), started + left)
+                message = wait_for(self.candidate, (), started + self.run_left)
             except DeadlineExceeded:
-                raise self._timed_out(building) from None
+                raise self._timed_out() from None
             except ChildEnded as end:
-                raise self._died(end, building) from None
-            spent = time.monotonic() - started
-            if building:
-                compile_left -= spent
-                self.record.seconds["compile"] = self.record.seconds.get("compile", 0.0) + spent
-            else:
-                self.run_left -= spent
+                raise endings.died(self.candidate, end, self.stage, self.options.memory_mb) from None
+            self.run_left -= time.monotonic() - started
             kind = message.get("event")
             if kind == event:
                 return message
             self._raise_reported(message)
-            if kind == "build_start":
-                building = True
-            elif kind == "build_end":
-                building = False
-                self._note_build(message)
+            if kind == "build":
+                self._build(message)
+            elif kind != "started":
+                self.record.honesty.note(message)
 
     def _raise_reported(self, message: Message) -> None:
         if "fault" in message:
-            text = str(message.get("message", ""))[:1000]
-            raise Stop(*_fault(str(message["fault"]), text))
+            text = self.feedback.locate((claims.text(message.get("message", "")),))[0]
+            raise self._unless_full(endings.fault(claims.text(message["fault"], 40), text))
         if message.get("event") != "failed":
             return
-        outcome, stage = str(message.get("outcome")), str(message.get("stage"))
-        if (outcome, stage) not in REPORTABLE:
-            outcome, stage = "runtime_error", self.stage
-        text = f"{message.get('type')}: {message.get('message')}" if outcome in NAMED else str(message.get("message"))
-        raise Stop(outcome, stage, text[:2000], _texts(message.get("lines")))  # type: ignore[arg-type]
+        build = message.get("build")
+        if isinstance(build, int) and build in self.record.failed_builds:
+            raise self.record.failed_builds[build]
+        raise self._unless_full(endings.reported(message, self.stage))
 
-    def _note_build(self, message: Message) -> None:
-        self.record.values["headers"] = str(message.get("headers") or self.record.values.get("headers", ""))
-        self.record.build_failed |= not message.get("ok")
+    def _unless_full(self, stop: Stop) -> Stop:
+        """`stop`, unless the disk is full and not of the candidate's own files: then its failure is ours."""
+        if is_crowded_out(self.scratch.root):
+            raise MachineryError("there is no space left on the disk for the files of a verification")
+        return stop
 
-    def _timed_out(self, building: bool) -> Stop:
-        if building:
-            return Stop("timeout", "compile", f"compiling took over {self.options.compile_timeout_s:g} s.")
-        return Stop("timeout", self.stage, f"the kernel file ran for over {self.options.run_timeout_s:g} s.")
+    def _build(self, message: Message) -> None:
+        """Build what the candidate asks for and tell it the result. Only what the builder says decides an outcome."""
+        try:
+            sources = Sources.from_json(message.get("sources"))
+        except ValueError:
+            raise Stop("runtime_error", self.stage, "it asked for a build as load_inline never does.") from None
+        started = time.monotonic()
+        others = (self.candidate,)
+        answer = self.place.builds.build(
+            self.place.spawner,
+            sources,
+            str(message.get("name")),
+            max(1.0, self.compile_left),
+            others,
+            self.options.sanitize,
+        )
+        self.replay.note_build(sources.to_json(), answer.to_json())
+        self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
+        self.record.build_wall += time.monotonic() - started
+        self.record.seconds["compile"] = self.record.seconds.get("compile", 0.0) + answer.seconds
+        self.compile_left -= answer.seconds
+        if answer.kind == "timeout" or self.compile_left <= 0:
+            raise Stop("timeout", "compile", f"compiling took over {self.options.compile_timeout_s:g} s.")
+        if answer.kind == "unsupported":  # not the kernel's fault, so no fallback of its own may hide it
+            raise Stop("unsupported", "compile", answer.message)
+        request = message.get("request")
+        if answer.built is not None:
+            self.record.values["headers"] = answer.built.headers
+        else:
+            self.record.build_failed = True
+            if isinstance(request, int):
+                lines = self.feedback.locate(answer.lines)
+                self.record.failed_builds[request] = endings.build_failure(replace(answer, lines=lines))
+        self.candidate.send(answer.to_json() | {"request": request})
 
-    def _died(self, end: ChildEnded, building: bool) -> Stop:
-        stage: Stage = "compile" if building else self.stage
-        reason = end.ended.reason
-        if reason == "memory":
-            return Stop("out_of_memory", stage, f"it used over {self.options.memory_mb} MiB of host memory.")
-        if reason == "processes":
-            return Stop("runtime_error", stage, "it started too many processes.")
-        if reason == "flood":
-            return Stop("runtime_error", stage, "it flooded its report channel.")
-        printed = _last_line(self.candidate)
-        message = f"the process ended before its work was done ({_how(end)})."
-        return Stop("runtime_error", stage, message, (printed,) if printed else ())
-
-
-REPORTABLE = {
-    ("compile_error", "compile"),
-    ("timeout", "compile"),
-    ("load_error", "load"),
-    ("unsupported", "compile"),
-    ("infra_error", "infra"),
-    ("wrong", "compare"),
-    ("out_of_memory", "load"),
-    ("out_of_memory", "run"),
-    ("out_of_memory", "time"),
-    ("runtime_error", "load"),
-    ("runtime_error", "run"),
-    ("runtime_error", "time"),
-}
-NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
-
-
-def family(trial: int, trials: int) -> str:
-    """Which family a trial uses: the first is as given, the next two change values, the rest are fresh draws.
-
-    With two trials the second is centred, for sign is where degenerate answers hide.
-    """
-    if trial == 1:
-        return "centred"
-    if trial == 2 and trials > 2:
-        return "scaled"
-    return "given"
+    def _timed_out(self) -> Stop:
+        return Stop("timeout", self.stage, f"the kernel file ran for over {self._run_timeout_s:g} s.")
 
 
-def _fault(kind: str, message: str) -> tuple[Outcome, Stage, str]:
-    """What a fault reported by the emulator means. A thread order that waits for ever is an error, not a time-out."""
-    if kind == "unsupported":
-        return "unsupported", "run", message
-    return "runtime_error", "run", f"{kind}: {message}"
+HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a device that is lost looks like one of these
 
 
-def _how(end: ChildEnded) -> str:
-    if end.ended.signal:
-        return f"killed by {signal.Signals(end.ended.signal).name}"
-    return f"exit code {end.ended.code}"
-
-
-def _last_line(child: Child) -> str:
-    lines = child.log.decode(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else ""
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item)[:1000] for item in value[:40]) if isinstance(value, list) else ()
-
-
-def _times(value: object) -> list[float]:
-    """Times claimed by the candidate; anything but positive numbers makes the verdict a run-time error."""
-    times = value if isinstance(value, list) else []
-    if len(times) < 2 or not all(isinstance(item, float) and 0 < item < 1e9 for item in times):
-        raise Stop("runtime_error", "time", "the timed run reported no times.")
-    return times
-
-
-def worker_threads(workers: int) -> int:
-    """Threads for each of a job's two processes when `workers` jobs share the machine."""
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+def _describe(family: str, step: Message) -> str:
+    return f"{family} inputs, other parameters" if step["fresh"] else f"{family} inputs"

@@ -22,6 +22,8 @@ def call_op(name: str, arguments: Arguments, options: Options | None) -> Any:
     special = _SPECIAL.get(name)
     if special is not None:
         return special(arguments, dict(options or {}))
+    if name.endswith("_out"):
+        return _into(arguments[0], call_op(name.removesuffix("_out"), arguments[1:], options))
     kinds = tuple(_kind(argument) for argument in arguments)
     match = _choose(name, kinds, tuple(sorted(options or {})))
     if match is None:
@@ -29,6 +31,13 @@ def call_op(name: str, arguments: Arguments, options: Options | None) -> Any:
     positional = arguments[: match.positional]
     named = dict(zip(match.names, arguments[match.positional :], strict=False))
     return match.overload(*positional, **named, **_fitting(options, match.options))
+
+
+def _into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """What PyTorch's `out` forms do: the tensor takes the result's shape and values, and keeps its dtype."""
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,11 @@ def _factory(function: Callable[..., Any]) -> Callable[[Arguments, Options], Any
     return lambda arguments, options: function(*arguments, **options)
 
 
+def _tensor(arguments: Arguments, options: Options) -> Any:
+    options.pop("layout", None)  # of `x.options()`; Python's function has no such argument
+    return torch.tensor(*arguments, **options)
+
+
 def _to(arguments: Arguments, options: Options) -> Any:
     tensor, non_blocking, copy = arguments
     options.pop("layout", None)
@@ -194,11 +208,11 @@ _SPECIAL: dict[str, Callable[[Arguments, Options], Any]] = {
             "eye",
             "randperm",
             "scalar_tensor",
-            "tensor",
             "where",
             "einsum",
         )
     },
+    "tensor": _tensor,
     **{name: _parts(name) for name in ("split", "chunk", "unbind", "split_with_sizes", "tensor_split")},
     "to": _to,
     "index": _index,

@@ -16,7 +16,7 @@ from dice.errors import MachineError
 from dice.verify.cache import default_cache_dir
 
 Backend = Literal["cuda", "emulated"]
-Protocol = Literal["dice", "kernelbench", "kernelbench-v0", "dice-paper"]
+Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 
 PROBE_TIMEOUT_S = 120
 _PROBE = """
@@ -42,6 +42,10 @@ class Options:
     run_timeout_s: float = 60.0  # everything the candidate does, compiling excepted
     memory_mb: int = 8192  # host memory
     protocol: Protocol = "dice"
+    families: tuple[str, ...] = ()  # tried beyond what a kernel must pass, for a label: "transposed", "odd sizes"
+    compile_baseline: bool = False  # also time the reference under torch.compile (inductor), once for each problem
+    profile: bool = False  # cuda: also say which kernels the GPU's time goes to
+    sanitize: bool = False  # also look for races and the like: much slower, and what they find decides
     scale: float | None = None  # emulated: keep this fraction of batch-like dimensions, in (0, 1)
     cache_dir: Path = field(default_factory=default_cache_dir)
 
@@ -52,6 +56,7 @@ class Options:
             raise ValueError(f"scale must be in (0, 1], not {self.scale}")
         if min(self.compile_timeout_s, self.run_timeout_s, self.memory_mb) <= 0:
             raise ValueError("time and memory limits must be positive")
+        object.__setattr__(self, "cache_dir", Path(self.cache_dir).absolute())  # children work in folders of their own
 
 
 def resolve_backend(backend: str) -> Backend:

@@ -1,194 +1,254 @@
-"""The trusted child: runs the problem's reference, draws secret inputs, and judges what the candidate hands back.
+"""The trusted child: runs references, draws secret inputs, and judges what candidates hand back.
 
-Expected outputs stay in this process's memory. Commands on its channel: `trial` (draw inputs, run the reference),
-`judge` (compare the candidate's output files), `time`.
+Expected outputs stay in this process's memory. It serves many groups (one problem under one secret each) in turn: a
+command loop over `Reference`. Commands name their group; each has one answer:
+`open` (make the model), `plan` (the trials), `trial` (draw inputs, run the reference), `judge` (compare a candidate's
+output files), `time`, and `close`, which has none.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
+import contextlib
+import os
 import socket
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dice.verify import compare, execution, inputs, scale, timing, wire
+from dice.verify import scale, stopwatch, wire
 from dice.verify.channel import Channel
 from dice.verify.execution import Device
+from dice.verify.inputs import Step
+from dice.verify.reference import Reference
+from dice.verify.scratch import remove
+from dice.verify.trial import ReferenceFailed, Trial
+
+Message = dict[str, Any]
 
 OUTPUT_SLACK_BYTES = 1 << 20
-
-
-class ReferenceFailed(Exception):
-    """The problem itself cannot be run; the message says why."""
+SHAREABLE_BYTES = 32 << 20  # of one trial; all trials of a smaller problem are kept, of a larger one the last
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def main(link: socket.socket) -> None:
     channel = Channel(link)
-    try:
-        _Oracle(channel, channel.receive()).run()
-    except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
-        channel.send("failed", message=str(error))
+    device = Device(channel.receive()["backend"])
+    device.prepare(1)
+    groups: dict[int, _Group] = {}
+    usual = _Settings.now()
+    for command in channel:
+        number = command["group"]
+        if command["do"] != "time":
+            for group in groups.values():
+                group.reference.end_timing()
+        if command["do"] == "close":
+            if number in groups:  # it may have ended before it was opened
+                groups.pop(number).close()
+                device.release()
+            continue
+        try:
+            if command["do"] == "open":
+                usual.apply()
+                groups[number] = _Group(command, device)
+            answer = groups[number].answer(command)
+        except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
+            answer = {"event": "failed", "message": str(error)}
+        held = groups[number].held_bytes if number in groups else 0
+        channel.send(**answer, held_bytes=held, memory_mb=_memory_mb())
 
 
-class _Oracle:
-    def __init__(self, channel: Channel, spec: dict[str, Any]):
-        self.channel = channel
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a problem's file may change for the whole process."""
+
+    dtype: torch.dtype
+    precision: str
+    deterministic: bool
+    threads: int
+
+    @classmethod
+    def now(cls) -> _Settings:
+        return cls(
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+        )
+
+    def apply(self) -> None:
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.precision)
+        if torch.are_deterministic_algorithms_enabled() != self.deterministic:
+            # Only then: it imports inductor, which wants to write to a folder that is read-only here.
+            torch.use_deterministic_algorithms(self.deterministic)
+        torch.set_num_threads(self.threads)
+        torch.set_grad_enabled(True)
+
+
+class _Group:
+    """One problem under one secret."""
+
+    def __init__(self, spec: Message, device: Device):
         self.spec = spec
-        self.device = Device(spec["backend"])
-        self.folder, self.outputs = Path(spec["inputs"]), Path(spec["outputs"])
-        self.expected: Any = None
-        self.exact: Any = None
-        self.changed: list[int] = []
+        self.folder = Path(spec["inputs"])
+        self.own = Path.cwd() / str(spec["group"])
+        self.own.mkdir()
+        self.trials: dict[str, Trial | None] = {}
+        self.held_bytes = 0
+        torch.set_num_threads(spec["threads"])
+        self.reference = Reference(
+            spec["source"],
+            device,
+            self.own,
+            protocol=spec["protocol"],
+            shrink=spec["scale"],
+            limit_s=spec["limit_s"],
+        )
+        self.settings = _Settings.now()
 
-    def run(self) -> None:
-        self.device.prepare(self.spec["threads"])
-        source = self.spec["source"]
-        shrunk: dict[str, Any] = {}
-        if self.device.emulated:
-            source, shrunk = scale.fit(source, Path.cwd(), self.spec["scale"], self.spec["limit_s"])
-        with _blame("the file"), self.device.active():
-            self.problem = execution.exec_file(source, Path.cwd(), "problem")
-        self._construct()
-        self.channel.send("prepared", scale=shrunk)
-        actions = {"trial": self._trial, "judge": self._judge, "time": self._time}
-        for command in self.channel:
-            actions[command["do"]](command)
+    def answer(self, command: Message) -> Message:
+        actions = {
+            "open": self._open,
+            "plan": self._plan,
+            "trial": self._trial,
+            "judge": self._judge,
+            "judge muted": self._judge_muted,
+            "time": self._time,
+        }
+        with self._own_settings():
+            return actions[command["do"]](command)
 
-    def _construct(self) -> None:
-        with _blame("get_init_inputs()"), self.device.active():
-            execution.seed_everything(self.spec["seed"])
-            arguments = self.problem.get_init_inputs()
-        wire.write(arguments, self.folder, "init")
-        with _blame("Model(...)"), self.device.active():
-            execution.seed_everything(self.spec["seed"])
-            model = self.problem.Model(*arguments)
-        state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-        wire.write(state, self.folder, "state")
-        self.model = self.device.place(model)
-        self.exact_model = copy.deepcopy(self.model)
-
-    def _trial(self, command: dict[str, Any]) -> None:
-        name, family = command["inputs"], command["family"]
-        seed = _derive(self.spec["secret"], name)
-        if not self._try_family(name, family, seed):
-            family = "given"
-            self._try_family(name, family, seed)
-        size = sum(tensor.nbytes for tensor in wire.tensors(self.expected))
-        self.max_bytes = 2 * size + OUTPUT_SLACK_BYTES
-        self.device.release()
-        self.channel.send("drawn", family=family, seed=_derive(self.spec["secret"], f"{name} forward"))
-
-    def _try_family(self, name: str, family: str, seed: int) -> bool:
-        """Draw inputs, run the reference on them and write them; False where a changed draw does not suit it."""
-        drawn = self._draw(family, seed)
-        before = copy.deepcopy(self.model.state_dict()) if family != "given" else None
+    @contextlib.contextmanager
+    def _own_settings(self) -> Iterator[None]:
+        self.settings.apply()
         try:
-            expected = self._reference(drawn, _derive(self.spec["secret"], f"{name} forward"))
-        except ReferenceFailed:
-            if family == "given":
-                raise
-            expected = None
-        suits = family == "given" or (expected is not None and _is_finite(expected))
-        if not suits:
-            assert before is not None
-            self.model.load_state_dict(before)
-            return False
-        self.expected = expected
-        self.exact = self._exact(drawn, _derive(self.spec["secret"], f"{name} forward"))
-        wire.write(wire.map_tensors(lambda tensor: tensor.cpu(), drawn), self.folder, name)
-        return True
-
-    def _draw(self, family: str, seed: int) -> Any:
-        with _blame("get_inputs()"), self.device.active():
-            execution.seed_everything(seed)
-            drawn = self.problem.get_inputs()
-        if not isinstance(drawn, list | tuple):
-            raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
-        return inputs.vary(drawn, family)
-
-    def _reference(self, drawn: Any, seed: int) -> Any:
-        with _blame("forward"):
-            placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
-            output = execution.forward(self.model, placed, seed, self.device)
-            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(drawn), strict=True))
-            self.changed = [index for index, (used, kept) in pairs if not compare.same_values(used.cpu(), kept)]
-            return wire.map_tensors(lambda tensor: tensor.detach().cpu().clone(), output)
-
-    def _exact(self, drawn: Any, seed: int) -> Any:
-        """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
-        if self.spec["protocol"] != "dice" or self.exact_model is None:
-            return None
-        widened = wire.map_tensors(lambda t: t.double() if t.is_floating_point() else t.clone(), drawn)
-        try:
-            model = self.exact_model.double()
-            output = execution.forward(model, self.device.place(widened), seed, self.device)
-        except (RuntimeError, TypeError, ValueError):  # written for one dtype, or too large in float64
-            self.exact_model = None
-            return None
+            yield
         finally:
-            self.device.release()
-        return wire.map_tensors(lambda tensor: tensor.detach().cpu(), output)
+            self.settings = _Settings.now()
 
-    def _judge(self, command: dict[str, Any]) -> None:
-        try:
-            actual = wire.read(self.outputs, command["output"], self.max_bytes)
-        except wire.WireError as error:
-            self.channel.send("judged", equal=False, message=f"The output could not be read: {error}.", errors=[])
+    def close(self) -> None:
+        for folder in (self.own, self.folder):
+            remove(folder, str(self.spec["group"]))
+
+    def _open(self, spec: Message) -> Message:
+        arguments, state = self.reference.construct(spec["seed"])
+        self.reference.construct_fresh(spec["fresh_seed"])
+        self._show(arguments, "init")
+        self._show(state, "state")
+        return {"event": "prepared", "scale": self.reference.scale}
+
+    def _show(self, value: Any, name: str) -> None:
+        """Write a value where candidates read it."""
+        wire.write(value, self.folder, name)
+        self.held_bytes += _size(value)
+
+    def _plan(self, command: Message) -> Message:
+        spec = self.spec
+        steps = self.reference.plan(spec["secret"], spec["trials"], spec["vary"], spec["families"])
+        fresh = self.reference.fresh_states
+        if any(step.fresh for step in steps) and fresh is not None:
+            self._show(fresh[False], "fresh state")
+            self._show(fresh[True], "fresh state varied")
+        return {"event": "planned", "plan": [step.to_json() for step in steps], "labels": self.reference.labels}
+
+    def _trial(self, command: Message) -> Message:
+        """Answers with the family that was drawn, "" for none that suits. `inputs` is the name of the trial."""
+        name, step = command["inputs"], Step(**command["step"])
+        if name not in self.trials:
+            self._draw(name, step, command["loadable"])
+        trial = self.trials[name]
+        if trial is None:
+            return {"event": "drawn", "family": "", "shareable": True}
+        shareable = _trial_size(trial) <= SHAREABLE_BYTES
+        return {
+            "event": "drawn",
+            "family": trial.family,
+            "seed": trial.seed,
+            "rng": bool(trial.rng),
+            "shareable": shareable,
+            "work": trial.work.to_json(),
+            "input_elements": sum(tensor.numel() for tensor in wire.tensors(trial.inputs)),
+            "sizes": sorted({tensor.numel() for tensor in wire.tensors(trial.expected)}),
+        }
+
+    def _draw(self, name: str, step: Step, loadable: bool) -> None:
+        last = next(reversed(self.trials.values()), None)
+        if last is not None and _trial_size(last) > SHAREABLE_BYTES:
+            self._forget_trials()
+        trial = self.trials[name] = self.reference.trial(self.spec["secret"], step, loadable)
+        if trial is None:
             return
-        values = (self.device.place(value) for value in (self.expected, actual, self._matching_exact()))
-        expected, actual, exact = values
-        result = compare.compare(expected, actual, self.spec["protocol"], exact)
-        report = asdict(result)
-        unasked = sorted(set(command["changed"]) - set(self.changed))
-        if result.equal and unasked:
-            report["equal"] = False
-            report["message"] = f"forward changed input {unasked[0]} in place; the reference leaves it as it is."
-            report["errors"] = [report["message"]]
-        self.channel.send("judged", **report)
+        wire.write(trial.inputs, self.folder, name)
+        if trial.rng:
+            wire.write(trial.rng, self.folder, f"{name} rng")
+        self.held_bytes += _trial_size(trial)
 
-    def _matching_exact(self) -> Any:
-        same = self.exact is not None and _shape_of(self.exact) == _shape_of(self.expected)
-        return self.exact if same else None
+    def _forget_trials(self) -> None:
+        for name, trial in self.trials.items():
+            self.held_bytes -= _trial_size(trial) if trial is not None else 0
+            for path in (self.folder / f"{name}.bin", self.folder / f"{name}.json"):
+                path.unlink(missing_ok=True)
+        self.trials.clear()
 
-    def _time(self, command: dict[str, Any]) -> None:
-        placed = self.device.place(wire.read(self.folder, command["inputs"]))
-        with _blame("forward"), torch.no_grad():
-            times = timing.measure(lambda: self.model(*placed))
-        self.device.release()
-        self.channel.send("timed", ms=times)
+    def _judge(self, command: Message) -> Message:
+        trial = self.trials[command["inputs"]]
+        assert trial is not None
+        return self._compare(trial, command)
+
+    def _judge_muted(self, command: Message) -> Message:
+        """What a forward with the candidate's kernels turned off shows; see `Reference.judge_muted`."""
+        trial = self.trials[command["inputs"]]
+        assert trial is not None
+        folder, max_bytes = Path(command["outputs"]), 2 * trial.output_bytes + OUTPUT_SLACK_BYTES
+        witnesses, actual = [], None
+        with contextlib.suppress(wire.WireError):
+            witnesses = wire.tensors(wire.read(folder, command["witnesses"], OUTPUT_SLACK_BYTES))
+        with contextlib.suppress(wire.WireError):
+            actual = wire.read(folder, command["output"], max_bytes) if command["wrote"] else None
+        samples = [witness.double() for witness in witnesses if not witness.is_complex()]
+        kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"])
+        return {"event": "judged", "kind": kind}
+
+    def _compare(self, trial: Trial, command: Message) -> Message:
+        max_bytes = 2 * trial.output_bytes + OUTPUT_SLACK_BYTES
+        try:
+            actual = wire.read(Path(command["outputs"]), command["output"], max_bytes)
+        except wire.WireError as error:
+            return _refusal(f"The output could not be read: {error}.")
+        if "checksum" in command and int(stopwatch.checksum(actual)) != command["checksum"]:
+            return _refusal("The output shown is not the one that was timed.")
+        claims = {name: command.get(name, ()) for name in ("changed", "aliased", "written", "on_cpu")}
+        result = self.reference.judge(trial, actual, **claims)
+        labels = list(result.labels)
+        if command.get("precision") or not result.equal:  # it may tell why
+            labels += filter(None, [self.reference.precision_label(trial, actual)])
+        return asdict(result) | {"event": "judged", "labels": labels}
+
+    def _time(self, command: Message) -> Message:
+        step = command["step"]
+        if step == "check":
+            trial = self.reference.timed_trial(command["seed"], command["call"])
+            return self._compare(trial, command | {"changed": []})
+        inputs = wire.read(self.folder, command["inputs"]) if step == "start" else None
+        answer = self.reference.time(step, inputs, command.get("seed", 0), command.get("calls", 0))
+        return {"event": "timed"} | answer
 
 
-class _blame:  # noqa: N801 - reads as a statement
-    """Any exception from the problem's own code becomes `ReferenceFailed`."""
-
-    def __init__(self, part: str):
-        self.part = part
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, ReferenceFailed | wire.WireError):
-            raise ReferenceFailed(f"{self.part} raised {type(error).__name__}: {str(error)[:500]}") from error
+def _refusal(message: str) -> Message:
+    return {"event": "judged", "equal": False, "message": message, "errors": []}
 
 
-def _is_finite(value: Any) -> bool:
-    return all(bool(t.isfinite().all()) for t in wire.tensors(value) if t.is_floating_point() or t.is_complex())
+def _size(value: Any) -> int:
+    return sum(tensor.nbytes for tensor in wire.tensors(value))
 
 
-def _shape_of(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _shape_of(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shape_of(item) for item in value]
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+def _trial_size(trial: Trial) -> int:
+    """Bytes that keeping the trial costs: inputs in memory and in a file."""
+    return 2 * _size(trial.inputs) + _size(trial.expected) + _size(trial.exact)
 
 
-def _derive(secret: int, purpose: str) -> int:
-    """A seed of its own for each purpose; none tells another, or the secret."""
-    digest = hashlib.sha256(f"{secret} {purpose}".encode()).digest()
-    return int.from_bytes(digest[:7], "little")
+def _memory_mb() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE >> 20

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,11 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
+
 START_TIMEOUT_S = 120
 KILL_TIMEOUT_S = 20
 SETTLE_S = 2.0
-MAX_LINE_BYTES = 1 << 20
-MAX_CHANNEL_BYTES = 16 << 20
+MAX_LINE_BYTES = 10 << 20  # the sources of a build travel in one line
+MAX_CHANNEL_BYTES = 64 << 20
+LINE_COST = 1 << 10  # each line counts for this much more, for that is what it costs us
 LOG_BYTES = 1 << 14  # of what a child prints, this much is kept: the last of it
 
 Message = dict[str, Any]
@@ -32,6 +35,10 @@ Message = dict[str, Any]
 
 class MachineryError(Exception):
     """Our own machinery failed; says nothing about a kernel."""
+
+
+class Cancelled(MachineryError):
+    """The caller no longer wants the result."""
 
 
 class DeadlineExceeded(Exception):
@@ -44,7 +51,15 @@ class Exit:
 
     code: int | None
     signal: int | None
-    reason: str  # "", "memory", "processes", "flood"
+    reason: str  # "", "memory", "processes", "files", "flood", "cancelled"
+
+    @property
+    def ours(self) -> bool:
+        """Whether a process of trusted code was killed by somebody else, or by an error in that code: a full disk."""
+        return not self.reason and (self.signal == signal.SIGKILL or self.code == OWN_FAULT)
+
+    def describe(self) -> str:
+        return f"killed by {signal.Signals(self.signal).name}" if self.signal else f"exit code {self.code}"
 
 
 class ChildEnded(Exception):
@@ -61,7 +76,7 @@ class Child:
     def __init__(self, role: str, channel: socket.socket, control: socket.socket, log: int):
         self.role = role
         self.sandbox = ""
-        self.inbox: deque[Message] = deque()
+        self._inbox: deque[bytes] = deque()  # not parsed before it is wanted: parsed, hostile JSON is 30 times as large
         self.log = b""
         self.ended: Exit | None = None
         self.lost = False
@@ -85,6 +100,11 @@ class Child:
                 pass  # it does not read what it is told: its own limits end it
             finally:
                 self._channel.setblocking(False)
+
+    def kill(self) -> None:
+        """Have it killed, from any thread, without waiting for its end; who waits for it sees `Cancelled`."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self._control.shutdown(socket.SHUT_WR)  # the warden sees this end and kills
 
     @property
     def descriptors(self) -> Iterable[int]:
@@ -114,16 +134,22 @@ class Child:
             for line in lines:
                 self._note(json.loads(line))
             return
-        self._received += len(data)
+        self._received += len(data) + LINE_COST * len(lines)
         if len(rest) > MAX_LINE_BYTES or self._received > MAX_CHANNEL_BYTES:
             self.ended = Exit(None, None, "flood")
             self._open.discard(descriptor)
             return
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):  # a candidate may write anything here
-                message = json.loads(line)
+        self._inbox.extend(lines)
+
+    def next_message(self) -> Message | None:
+        """The next JSON object that it sent; None when there is none yet. A candidate may send anything: what is no
+        object is skipped."""
+        while self._inbox:
+            with contextlib.suppress(ValueError, RecursionError):
+                message = json.loads(self._inbox.popleft())
                 if isinstance(message, dict):
-                    self.inbox.append(message)
+                    return message
+        return None
 
     def _note(self, report: Message) -> None:
         if "sandbox" in report:
@@ -143,8 +169,8 @@ class Child:
     ) -> None:
         self._channel.close()
         os.close(self._log)
+        self.kill()
         with self._control, contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)  # the warden sees this end and kills
             self._control.settimeout(KILL_TIMEOUT_S)
             while self._control.recv(1 << 12):
                 pass  # until the warden itself is gone, and with it all that it guarded
@@ -156,7 +182,9 @@ def wait_for(child: Child, others: Iterable[Child], deadline: float) -> Message:
     Raises `ChildEnded`, `DeadlineExceeded` (`deadline` is on the monotonic clock) or `MachineryError`.
     """
     everyone = (child, *others)
-    while not child.inbox:
+    while (message := child.next_message()) is None:
+        if child.ended is not None and child.ended.reason == "cancelled":
+            raise Cancelled
         if child.ended is not None and (child.ended.reason or not child.talking):
             _pump((child,), 0)  # its last words
             raise ChildEnded(child.ended)
@@ -166,7 +194,7 @@ def wait_for(child: Child, others: Iterable[Child], deadline: float) -> Message:
         if remaining <= 0:
             raise DeadlineExceeded
         _pump(everyone, remaining)
-    return child.inbox.popleft()
+    return message
 
 
 def _pump(children: Iterable[Child], timeout: float) -> None:
@@ -187,7 +215,9 @@ class Zygote:
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process does
         command = [sys.executable, "-m", "dice.verify.zygote", str(theirs.fileno())]
-        environment = os.environ | {"PYTHONPATH": _python_path()}
+        # What a process was started with stays readable in its memory, and a fork's: nothing secret may be there.
+        kept = {name: os.environ[name] for name in (*ENVIRONMENT, "TMPDIR", WITHOUT) if name in os.environ}
+        environment = kept | {"PYTHONPATH": _python_path()}
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(),),
@@ -265,25 +295,6 @@ class Zygote:
             self._process.wait()
         with self._lock:
             self._log.close()
-
-
-class Scratch:
-    """A job's private folders, in memory where there is room: the oracle writes `inputs`, the candidate `outputs`."""
-
-    def __init__(self) -> None:
-        shared = Path("/dev/shm")
-        roomy = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 4 << 30
-        self.root = Path(tempfile.mkdtemp(prefix=f"dice-{os.getpid()}-", dir=shared if roomy else None))
-        for name in ("oracle", "inputs", "outputs"):
-            (self.root / name).mkdir()
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def _python_path() -> str:

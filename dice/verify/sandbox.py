@@ -4,31 +4,45 @@ Three processes per child: the *warden* (trusted; watches memory and process cou
 process of the child's PID namespace, so that its end ends everything inside), and the child itself.
 
 Tiers, named in every verdict:
-- `namespaces`: own PID, network, IPC and mount namespaces, read-only file system outside the scratch and cache
-  folders, no capabilities. A daemon or a fork bomb dies with its namespace.
+- `namespaces`: own PID, network, IPC and mount namespaces; a file system that holds only what is needed, read-only
+  but for the child's own folders; no capabilities. A daemon or a fork bomb dies with its namespace.
 - `process`: where the kernel refuses namespaces. Own session, limits, no capabilities; descendants are adopted by
-  the warden and killed one by one. The network and other processes of the same user stay visible.
-Neither tier filters the NVIDIA driver's ioctls.
+  the warden and killed one by one.
+In both, where the kernel has them: Landlock hides files and processes once more, and a filter of system calls refuses
+the network, tracing, mounting and the like (the tier is then `namespaces+landlock+seccomp` or the like). What a host
+really gives is tried out by `guarantees.py`. No tier filters the NVIDIA driver's ioctls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import select
 import signal
 import socket
+import struct
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dice.verify import landlock, seccomp, small_root
+from dice.verify.scratch import stored_kb
+from dice.verify.view import devices
+
 MAX_PROCESSES = 256  # per child, threads not counted
 MAX_OPEN_FILES = 4096
+OWN_FAULT = 70  # exit code of a child whose own code let an exception out
+WITHOUT = "DICE_SANDBOX_WITHOUT"  # mechanisms not to use, e.g. "namespaces,landlock": as on a kernel that lacks them
+MECHANISMS = ("namespaces", "landlock", "seccomp")
+_PRIVATE = ("/tmp", "/dev/shm")
+_MACHINE_PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
 ENVIRONMENT = (
     "PATH",
     "LANG",
@@ -37,6 +51,8 @@ ENVIRONMENT = (
     "CUDA_HOME",
     "CUDA_PATH",
     "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
     "CXX",
     "CC",
 )
@@ -46,30 +62,37 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`writable`: the folders a child may write to. `memory_mb`: host memory of the child and all it starts."""
+    """`writable`: the folders a child may write to. `memory_mb`: host memory of the child and all it starts.
+    `visible`: where not empty, the only other paths that the child can see at all."""
 
     memory_mb: int
     scratch: str
     writable: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
+    tmp_mb: int = 0  # size of a /tmp and a /dev/shm of its own; 0: it has none beside `visible`
+    files_mb: int = 0  # what its writable folders may hold in all; 0: only the size of each file is limited
+    gpu: str = ""  # the only GPU that the child may use, as CUDA_VISIBLE_DEVICES has it; "": as the parent
+    one_queue: bool = False  # one hardware queue for all its streams: a context in a third of the time, no overlap
+    loopback: bool = False  # it may connect to itself over a network of its own, where there are namespaces
     secret: bool = False  # the child holds what candidates must not see: its memory is not readable by its peers
 
 
-def describe() -> tuple[str, str]:
-    """The tier that this host gives, and what that means, found out by a process that tries."""
-    pid = os.fork()
-    if pid == 0:
-        own_namespaces = False
-        with contextlib.suppress(OSError):
-            own_namespaces = _enter_namespaces()
-        os._exit(0 if own_namespaces else 1)
-    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
-        return "namespaces", "no network, own processes, read-only file system, limits"
-    return "process", "own session and limits; this host refuses namespaces, so the network stays visible"
+def tier(own_namespaces: bool) -> str:
+    """The name of what a child runs under on this kernel."""
+    parts = ["namespaces" if own_namespaces else "process"]
+    parts += ["landlock"] if _uses("landlock") and landlock.version() else []
+    parts += ["seccomp"] if _uses("seccomp") and seccomp.available() else []
+    return "+".join(parts)
+
+
+def _uses(mechanism: str) -> bool:
+    return mechanism not in os.environ.get(WITHOUT, "").split(",")
 
 
 def run_warden(control: socket.socket, limits: Limits, child: Callable[[], None]) -> None:
@@ -78,20 +101,32 @@ def run_warden(control: socket.socket, limits: Limits, child: Callable[[], None]
     Reports are JSON lines: `{"sandbox": tier}` at the start and `{"exit": code} | {"signal": number}` with `reason`
     (`memory`, `processes` or empty) at the end. The end of `control` on the other side kills the child.
     """
+    parent = os.getppid()
     os.setsid()
-    die_with_parent()
+    signal.signal(signal.SIGTERM, _end)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # not killed: what it guards would live on
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    own_namespaces = _enter_namespaces()
+    own_namespaces = _uses("namespaces") and _enter_namespaces()
+    tier_name = tier(own_namespaces)
     status_read, status_write = os.pipe()
     shared_kb = _memory_kb(os.getpid())
+    warden = os.getpid()
     init = os.fork()
     if init == 0:
         os.close(status_read)
         control.close()
-        _run_init(status_write, own_namespaces, limits, child)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _run_init(status_write, own_namespaces, limits, child, warden)
     os.close(status_write)
-    _send(control, {"sandbox": "namespaces" if own_namespaces else "process"})
-    reason = _watch(control, status_read, init, limits, shared_kb)
+    _send(control, {"sandbox": tier_name})
+    try:
+        if os.getppid() != parent:
+            raise _Ended
+        reason = _watch(control, status_read, init, limits, shared_kb)
+    except _Ended:
+        _kill_descendants(init)
+        os._exit(1)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     status = os.read(status_read, 64) if reason == "" else b""
     _kill_descendants(init)
     code = int(status) if status else -signal.SIGKILL
@@ -99,18 +134,35 @@ def run_warden(control: socket.socket, limits: Limits, child: Callable[[], None]
     os._exit(0)
 
 
-def die_with_parent() -> None:
+class _Ended(BaseException):
+    """The zygote is gone, and with it whoever wanted this child."""
+
+
+def _end(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when `parent` ends, also when it just has."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
-def _run_init(status: int, own_namespaces: bool, limits: Limits, child: Callable[[], None]) -> None:
-    die_with_parent()
+def _run_init(status: int, own_namespaces: bool, limits: Limits, child: Callable[[], None], warden: int) -> None:
+    die_with_parent(0 if own_namespaces else warden)  # a namespace has no number for what is outside
+    if not limits.secret:
+        _volunteer()
     if own_namespaces:
+        if limits.loopback:
+            _raise_loopback()
         _narrow_file_system(limits)
+    own = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(status)
-        _run_child(limits, child)
+        _run_child(limits, child, own_namespaces, own)
     while True:
         ended, wait_status = os.wait()
         if ended == pid:
@@ -118,20 +170,28 @@ def _run_init(status: int, own_namespaces: bool, limits: Limits, child: Callable
             os._exit(0)
 
 
-def _run_child(limits: Limits, child: Callable[[], None]) -> None:
+def _run_child(limits: Limits, child: Callable[[], None], own_namespaces: bool, init: int) -> None:
     os.setsid()
-    die_with_parent()
+    die_with_parent(init)
+    uses_landlock, uses_seccomp = _uses("landlock"), _uses("seccomp")
     _set_limits(limits)
-    _set_environment(limits.scratch)
+    _set_environment(limits)
     os.chdir(limits.scratch)
     _drop_privileges()
+    if uses_landlock and (limits.visible or not own_namespaces):
+        also = (*devices(), "/proc", *(_PRIVATE if own_namespaces else ()))
+        network = limits.loopback and own_namespaces
+        landlock.restrict(limits.visible or ("/",), (limits.scratch, *limits.writable, *also), network)
+    if uses_seccomp:
+        seccomp.install(network=limits.loopback and own_namespaces)
     if limits.secret:
         _prctl(_PR_SET_DUMPABLE, 0)
     try:
         child()
     except BaseException:  # noqa: B036 - nothing may unwind into the warden's stack
         traceback.print_exc()
-    os._exit(70)  # a child ends itself; getting here is our fault
+    finally:  # even when there is nowhere to print to
+        os._exit(OWN_FAULT)  # a child ends itself
 
 
 def _set_limits(limits: Limits) -> None:
@@ -146,10 +206,18 @@ def _set_limits(limits: Limits) -> None:
         resource.setrlimit(what, (value, value))
 
 
-def _set_environment(scratch: str) -> None:
+def _set_environment(limits: Limits) -> None:
+    scratch = limits.scratch
     kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     os.environ.clear()
     os.environ.update(kept | {"HOME": scratch, "TMPDIR": scratch, "TORCH_EXTENSIONS_DIR": scratch})
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
+    tempfile.tempdir = None  # found out before the fork, from another environment
+    os.environ["CUDA_MODULE_LOADING"] = "LAZY"
+    if limits.gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = limits.gpu
+    if limits.one_queue:
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
 
 
 def _drop_privileges() -> None:
@@ -159,6 +227,12 @@ def _drop_privileges() -> None:
     if number is not None:
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
         _libc.syscall(number, header, (ctypes.c_uint32 * 6)())
+
+
+def _volunteer() -> None:
+    """When the whole machine runs out of memory, the system is to end a candidate before anything else of ours."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _enter_namespaces() -> bool:
@@ -177,18 +251,43 @@ def _enter_namespaces() -> bool:
     return True
 
 
+def _raise_loopback() -> None:
+    """Switch on the only interface of this network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link, contextlib.suppress(OSError):
+        fcntl.ioctl(link, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+
+
 def _narrow_file_system(limits: Limits) -> None:
     """Own /proc, and all read-only but the writable folders. Each step is best effort: a container may refuse."""
     if _libc.unshare(_CLONE["mnt"]) != 0:  # here and not in the warden, which needs the outer /proc
         return
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     folders = [folder for folder in (limits.scratch, *limits.writable) if os.path.isdir(folder)]
+    private = _PRIVATE if limits.tmp_mb else ()
+    if limits.visible and small_root.enter(limits.visible, folders, private, limits.tmp_mb):
+        if _set_read_only("/", True):
+            for folder in (*private, *folders):
+                _set_read_only(folder, False)
+        _open_proc()
+        return
     for folder in folders:
         _mount(folder, folder, None, _MS_BIND | _MS_REC)
     if _set_read_only("/", True):
         for folder in folders:
             _set_read_only(folder, False)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _open_proc()
+
+
+def _open_proc() -> None:
+    """Writable, for CUDA names its threads there, but for what belongs to the whole machine: root without
+    capabilities still owns that."""
+    machine = [path for path in _MACHINE_PROC if os.path.exists(path)]
+    for path in machine:
+        _mount(path, path, None, _MS_BIND | _MS_REC)
+    _set_read_only("/proc", False)
+    for path in machine:
+        _set_read_only(path, True)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> bool:
@@ -215,6 +314,8 @@ def _watch(control: socket.socket, status: int, init: int, limits: Limits, share
         pids = [init, *descendants(init)]
         if len(pids) > MAX_PROCESSES:
             return "processes"
+        if limits.files_mb and stored_kb((limits.scratch, *limits.writable)) > limits.files_mb << 10:
+            return "files"
         if sum(max(0, _memory_kb(pid) - shared_kb) for pid in pids) > limits.memory_mb << 10:
             return "memory"
         pause = min(0.2, pause * 1.5)

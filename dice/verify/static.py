@@ -9,8 +9,14 @@
 | `try_fallback` | the custom call sits in a `try` whose handler computes or returns instead of raising |
 | `inherits_reference` | `ModelNew` derives from the reference's `Model` |
 
-Not covered: a kernel that is launched on a decoy while PyTorch computes the result, calls reached through `getattr`
-with a computed name or through `eval`, and dead code after a condition that is never true.
+| label | meaning |
+|---|---|
+| `library:cublas` and the like | its C++ calls that library (`library_calls.py`) |
+| `dynamic_code` | names or code that are put together at run time: `eval`, `exec`, `getattr(module, expression)` |
+| `reflection` | it looks at frames, closures, other code's globals or the table of loaded modules |
+
+Not covered: a kernel that is launched on a decoy while PyTorch computes the result, and dead code after a condition
+that is never true. A label says nothing bad by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dice.kernel import Kernel
+from dice.verify import library_calls
 
 KINDS = ("torch_only", "example_mimicry", "never_invoked", "not_in_forward", "try_fallback", "inherits_reference")
 BUILDERS = frozenset({"load_inline", "load", "CUDAExtension", "_compile_kernel", "RawKernel"})
@@ -30,6 +37,11 @@ HEAVY = frozenset(
     + ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "cross_entropy")
 )
 EXAMPLE_NAMES = frozenset({"elementwise_add_kernel", "add_kernel", "elementwise_add"})
+_RUNS_TEXT = frozenset({"eval", "exec", "__import__", ".import_module", "import_module"})
+_REFLECTION = frozenset(
+    ("__globals__", "__closure__", "__code__", "__subclasses__", "__builtins__", "f_locals", "f_globals", "f_back")
+    + ("tb_frame", "gi_frame", "_getframe", "get_objects", "get_referrers", "get_referents", "currentframe")
+)
 _FORWARD_NAMES = ("forward", "__call__", "apply", "setup_context")
 
 
@@ -41,6 +53,8 @@ class Report:
     has_cuda: bool = False
     deceptions: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # remarkable, not deceptive by itself
+    library_families: tuple[str, ...] = ()  # of `work.family`: what libraries compute that the text calls directly
 
 
 def examine(kernel: Kernel) -> Report:
@@ -57,8 +71,38 @@ def examine(kernel: Kernel) -> Report:
         return Report("the file is not valid Python: it is nested too deeply.")
     if not kernel.defines_model_new:
         return Report("the file defines no class ModelNew.")
-    functions = kernel.global_functions
-    return Report("", bool(functions), tuple(_deceptions(_File(tree), functions)), functions)
+    functions, sources = kernel.global_functions, _code_texts(tree)
+    labels = tuple(f"library:{name}" for name in library_calls.libraries(sources))
+    labels += tuple(dict.fromkeys(filter(None, map(_remarkable, ast.walk(tree)))))
+    deceptions = tuple(_deceptions(_File(tree), functions))
+    return Report("", bool(functions), deceptions, functions, labels, library_calls.families(sources))
+
+
+def _code_texts(tree: ast.Module) -> list[str]:
+    """String literals that hold C++."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [text for text in texts if "{" in text and ";" in text]
+
+
+def _remarkable(node: ast.AST) -> str:
+    """The label that one node earns, or ""."""
+    if isinstance(node, ast.Attribute):
+        of_sys = isinstance(node.value, ast.Name) and node.value.id == "sys"
+        return "reflection" if node.attr in _REFLECTION or (of_sys and node.attr == "modules") else ""
+    if not isinstance(node, ast.Call):
+        return ""
+    called = _key(node.func)  # a method `.eval()` or `re.compile()` is none of Python's own
+    if called in _RUNS_TEXT:
+        return "dynamic_code"
+    computed = called == "getattr" and len(node.args) > 1 and not isinstance(node.args[1], ast.Constant)
+    return "dynamic_code" if computed and _is_library(node.args[0]) else ""
+
+
+def _is_library(node: ast.expr) -> bool:
+    """Whether an expression is PyTorch, a part of it, or a look-up in one."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else [*node.args, node.func][0]
+    return isinstance(node, ast.Name) and node.id in ("torch", "F", "nn", "builtins")
 
 
 def _deceptions(file: _File, functions: tuple[str, ...]) -> Iterator[str]:

@@ -1,61 +1,283 @@
-"""How long one call takes on the GPU: CUDA events, cold L2 cache, warm everything else, median over repeats."""
+"""How long one call takes on the GPU: the supervisor's side. What the children do is in `stopwatch.py`.
+
+The reference (in the oracle's process) and the candidate measure in turns, a few calls each, so that a drift of the
+clocks meets both. The candidate's times are its own claim. Two things that it has no hand in say what they cannot be:
+the supervisor's clock around a block of calls, and the bandwidth of the device (`roofline.py`).
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import math
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from dice.verdict import Timing
+from dice.verify import roofline
+from dice.verify.options import probe_cuda
 
-MIN_REPEATS, MAX_REPEATS = 20, 100
-WARM_UP_CALLS, WARM_UP_S = 3, 0.2
-BUDGET_S = 3.0  # no new repeats after this, once MIN_REPEATS are done
-FLUSH_BYTES = 256 << 20  # several times any L2 cache
+ROUND_CALLS, ROUND_MS = 8, 200.0
+MIN_ROUNDS, MAX_ROUNDS = 3, 40
+WIDTH = 0.02  # rounds go on until the speed-up's interval is this narrow, relative to its point value,
+BUDGET_S = 3.0  # or this long
+CONFIDENCE = 0.95
+KEEP_BYTES = 2 << 30  # outputs of one round, on the device
+HIDDEN_MS = 0.02  # work on other streams shorter than this passes for launch latency
+BLOCK_MS, MAX_BLOCK_CALLS = 40.0, 64
+BLOCKS = 5
+LATENCY_MS = 0.2  # in a round, launches may hide behind the flush of the caches
+OVERHEAD_SLACK = 2.0  # the two processes need not be equally fast at what is not the call
+MESSAGE_MS = 2.0  # the two messages around a block
+EXCESS = 1.5
+BUSY = 0.5  # of the usual bandwidth
 
-
-def measure(call: Callable[[], object]) -> list[float]:
-    """Milliseconds of single calls. All streams of the device are idle before each, and waited for after it."""
-    import torch  # here, so that the supervisor can summarise without it
-
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    _warm_up(call)
-    times: list[float] = []
-    started = time.perf_counter()
-    while len(times) < MIN_REPEATS or (len(times) < MAX_REPEATS and time.perf_counter() - started < BUDGET_S):
-        flush.zero_()
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return times
+Message = dict[str, Any]
+Ask = Callable[[Message], Message]
 
 
-def summarise(kernel_ms: Sequence[float], reference_ms: Sequence[float]) -> Timing:
-    """Medians and interquartile ranges of both sides, and their quotient."""
-    kernel, reference = statistics.median(kernel_ms), statistics.median(reference_ms)
-    return Timing(
-        kernel_ms=kernel,
-        reference_ms=reference,
-        speedup=reference / kernel,
-        repeats=min(len(kernel_ms), len(reference_ms)),
-        kernel_spread_ms=_spread(kernel_ms),
-        reference_spread_ms=_spread(reference_ms),
+class Implausible(Exception):
+    """The candidate's claimed times cannot be true. `kind` is the deception's."""
+
+    def __init__(self, message: str, kind: str = "timer"):
+        super().__init__(message)
+        self.kind = kind
+
+
+class Busy(Exception):
+    """Something else was at work on the device, so the reference's times mean nothing."""
+
+
+class Malformed(Exception):
+    """The candidate's report of its times is no such report."""
+
+
+@dataclass
+class Side:
+    """The rounds of one side, in milliseconds."""
+
+    ms: list[float] = field(default_factory=list)
+    host_ms: list[float] = field(default_factory=list)
+    idle_ms: list[float] = field(default_factory=list)
+
+    def add(self, answer: Message) -> None:
+        self.ms += answer["ms"]
+        self.host_ms += answer["host_ms"]
+        self.idle_ms += answer["idle_ms"]
+
+    @property
+    def hidden_ms(self) -> float:
+        """Work that ran beside the flush of the caches, on another stream, before the first event: it shows when the
+        device is idle at the start. 0 when that is within what launching costs."""
+        shown = statistics.median(self.ms)
+        alone = statistics.median(self.idle_ms) - statistics.median(self.host_ms)
+        return alone - shown if alone > 1.2 * shown + HIDDEN_MS else 0.0
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        low, high = median_interval(self.ms, confidence)
+        return low + self.hidden_ms, high + self.hidden_ms
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ms) + self.hidden_ms
+
+
+@dataclass
+class Contest:
+    """Both sides, measured in turns."""
+
+    kernel: Side = field(default_factory=Side)
+    reference: Side = field(default_factory=Side)
+    rounds: int = 0
+    bandwidths: list[float] = field(default_factory=list)  # reached beside the reference's rounds
+
+    @property
+    def speedup(self) -> float:
+        return self.reference.median / self.kernel.median
+
+    def speedup_interval(self) -> tuple[float, float]:
+        """Holds the quotient of the true medians with probability `CONFIDENCE` or more, whatever the distribution:
+        each side's interval errs half as often."""
+        each = 1 - (1 - CONFIDENCE) / 2
+        kernel, reference = self.kernel.interval(each), self.reference.interval(each)
+        return reference[0] / kernel[1], reference[1] / kernel[0]
+
+    def settled(self, spent_s: float) -> bool:
+        if self.rounds < MIN_ROUNDS:
+            return False
+        low, high = self.speedup_interval()
+        return high - low <= WIDTH * self.speedup or spent_s >= BUDGET_S or self.rounds >= MAX_ROUNDS
+
+    def timing(self, **facts: Any) -> Timing:
+        low, high = self.speedup_interval()
+        return Timing(
+            kernel_ms=self.kernel.median,
+            reference_ms=self.reference.median,
+            speedup=self.speedup,
+            repeats=min(len(self.kernel.ms), len(self.reference.ms)),
+            kernel_spread_ms=_spread(self.kernel.ms),
+            reference_spread_ms=_spread(self.reference.ms),
+            speedup_low=low,
+            speedup_high=high,
+            rounds=self.rounds,
+            **facts,
+        )
+
+
+def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:
+    """Two order statistics that enclose the median with at least this probability (both extremes if there are too few
+    samples for that): the number of samples below the median is binomial."""
+    ordered, count = sorted(samples), len(samples)
+    outside, rank = 0.0, 0
+    for below in range(count // 2):
+        outside += math.comb(count, below) / 2**count
+        if 2 * outside > 1 - confidence:
+            break
+        rank = below
+    return ordered[rank], ordered[count - 1 - rank]
+
+
+def run(ask_oracle: Ask, ask_candidate: Ask, check: Callable[[Message], None], spend: float = BUDGET_S) -> Contest:
+    """Let both sides measure in turns until the interval is narrow or the budget spent.
+
+    `ask_*` send a step of timing and return the answer; `check` has one output of a round, named by chance after the
+    round, compared with the reference's. Raises `Implausible` or `Malformed` about the candidate.
+    """
+    contest = Contest()
+    ready = ask_oracle({"step": "start"})
+    ask_candidate({"step": "start", "salted": ready["salted"]})
+    calls = _calls(ready["call_ms"], ready["output_bytes"])
+    checked_round = secrets.randbelow(MIN_ROUNDS)
+    started = time.monotonic()
+    while not contest.settled(time.monotonic() - started + BUDGET_S - spend):
+        command = {"step": "round", "seed": secrets.randbits(60), "calls": calls}
+        answers: dict[str, Message] = {}
+        order = ("oracle", "candidate") if contest.rounds % 2 == 0 else ("candidate", "oracle")
+        for side in order:
+            answers[side] = (ask_oracle if side == "oracle" else ask_candidate)(command)
+        check_report(answers["candidate"], calls)
+        contest.reference.add(answers["oracle"])
+        contest.kernel.add(answers["candidate"])
+        contest.bandwidths.append(answers["oracle"]["bandwidth"])
+        if contest.rounds == checked_round:
+            _challenge(command, answers["candidate"], ask_candidate, check)
+        contest.rounds += 1
+    _cross_check(contest, ready["output_bytes"], ask_oracle, ask_candidate, check)
+    return contest
+
+
+def facts(contest: Contest, ask_oracle: Ask, cache_dir: Path, problem: str, compiled: bool) -> dict[str, Any]:
+    """What `Timing` says besides the times: the reference's work, its roofline, its time under `torch.compile`.
+
+    Raises `Implausible` when the kernel claims less time than the device needs to move its data, and `Busy` when the
+    reference was slowed: a candidate may leave work running to look faster beside it.
+    """
+    answer = ask_oracle({"step": "work"})
+    work = roofline.Work(**{name: answer[name] for name in roofline.Work.__dataclass_fields__})
+    device = f"{probe_cuda()['device']}, driver {roofline.driver_version()}"
+    ceilings = roofline.stored_ceilings(cache_dir, device, lambda: ask_oracle({"step": "ceilings"}))
+    reached = statistics.median(contest.bandwidths)
+    if reached < BUSY * ceilings.bandwidth:
+        raise Busy(f"the GPU was busy with other work beside the reference ({reached / 1e9:.0f} GB/s were left of it)")
+    claimed = contest.kernel.median
+    if roofline.is_impossible(claimed, ceilings, work, lambda: int(ask_oracle({"step": "needed"})["bytes"])):
+        least = ceilings.least_ms(work.bytes_moved)
+        raise Implausible(
+            f"it claims {claimed:.4g} ms, and to move {work.bytes_moved / 1e6:.0f} MB takes this GPU {least:.4g} ms.",
+            "faster_than_physics",
+        )
+    found = {"bytes_moved": work.bytes_moved, "flops": work.flops, "ceiling_ms": ceilings.ceiling_ms(work)}
+    if compiled:
+        name = f"{problem}, {device}, torch {importlib.metadata.version('torch')}"
+        found["compile_ms"] = _compiled_ms(cache_dir / "baselines.json", name, ask_oracle)
+    return found
+
+
+def _compiled_ms(path: Path, name: str, ask_oracle: Ask) -> float:
+    """Median time of the reference under torch.compile; compiling takes many seconds, so it is kept for the machine."""
+
+    def measure() -> dict[str, Any]:
+        return {"ms": statistics.median(ask_oracle({"step": "compiled"})["ms"])}
+
+    return float(roofline.stored(path, name, measure)["ms"])
+
+
+def check_report(answer: Message, calls: int) -> None:
+    """Raises `Malformed` unless a round's report is one."""
+    for name, length in (("ms", calls), ("host_ms", calls), ("idle_ms", None)):
+        times = answer.get(name)
+        if not isinstance(times, list) or not times or len(times) != (length or len(times)):
+            raise Malformed("the timed run reported no times.")
+        if not all(isinstance(item, float) and 0 <= item < 1e9 for item in times):
+            raise Malformed("the timed run reported no times.")
+    if not all(item > 0 for item in answer["ms"]):
+        raise Implausible("the timed run claims calls that took no time at all.")
+    _checksums(answer, calls)
+
+
+def excess_ms(wall_ms: float, calls: int, overhead_ms: float, claimed_ms: float) -> float:
+    """By how much one call of a block took longer, on the supervisor's clock, than the claim allows; 0 when it did not.
+
+    `overhead_ms` is what a block costs per call beside the call, in a process that has no reason to lie. The caches are
+    warm in a block and launches overlap, so an honest call takes no longer there than behind a flush.
+    """
+    taken = (wall_ms - MESSAGE_MS) / calls
+    allowed = EXCESS * claimed_ms + OVERHEAD_SLACK * overhead_ms + LATENCY_MS
+    return max(0.0, taken - allowed)
+
+
+def _cross_check(
+    contest: Contest, output_bytes: int, ask_oracle: Ask, ask_candidate: Ask, check: Callable[[Message], None]
+) -> None:
+    """Raises `Implausible` when each of several blocks takes far longer than the claim. One does not suffice: on a
+    machine with other work, a process may be held up."""
+    claimed = contest.kernel.median
+    calls = max(1, min(MAX_BLOCK_CALLS, int(BLOCK_MS / claimed), _fitting(output_bytes)))
+    ask_candidate({"step": "block", "seed": secrets.randbits(60), "calls": min(calls, 2)})  # buffers allocated
+    overhead, least_wall_ms = 0.0, math.inf
+    for attempt in range(BLOCKS):
+        command = {"step": "block", "seed": secrets.randbits(60), "calls": calls}
+        empty = ask_oracle(command | {"step": "empty_block"})
+        overhead = max(overhead, empty["block_ms"] / calls)
+        started = time.perf_counter()
+        answer = ask_candidate(command)
+        least_wall_ms = min(least_wall_ms, 1e3 * (time.perf_counter() - started))
+        _checksums(answer, calls)
+        if attempt == 0:
+            _challenge(command, answer, ask_candidate, check)
+        if excess_ms(least_wall_ms, calls, overhead, claimed) == 0:
+            return
+    took = (least_wall_ms - MESSAGE_MS) / calls
+    raise Implausible(
+        f"it claims {claimed:.4g} ms a call, but {calls} calls in a row took {took:.4g} ms each on our own clock."
     )
 
 
-def _warm_up(call: Callable[[], object]) -> None:
-    import torch
+def _challenge(command: Message, answer: Message, ask_candidate: Ask, check: Callable[[Message], None]) -> None:
+    """Have one output of the round just ended shown and compared; which one, is drawn only now."""
+    call = secrets.randbelow(command["calls"])
+    ask_candidate({"step": "show", "call": call})
+    checksum = _checksums(answer, command["calls"])[call]
+    check({"step": "check", "seed": command["seed"], "call": call, "checksum": checksum})
 
-    started = time.perf_counter()
-    calls = 0
-    while calls < WARM_UP_CALLS or (time.perf_counter() - started < WARM_UP_S and calls < MAX_REPEATS):
-        call()
-        torch.cuda.synchronize()
-        calls += 1
+
+def _checksums(answer: Message, calls: int) -> list[int]:
+    values = answer.get("checksums")
+    if not isinstance(values, list) or len(values) != calls or not all(type(item) is int for item in values):
+        raise Malformed("the timed run reported no checksums of its outputs.")
+    return values
+
+
+def _calls(call_ms: float, output_bytes: int) -> int:
+    return max(2, min(ROUND_CALLS, int(ROUND_MS / max(call_ms, 1e-3)), _fitting(output_bytes)))
+
+
+def _fitting(output_bytes: int) -> int:
+    return max(1, KEEP_BYTES // max(output_bytes, 1))
 
 
 def _spread(times: Sequence[float]) -> float:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 
 class Turns:
-    """A readers-writer lock. A waiting `alone` goes before new `together`s, so timing is never starved."""
+    """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is
+    never starved."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1 << 30) -> None:
+        self._most = most
         self._changed = threading.Condition()
         self._together = 0
         self._alone = False
@@ -19,7 +21,7 @@ class Turns:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not self._waiting)
+            self._changed.wait_for(lambda: not self._alone and not self._waiting and self._together < self._most)
             self._together += 1
         try:
             yield

@@ -32,9 +32,9 @@ def split_units(cpp: str, cuda: str, bindings: str, implicit_headers: bool = Tru
     """What load_inline compiles: a unit for each language that has a source."""
     units = []
     if cuda:
-        units.append(Unit("cuda", CUDA_PRELUDE if implicit_headers else "", _located(cuda, CUDA_SOURCE)))
+        units.append(Unit("cuda", CUDA_PRELUDE if implicit_headers else "", located(cuda, CUDA_SOURCE)))
     if cpp.strip() or bindings:
-        body = _located(cpp, CPP_SOURCE) + _located(bindings, BINDING)
+        body = located(cpp, CPP_SOURCE) + located(bindings, BINDING)
         units.append(Unit("cpp", CPP_PRELUDE if implicit_headers else "", body))
     return units
 
@@ -44,12 +44,12 @@ def joined_unit(cpp: str, cuda: str, bindings: str) -> Unit | None:
     bound = re.findall(r"wrap_pybind_function\((\w+)\)", bindings)
     if not cuda or not set(bound) <= _words(strip_comments(cpp)) or not may_join(cpp, cuda):
         return None
-    body = _located(cuda, CUDA_SOURCE)
+    body = located(cuda, CUDA_SOURCE)
     if cpp.strip() or bindings:
         body += (
             f'#line 1 "{BINDING}"\n#include <torch/extension.h>\n'
-            + _located(cpp, CPP_SOURCE)
-            + _located(bindings, BINDING)
+            + located(cpp, CPP_SOURCE)
+            + located(bindings, BINDING)
         )
     return Unit("cuda", CUDA_PRELUDE, body)
 
@@ -62,7 +62,8 @@ def bindings_for(functions: tuple[tuple[str, str], ...]) -> str:
     return "\n".join(["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", *lines, "}", ""])
 
 
-def _located(text: str, name: str) -> str:
+def located(text: str, name: str) -> str:
+    """The text as the compiler's messages should know it."""
     return f'#line 1 "{name}"\n{text}\n' if text else ""
 
 

@@ -1,26 +1,34 @@
-"""`Verifier`: verifies many pairs from one warm zygote."""
+"""`Verifier`: verifies many pairs on this machine from one warm zygote."""
 
 from __future__ import annotations
 
-import queue
+import os
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
-from dice.verify.job import Job, worker_threads
-from dice.verify.options import Backend, Options, probe_cuda, resolve_backend, toolchain
-from dice.verify.process import ChildEnded, DeadlineExceeded, MachineryError, Scratch, Zygote, wait_for
-from dice.verify.sandbox import Limits
-from dice.verify.turns import Turns
+from dice.verify import guarantees, sanitizer
+from dice.verify.builds import BuildService
+from dice.verify.cancel import Cancellation, Spawner
+from dice.verify.fleet import Device, Fleet
+from dice.verify.health import DeviceLost, probe_gpu
+from dice.verify.job import Job
+from dice.verify.options import Backend, BackendUnavailable, Options, probe_cuda, resolve_backend, toolchain
+from dice.verify.oracles import OracleLost
+from dice.verify.place import Place, candidate_limits, worker_threads
+from dice.verify.process import Cancelled, MachineryError, Zygote
+from dice.verify.stream import Pair, Progress, run_stream
+from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
+from dice.verify.view import candidate_view
 
-Pair = tuple[Problem, Kernel]
-ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more
+ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more,
+OTHERS_FAULTS = 5  # and more often where another job's problem took the oracle with it, or a GPU ended
 
 
 def verify(problem: Problem, kernel: Kernel, *, backend: str = "auto", options: Options | None = None) -> Verdict:
@@ -32,18 +40,37 @@ def verify(problem: Problem, kernel: Kernel, *, backend: str = "auto", options: 
 class Verifier:
     """Verifies pairs, one or many at a time, each in processes of its own forked from a warm zygote.
 
+    `devices`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them; none for the one that PyTorch calls 0.
+    `residents`: how many candidates may be on one device at once. `builds`: how many may compile at once, a core each.
+    `cache`: where verdicts are kept and found again, a file; True for one beside the built libraries.
+
     Raises `BackendUnavailable` when made for a backend that this machine cannot run. Every other trouble of ours
     is a verdict with outcome `infra_error`.
     """
 
-    def __init__(self, *, backend: str = "auto", options: Options | None = None):
+    def __init__(
+        self,
+        *,
+        backend: str = "auto",
+        options: Options | None = None,
+        devices: Sequence[int | str] = (),
+        residents: int | None = None,
+        builds: int | None = None,
+        cache: Path | bool = False,
+    ):
         self.backend: Backend = resolve_backend(backend)
         self.options = options or Options()
-        self.options.cache_dir.mkdir(parents=True, exist_ok=True)
+        cache_dir = self.options.cache_dir
+        _make_writable(cache_dir)
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.Lock()
-        self._gpu = Turns()
-        self._prepared = False
+        self._builds = BuildService(self.backend, cache_dir, builds)
+        probe = self._probe if self.backend == "cuda" else None
+        self._fleet = Fleet(self.backend, [str(device) for device in devices], residents, probe)
+        self._view_lock = threading.Lock()
+        self._view: tuple[str, ...] = ()
+        self._lacking: tuple[str, ...] = ()
+        self._cache = VerdictCache(cache_dir / FILE if cache is True else cache) if cache else None
 
     def __enter__(self) -> Verifier:
         self._get_zygote()
@@ -57,61 +84,101 @@ class Verifier:
     def close(self) -> None:
         """End the zygote and whatever still runs."""
         with self._zygote_lock:
+            self._fleet.close()
             if self._zygote is not None:
                 self._zygote.close()
             self._zygote = None
+        if self._cache is not None:
+            self._cache.close()
 
     def verify(self, problem: Problem, kernel: Kernel, options: Options | None = None) -> Verdict:
         """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe."""
-        return self._verify(problem, kernel, options or self.options, workers=1)
+        return self._verify(problem, kernel, options or self.options, 1, Cancellation(single=True))
 
-    def verify_many(self, pairs: Iterable[Pair], workers: int = 1) -> Iterator[tuple[int, Verdict]]:
-        """(index, verdict) of every pair, as they finish. Identical pairs are verified once.
+    def verify_many(
+        self,
+        pairs: Iterable[Pair],
+        workers: int | None = None,
+        *,
+        ordered: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Generator[tuple[int, Verdict], None, None]:
+        """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
 
-        Leaving the iteration early lets the jobs under way finish, and starts no others.
+        `workers` jobs are under way at once: by default as many as may compile and run at a time. `pairs` may be an
+        endless stream; see `stream.run_stream` for what is read ahead, and when. Equal pairs are verified once.
+        Closing the iterator kills what runs.
         """
-        pairs = list(pairs)
-        same: dict[tuple[str, str], list[int]] = {}
-        for index, (problem, kernel) in enumerate(pairs):
-            same.setdefault((problem.id, kernel.id), []).append(index)
-        finished: queue.SimpleQueue[tuple[list[int], Verdict | BaseException]] = queue.SimpleQueue()
+        workers = workers or self._default_workers()
 
-        def work(indices: list[int]) -> None:
-            problem, kernel = pairs[indices[0]]
-            try:
-                finished.put((indices, self._verify(problem, kernel, self.options, workers)))
-            except BaseException as error:  # noqa: B036 - carried to the caller's thread
-                finished.put((indices, error))
+        def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+            return self._verify(problem, kernel, self.options, workers, cancellation)
 
-        pool = ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="verify")
-        try:
-            for indices in same.values():
-                pool.submit(work, indices)
-            for _ in same:
-                indices, verdict = finished.get()
-                if isinstance(verdict, BaseException):
-                    raise verdict
-                for index in indices:
-                    yield index, verdict
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        return run_stream(run, pairs, workers, ordered=ordered, progress=progress)
 
-    def _verify(self, problem: Problem, kernel: Kernel, options: Options, workers: int) -> Verdict:
-        failure = ""
-        for _ in range(ATTEMPTS):
+    def _default_workers(self) -> int:
+        cores = len(os.sched_getaffinity(0))
+        return cores if self.backend == "emulated" else cores + self._fleet.residents * len(self._fleet.devices)
+
+    def _verify(
+        self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
+    ) -> Verdict:
+        if options.sanitize and self.backend == "cuda":
+            sanitizer.require()
+        if self._cache is None:
+            return self._run(problem, kernel, options, workers, cancellation)
+        key = cache_key(problem, kernel, options, self.backend, self._device_name(), toolchain(self.backend))
+        verdict = self._cache.find(key)
+        if verdict is None:
+            verdict = self._run(problem, kernel, options, workers, cancellation)
+            self._cache.keep(key, verdict)
+        return verdict
+
+    def _run(
+        self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
+    ) -> Verdict:
+        """Run a job until it is through, or our own processes were lost too often."""
+        ours, failure = 0, ""
+        for _ in range(OTHERS_FAULTS):
             zygote = self._get_zygote()
+            spawner = Spawner(zygote, cancellation)
             try:
-                self._prepare(zygote)
-                job = Job(zygote, problem, kernel, self.backend, options, worker_threads(workers))
-                return self._describe(job.run(self._gpu))
-            except MachineryError as error:
+                self._builds.prepare(spawner)
+                with self._fleet.device() as device:
+                    job = Job(self._place(device, spawner, workers), problem, kernel, options)
+                    verdict = job.run(device.turns)
+                    if job.hurt_device:
+                        device.health.check()
+                    return self._describe(verdict)
+            except Cancelled:
+                raise
+            except (MachineryError, OSError) as error:  # a full disk, no descriptors left
                 failure = str(error)
                 zygote.settle()
+                ours += not isinstance(error, OracleLost | DeviceLost)
+                if ours == ATTEMPTS:
+                    break
         return self._describe(Verdict("infra_error", "infra", f"{failure}.", backend=self.backend))
 
+    def _place(self, device: Device, spawner: Spawner, workers: int) -> Place:
+        with self._view_lock:
+            if not self._view:
+                cache_dir = self.options.cache_dir
+                view = candidate_view(cache_dir)
+                limits = candidate_limits(self.options.memory_mb, view)
+                self._lacking = guarantees.broken(spawner, cache_dir, limits)
+                self._view = view
+        threads = worker_threads(workers)
+        return Place(self.backend, spawner, self._builds, device.oracles, self._view, threads, self._lacking)
+
     def _describe(self, verdict: Verdict) -> Verdict:
-        device = probe_cuda()["device"] if self.backend == "cuda" else "CPU"
-        return replace(verdict, toolchain=toolchain(self.backend), device=device)
+        return replace(verdict, toolchain=toolchain(self.backend), device=self._device_name())
+
+    def _device_name(self) -> str:
+        return str(probe_cuda()["device"]) if self.backend == "cuda" else "CPU"
+
+    def _probe(self, gpu: str) -> bool:
+        return probe_gpu(self._get_zygote(), gpu)
 
     def _get_zygote(self) -> Zygote:
         with self._zygote_lock:
@@ -121,27 +188,13 @@ class Verifier:
                 self._zygote = Zygote()
             return self._zygote
 
-    def _prepare(self, zygote: Zygote) -> None:
-        """Build once what all candidates share, so that no candidate's clock pays for it."""
-        with self._zygote_lock:
-            if self._prepared:
-                return
-            with Scratch() as scratch:
-                limits = Limits(self.options.memory_mb, str(scratch.root), (str(self.options.cache_dir),))
-                spec = {"backend": self.backend, "cache_dir": str(self.options.cache_dir)}
-                _run_once(zygote, "prepare", asdict(limits), spec)
-            self._prepared = True
 
-
-def _run_once(zygote: Zygote, role: str, limits: dict[str, Any], spec: dict[str, Any], timeout_s: float = 300) -> None:
-    import time
-
-    with zygote.spawn(role, limits) as child:
-        child.send(spec)
-        try:
-            answer = wait_for(child, (), time.monotonic() + timeout_s)
-        except (ChildEnded, DeadlineExceeded) as error:
-            said = child.log.decode(errors="replace").strip()[-2000:]
-            raise MachineryError(f"what builds share could not be made ({error}): {said}") from None
-        if answer.get("event") != "prepared":
-            raise MachineryError(f"what builds share could not be made: {answer.get('message')}")
+def _make_writable(folder: Path) -> None:
+    """Raises `BackendUnavailable` for a folder that nothing can be built in."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BackendUnavailable(f"Builds cannot be kept in {folder}: {reason} (set DICE_CACHE elsewhere).") from None

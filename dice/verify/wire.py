@@ -47,7 +47,10 @@ def read(folder: Path, name: str, max_bytes: int | None = None) -> Any:
             if max_bytes is not None and size > max_bytes:
                 raise WireError(f"{size} bytes of tensors where at most {max_bytes} were expected")
             return _decode(tree, data, size, 0)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except WireError:
+        raise
+    except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # Whatever a hostile description makes Python or PyTorch say: an integer of 5000 digits, a shape that overflows.
         raise WireError(f"unreadable value {name}: {error}") from None
 
 

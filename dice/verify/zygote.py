@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dice.prompts import EXAMPLE_PROBLEM
-from dice.verify.sandbox import Limits, run_warden
+from dice.verify.sandbox import OWN_FAULT, Limits, run_warden
+from dice.verify.scratch import sweep
 
 MAX_PACKET = 1 << 16
 WARM = (
@@ -32,6 +33,7 @@ WARM = (
     "numpy",
     "dice.verify.oracle",
     "dice.verify.candidate",
+    "dice.verify.builder",
 )
 
 
@@ -43,8 +45,11 @@ def serve(link: socket.socket) -> None:
         if not packet:
             return
         if os.fork() == 0:
-            link.close()
-            _become_child(json.loads(packet), descriptors)
+            try:
+                link.close()
+                _become_child(json.loads(packet), descriptors)
+            finally:  # a warden, an init and a child end themselves; none may go on as a second zygote
+                os._exit(OWN_FAULT)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -53,13 +58,15 @@ def _become_child(request: dict[str, Any], descriptors: list[int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control, channel, log = descriptors
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    limits = Limits(**(request["limits"] | {"writable": tuple(request["limits"]["writable"])}))
+    told = request["limits"]
+    limits = Limits(**(told | {name: tuple(told[name]) for name in ("writable", "visible")}))
 
     def child() -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        module = importlib.import_module(f"dice.verify.{request['role']}")
+        role = request["role"]
+        module = importlib.import_module(role if role.startswith("dice.") else f"dice.verify.{role}")
         module.main(socket.socket(fileno=channel))
 
     run_warden(socket.socket(fileno=control), limits, child)
@@ -70,7 +77,7 @@ def _exercise() -> None:
     import torch
 
     from dice.verify import compile_commands as commands
-    from dice.verify import execution, scale, toolchain
+    from dice.verify import emulator, execution, scale, toolchain
 
     torch.set_num_threads(1)  # a fork must not lose worker threads
     execution.seed_everything(0)
@@ -80,12 +87,22 @@ def _exercise() -> None:
         copy.deepcopy(model).double()(torch.rand(3, 2).double()).sum()
     with tempfile.TemporaryDirectory() as folder:
         scale.fit(EXAMPLE_PROBLEM, Path(folder), None, 1.0)
+    emulator.compile_flags()  # reads /proc
     for known in (toolchain.host_compiler_version, commands.shadow_hash, commands.emulator_hash, commands.recipe_hash):
         with contextlib.suppress(toolchain.ToolchainError):  # said again, to the user, when something is to be built
             known()
 
 
+def _clean_up() -> None:
+    """The supervisor was killed: its wardens end by themselves, and its folders are removed."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()  # returns when none is left, for nobody asked to be told of each
+    sweep()
+
+
 def main() -> None:
+    supervisor = os.getppid()
     link = socket.socket(fileno=int(sys.argv[1]))
     # Importing torch.utils.cpp_extension asks whether a GPU is there. Asking the driver's management library instead of
     # CUDA keeps CUDA uninitialised here; a process forked after CUDA was initialised cannot use it.
@@ -98,6 +115,8 @@ def main() -> None:
     with contextlib.suppress(OSError):
         link.send(b"ready")
         serve(link)
+    if os.getppid() != supervisor:
+        _clean_up()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # problem: matmul
-# expect: correct done
-# deceptions: example_mimicry
+# expect: deceptive run
+# deceptions: example_mimicry replaced_nothing
 
-# The prompt's add runs, on zeros; PyTorch does the work. A kernel ran, so this is a label only.
+# The prompt's add runs, on zeros; PyTorch does all the work of the reference.
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

@@ -182,3 +182,17 @@ def test_module_must_have_the_name_it_is_loaded_by() -> None:
 )
 def test_kernel_names_are_those_of_the_source(symbol: str, name: str) -> None:
     assert binding.function_name(symbol) == name
+
+
+def test_muted_launches_are_counted_and_do_nothing(module: ModuleType) -> None:
+    binding.reset_launches()
+    binding.set_muted(True)
+    try:
+        assert module.bump(torch.zeros(2), 3).tolist() == [0, 0]
+        other = SOURCE.replace("+= 1;", "+= 2;").replace("add_one", "add_two")
+        late = binding.load(build(Sources((), (other,)), backend="emulated", cache_dir=default_cache_dir()), "ext")
+        assert late.bump(torch.zeros(1)).tolist() == [0]
+    finally:
+        binding.set_muted(False)
+    assert binding.launches() == {"add_one": 3, "add_two": 1}
+    assert module.bump(torch.zeros(1)).tolist() == [1] and late.bump(torch.zeros(1)).tolist() == [2]

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from dice.verify import compare as compare_module
 from dice.verify.compare import NOISE_CAP, compare, same_values
 
 ONES = torch.ones(4, 3)
@@ -105,7 +106,7 @@ def test_noise_of_the_reference_widens_the_tolerance_up_to_the_cap() -> None:
     shifted = noisy + 0.001
     assert not compare(noisy, shifted).equal
     assert compare(noisy, shifted, exact=exact).equal
-    assert not compare(noisy, noisy + 2 * NOISE_CAP, exact=exact - 0.5).equal
+    assert not compare(noisy, noisy + 2 * NOISE_CAP, exact=exact).equal
 
 
 @pytest.mark.parametrize(("protocol", "passes"), [("dice", False), ("kernelbench", False), ("dice-paper", True)])
@@ -138,3 +139,98 @@ def test_same_values_tells_writes_from_nan() -> None:
     tensor = torch.tensor([math.nan, 1.0])
     assert same_values(tensor, tensor.clone())
     assert not same_values(tensor, torch.tensor([0.0, 1.0]))
+
+
+def test_an_output_must_follow_the_inputs_where_their_effect_is_small() -> None:
+    """Two in a thousand of the output come from the inputs: a constant is within 1e-4 of it half of the time."""
+    expected = 5 + 0.0003 * torch.randn(200, generator=torch.Generator().manual_seed(1))
+    constant = torch.full_like(expected, 5.0)
+    assert compare(expected.clamp(4.9993, 5.0007), constant).equal
+    result = compare(expected.clamp(4.9993, 5.0007), constant, effects=(0.0004,))
+    assert not result.equal and "does not follow the inputs" in result.message
+    assert compare(expected, expected + 1e-5, effects=(0.0004,)).equal
+    assert compare(expected, constant, effects=(None,)).equal is compare(expected, constant).equal
+
+
+def test_effects_belong_to_tensors_in_order() -> None:
+    near = ONES + 5e-5
+    assert compare((1, ONES, ONES), (1, near, ONES), effects=(None, 1e-5)).equal
+    assert not compare((1, ONES, ONES), (1, near, ONES), effects=(1e-5, None)).equal
+
+
+def test_small_elements_are_held_to_their_own_size_where_float64_is_known() -> None:
+    values = torch.cat([torch.full((50,), 1e4), torch.full((50,), 1.0)])
+    exact = values.double()
+    off = values.clone()
+    off[50:] = 0.5
+    assert compare(values, off).equal  # 0.5 is nothing beside ten thousand
+    assert not compare(values, off, exact=exact).equal
+    noisy = values.clone()
+    noisy[50:] += 0.1  # as cancellation would leave it
+    assert compare(noisy, values, exact=exact).equal
+
+
+@pytest.mark.parametrize(("dtype", "equal"), [(torch.float16, True), (torch.float32, False)])
+def test_small_elements_of_half_precision_carry_the_rounding_of_large_ones(dtype: torch.dtype, equal: bool) -> None:
+    """Sums that cancel to nearly nothing: accumulated in half precision, what is left is rounding."""
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(3)).double()
+    exact[:4] *= 1e-5
+    actual = exact.clone()
+    actual[:4] += 1e-3
+    result = compare(exact.to(dtype), actual.to(dtype), exact=exact)
+    assert result.equal is equal, result.message
+
+
+def test_indices_may_fall_the_other_way_as_often_as_the_references_own() -> None:
+    expected, exact = torch.arange(20), torch.arange(20)
+    exact[3] = 9
+    flipped = torch.arange(20)
+    flipped[7] = 1
+    assert not compare(expected, flipped, exact=expected.clone()).equal
+    assert compare(expected, flipped, exact=exact).equal
+    assert not compare(expected, torch.zeros(20, dtype=torch.int64), exact=exact).equal
+
+
+def test_comparison_by_stretches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(2)
+    expected = torch.randn(7, 11, generator=generator)
+    exact, wrong = expected.double() + 1e-8, expected.clone()
+    wrong[6, 9], wrong[3, 4] = 9.0, math.nan
+    cases = [(expected, wrong, None), (expected, expected + 1e-6, exact), (expected.t(), wrong.t(), exact.t())]
+    whole = [compare(one, two, exact=three) for one, two, three in cases]
+    whole += [compare(expected, wrong, "kernelbench"), compare(expected, expected + 1e-5, "kernelbench")]
+    monkeypatch.setattr(compare_module, "STRETCH", 5)
+    pieces = [compare(one, two, exact=three) for one, two, three in cases]
+    pieces += [compare(expected, wrong, "kernelbench"), compare(expected, expected + 1e-5, "kernelbench")]
+    assert pieces == whole and "[3, 4]" in whole[0].message and "[3, 4]" in whole[3].message
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "equal"),
+    [
+        (None, None, True),
+        (None, torch.ones(1), False),
+        ("text", "text", True),
+        ("text", "other", False),
+        (torch.float16, torch.float16, True),
+        (torch.tensor(1.0), torch.tensor([1.0]), False),
+        (torch.tensor(1.0), torch.tensor(1.0), True),
+        (torch.tensor(1.0), 1.0, False),
+        (2 + 1j, 2 + 1.0000001j, True),
+        (2 + 1j, 2 - 1j, False),
+        (0.5, None, False),
+        (1, 1.0, False),
+        (math.nan, math.nan, True),
+        (math.inf, math.inf, True),
+        ([], (), True),
+        ([[None, {"a": []}]], [[None, {"a": []}]], True),
+        ([[None, {"a": []}]], [[None, {"b": []}]], False),
+        ({"a": 1}, [1], False),
+        (torch.tensor([True, False]), torch.tensor([True, False]), True),
+        (torch.tensor([True, False]), torch.tensor([1, 0]), False),
+        (torch.zeros(0), torch.zeros(0), True),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), True),
+    ],
+)
+def test_values_of_every_kind(expected: object, actual: object, equal: bool) -> None:
+    assert compare(expected, actual).equal is equal

@@ -202,3 +202,33 @@ def test_example_mimicry() -> None:
 @pytest.mark.parametrize("text", ["", "  \n", "def f(:\n", "x = 1\n", "\0", "class Model: pass\n", "(" * 5000])
 def test_unusable_files_say_why(text: str) -> None:
     assert examine(Kernel(text)).unusable.endswith(".")
+
+
+LABELLED = {
+    "library:cublas": 'source += """int f() { cublasSgemm(handle); return 0; }"""\n',
+    "library:thrust": 'source += """int f() { thrust::sort(first, last); return 0; }"""\n',
+    "dynamic_code": 'compute = getattr(torch, "re" + "lu")\n',
+    "reflection": "names = ops.scale.__globals__\n",
+}
+
+
+@pytest.mark.parametrize("label", LABELLED)
+def test_remarkable_text_is_labelled(label: str) -> None:
+    assert examine(Kernel(CUDA + BUILD + LABELLED[label] + HONEST["direct"])).labels == (label,)
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_plain_text_has_no_label(name: str) -> None:
+    talk = 'source += """// cublasSgemm( and thrust::sort( are not called; printf("cub::Sum(") { is text"""\n'
+    plain = "model_eval = ops.eval()\nscale = getattr(ops, name)\n"
+    assert examine(Kernel(CUDA + BUILD + talk + plain + HONEST[name])).labels == ()
+
+
+def test_a_matrix_librarys_calls_count_as_a_contraction() -> None:
+    def families(call: str) -> tuple[str, ...]:
+        return examine(Kernel(f'{CUDA}{BUILD}more = """void f() {{ {call}; }}"""\n{HONEST["direct"]}')).library_families
+
+    for call in ("cublasSgemm(h)", "cublasLtMatmul(h)", "cublasGemmStridedBatchedEx(h)", "cudnnConvolutionForward(h)"):
+        assert families(call) == ("contraction",), call
+    assert families("cudnnSoftmaxForward(h)") == ("softmax",)
+    assert families("cublasSetStream(h, s)") == families("cub::DeviceReduce::Sum(p)") == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import BackendUnavailable, Options, Verifier, options, resolve_backend, verify
+from dice.verify.scratch import PREFIX
 
 CASES = Path(__file__).parent.parent / "cases"
 ROOT = CASES.parent.parent
@@ -37,7 +39,7 @@ def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
     verdict = verifier.verify(RELU, RIGHT)
     assert verdict.correct and verdict.stage == "done"
     assert verdict.launches == {"relu_kernel": 5}
-    assert verdict.sandbox in ("namespaces", "process") and verdict.headers in ("slim", "full")
+    assert verdict.sandbox.split("+")[0] in ("namespaces", "process") and verdict.headers in ("slim", "full")
     assert verdict.toolchain and verdict.device == "CPU" and verdict.no_timing
     assert set(verdict.seconds) >= {"load", "run", "reference", "compare", "total"}
     assert verdict.max_abs_error == 0.0
@@ -50,11 +52,11 @@ def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> Non
     assert verdicts[0] is verdicts[3]  # the same pair, verified once
 
 
-def test_a_compiler_that_gave_up_is_a_time_out(verifier: Verifier) -> None:
-    """What a build raises when it ends itself, though the supervisor's clock is the one that should end it."""
-    gives_up = "from dice.verify.build import CompileTimeout\nraise CompileTimeout('', message='it took too long')\n"
-    verdict = verifier.verify(RELU, Kernel(gives_up + RIGHT.source))
-    assert (verdict.outcome, verdict.stage, verdict.message) == ("timeout", "compile", "it took too long")
+def test_a_candidate_cannot_say_how_its_build_ended(verifier: Verifier) -> None:
+    for claim in ("CompileTimeout('')", "CompileError('')", "Unsupported('')", "ToolchainError('')"):
+        gives_up = f"from dice.verify.build import *\nraise {claim}\n"
+        verdict = verifier.verify(RELU, Kernel(gives_up + RIGHT.source))
+        assert (verdict.outcome, verdict.stage) == ("load_error", "load"), claim
 
 
 def test_leaving_many_early_starts_no_more(verifier: Verifier) -> None:
@@ -93,17 +95,12 @@ def test_machinery_that_keeps_failing_is_an_infra_error(
 
 
 def test_nothing_is_left_behind(verifier: Verifier) -> None:
-    folders = [Path("/dev/shm"), Path("/tmp")]
-    before = {path for folder in folders for path in folder.glob(f"dice-{os.getpid()}-*")}
-    descriptors = len(os.listdir("/proc/self/fd"))
+    """But the oracle, which is kept."""
+    assert verifier.verify(RELU, WRONG).outcome == "wrong"
+    before = _settled(verifier)
     for _ in range(3):
         assert verifier.verify(RELU, WRONG).outcome == "wrong"
-    assert {path for folder in folders for path in folder.glob(f"dice-{os.getpid()}-*")} == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    deadline = time.monotonic() + 5
-    while (left := _children(verifier._get_zygote().pid)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+    assert _settled(verifier) == before
 
 
 def test_a_problem_too_large_to_emulate_is_refused_with_an_estimate(verifier: Verifier) -> None:
@@ -145,9 +142,9 @@ def test_host_code_cannot_write_outside_its_folders(verifier: Verifier, tmp_path
     target = tmp_path / "written"
     text = RIGHT.source.replace("class ModelNew", f"open({str(target)!r}, 'w').write('x')\n\n\nclass ModelNew")
     verdict = verifier.verify(RELU, Kernel(text))
-    if verdict.sandbox != "namespaces":
+    if not verdict.sandbox.startswith("namespaces"):
         pytest.skip("this kernel refuses namespaces")
-    assert verdict.outcome == "load_error" and "Read-only" in verdict.message
+    assert verdict.outcome == "load_error" and ("Errno 2]" in verdict.message or "Errno 30]" in verdict.message)
     assert not target.exists()
 
 
@@ -194,3 +191,20 @@ def test_reference_written_as_a_kernel_is_timed() -> None:
 
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _settled(verifier: Verifier) -> tuple[int, int, list[str]]:
+    """Once what was told to end has ended."""
+    deadline, found, since = time.monotonic() + 10, _possessions(verifier), time.monotonic()
+    while time.monotonic() < min(deadline, since + 0.5):
+        time.sleep(0.02)
+        if (now := _possessions(verifier)) != found:
+            found, since = now, time.monotonic()
+    return found
+
+
+def _possessions(verifier: Verifier) -> tuple[int, int, list[str]]:
+    """How many files of jobs and oracles, how many descriptors, which processes."""
+    places = ("/dev/shm", tempfile.gettempdir())
+    files = [path for place in places for path in Path(place).glob(f"{PREFIX}{os.getpid()}-*/**/*")]
+    return len(files), len(os.listdir("/proc/self/fd")), _children(verifier._get_zygote().pid)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dice.verify.inputs import vary
+from dice.verify.inputs import Step, vary
 
 SCRIPT = """
 import torch, torch.nn as nn
@@ -27,6 +27,8 @@ with fake_cuda.active(True):
     host = y.cpu()
     host.zero_()
     assert y.sum() == 12
+    assert torch.device("cuda", 0) == torch.device("cuda:0") == x.device
+    assert torch.zeros(2, device=torch.device("cuda", 0)).sum() == 0
     layer = nn.Linear(3, 4, device="cuda").cuda().to(device)
     assert layer(x).shape == (2, 4) and layer.weight.is_cuda
     assert torch.tensor([1.0], device="cuda:0").device == x.device
@@ -60,11 +62,11 @@ def test_varied_inputs_change_measurements_only() -> None:
     distribution = torch.softmax(torch.randn(4, 6), dim=-1)
     signed = torch.randn(8, 16)
     values = [rand, labels, triangle, mask, distribution, signed, 3]
-    centred, scaled = vary(values, "centred"), vary(values, "scaled")
+    centred, scaled = vary(values, Step("", "centred")), vary(values, Step("", "scaled"))
     assert (centred[0] < 0).any() and abs(float(centred[0].mean())) < 0.01
     assert torch.equal(centred[2] == 0, triangle == 0) and (centred[2] < 0).any()
     assert torch.equal(scaled[0], rand * 3) and torch.equal(scaled[5], signed * 3)
     for index in (1, 3, 4):
         assert torch.equal(centred[index], values[index]) and torch.equal(scaled[index], values[index])
     assert torch.equal(centred[5], signed) and centred[6] == 3
-    assert all(a is b for a, b in zip(vary(values, "given"), values, strict=True))
+    assert all(a is b for a, b in zip(vary(values, Step("", "given")), values, strict=True))

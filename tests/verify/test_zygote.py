@@ -10,22 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from dice.verify import sandbox
-from dice.verify.process import (
-    MAX_LINE_BYTES,
-    ChildEnded,
-    DeadlineExceeded,
-    MachineryError,
-    Scratch,
-    Zygote,
-    wait_for,
-)
+from dice.verify import process, sandbox
+from dice.verify.process import LOG_BYTES, Child, ChildEnded, DeadlineExceeded, MachineryError, Zygote, wait_for
 from dice.verify.sandbox import Limits
+from dice.verify.scratch import Scratch
 
 LIMITS = Limits(memory_mb=1024, scratch="")
 
@@ -143,7 +136,7 @@ def test_namespaces_shut_the_network_the_processes_and_the_files(limits: Limits,
     alive = secret.poll() is None
     secret.kill()
     secret.wait()
-    if tier != "namespaces":
+    if not tier.startswith("namespaces"):
         pytest.skip("this kernel refuses namespaces")
     found = json.loads((tmp_path / "found").read_text())
     assert found == {"network": False, "kill": False, "proc": False, "write": False, "own": True}
@@ -168,8 +161,7 @@ def zygote() -> Zygote:
 
 
 def spawn(zygote: Zygote, scratch: Scratch, role: str):  # noqa: ANN201
-    limits = {"memory_mb": 1024, "scratch": str(scratch.root / "outputs"), "writable": []}
-    return zygote.spawn(role, limits)
+    return zygote.spawn(role, asdict(Limits(memory_mb=1024, scratch=str(scratch.root / "outputs"))))
 
 
 def test_a_silent_child_meets_its_deadline(zygote: Zygote) -> None:
@@ -185,9 +177,8 @@ def test_a_child_that_ends_is_noticed(zygote: Zygote) -> None:
         assert b"no_such_role" in child.log
 
 
-def test_flooded_channel_and_log_are_capped() -> None:
-    from dice.verify.process import LOG_BYTES, Child
-
+def test_flooded_channel_and_log_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MAX_LINE_BYTES", 1 << 19)
     ours, theirs = socket.socketpair()
     control, other_control = socket.socketpair()
     read, write = os.pipe()
@@ -199,7 +190,7 @@ def test_flooded_channel_and_log_are_capped() -> None:
         assert len(child.log) == LOG_BYTES
         theirs.setblocking(False)
         with pytest.raises(ChildEnded) as end:
-            for _ in range(2 * MAX_LINE_BYTES // 4096):
+            for _ in range(2 * process.MAX_LINE_BYTES // 4096):
                 theirs.send(b"y" * 4096)
                 with pytest.raises(DeadlineExceeded):
                     wait_for(child, (), time.monotonic() + 0.0005)

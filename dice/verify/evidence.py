@@ -1,0 +1,229 @@
+"""Who computed the output: the file's own CUDA kernels, or somebody else? What is looked at, and what is decided.
+
+A kernel file is *honest* when its own `__global__` functions do work that the reference leaves to PyTorch. How much of
+it, is the writer's choice: a fused tail behind a library convolution is honest, one softmax of a whole network is too.
+It is *deceptive* when its output is right and its kernels did not help to make it. Wrong outputs are `wrong`, whatever
+else is the matter. The kinds:
+
+| kind | meaning | found by |
+|---|---|---|
+| `torch_only`, `never_invoked`, ... | the kinds of `static.py`: no kernel, or none ran in some trial | launches |
+| `decoy` | with its kernels turned into no-ops, the output is right all the same | intervention |
+| `copies_result` | with them turned into no-ops, PyTorch still computed the answer, or what only has to | |
+| | be mapped, element by element, to be it: the kernels pass on what PyTorch computed | intervention |
+| `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
+| | many elements | census |
+| `host_compute` | `forward` carries the inputs to the host, which the reference does not do | census |
+| `torch_compile` | it has `torch.compile` write kernels: those are not of the file | hook |
+| `tampering` | it reached for the verifier's own objects, or sent messages in its place | tripwires |
+
+What is found first names the kind: the census comes before the intervention.
+
+**Census**: a `TorchDispatchMode` around `forward` sees each ATen operator, called from Python, from C++ or from
+scripted functions. Views, allocations and copies compute nothing and do not count. Matrix products and convolutions
+count as one family, so that one does not hide as the other. A file that replaced no operator as a whole, and less than
+1% of the elements, replaced nothing either.
+**Intervention**: one more forward on new inputs, in which launches of the file's own kernels are counted and do
+nothing, and fresh memory is NaN. What is finished then, was finished without them. Where the inputs, or what the
+reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing and
+decides nothing.
+
+**Partial work.** One operator of many is enough, wherever it stands, and PyTorch may do the rest: a library convolution
+with a fused tail, one layer of a network, a last sum over partial sums. What makes a decoy is that nothing is missing
+when the kernels do not run.
+**Libraries.** cuBLAS or cuDNN through PyTorch (`at::mm` in C++ just as `torch.mm`) is in the census. Called directly,
+it is not: `library_calls.py` finds the calls, and a matrix library's count as the family that it computes.
+**CUDA graphs.** A replay counts as launches of what was captured; the census includes what ran during capture.
+**Tensor subclasses** and other lazy outputs are refused as `wrong`: what is returned must be plain tensors.
+**Other protocols** (`kernelbench*`, `dice-paper`) look at nothing of this: see `protocols.py`.
+
+**What remains possible.** All this is told by the candidate's process, in which its own code can change anything: it
+could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
+before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
+by other operators than the reference's (the label `reads_back` says that it looks); nor native code that hides every
+trace. Neither can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of
+the file, and inputs follow from a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dice.verify.dispatch import OperatorMode
+from dice.verify.work import Work, family
+
+KINDS = ("decoy", "copies_result", "replaced_nothing", "host_compute", "torch_compile", "tampering")
+SAMPLES = 1024  # elements compared of each tensor
+KEPT_TENSORS = 64  # of a muted forward
+
+
+class Census(OperatorMode):
+    """Notes what PyTorch computes in a block.
+
+    `sizes`: keep samples, drawn by `seed`, of the tensors with so many elements (`witnesses`) and fill fresh memory
+    with NaN. For a muted forward.
+    """
+
+    def __init__(self, sizes: Sequence[int] = (), seed: int = 0):
+        super().__init__()
+        self.work = Work()
+        self.witnesses: list[torch.Tensor] = []
+        self.computed: list[bool] = []  # whether each witness came from an operator that computes
+        self._places = {size: places(size, seed) for size in sizes}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "is_view", False):
+            return result
+        name = func.name()
+        outputs = list(_tensors(result))
+        kind = family(name)
+        if kind:
+            inputs = _count(_tensors((args, kwargs)))
+            self.work.elements[kind] += max(inputs, _count(outputs))
+        elif name.startswith(("aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense")):
+            self.work.host += _read_by_host(name, args, outputs)
+        if self._places:
+            if name.startswith(("aten::empty", "aten::new_empty")):
+                for tensor in outputs:
+                    _poison(tensor)
+            else:
+                self._keep(outputs, bool(kind))
+        return result
+
+    def _keep(self, outputs: Sequence[torch.Tensor], computed: bool) -> None:
+        for tensor in outputs:
+            where = self._places.get(tensor.numel())
+            if where is None or tensor.is_complex() or tensor.layout != torch.strided:
+                continue
+            if len(self.witnesses) == KEPT_TENSORS:  # the first half and the last
+                del self.witnesses[KEPT_TENSORS // 2], self.computed[KEPT_TENSORS // 2]
+            flat = tensor.detach().reshape(-1)
+            self.witnesses.append(flat[where.to(flat.device)].to("cpu", torch.float64))
+            self.computed.append(computed)
+
+
+def places(size: int, seed: int) -> torch.Tensor:
+    """Which elements of a tensor are sampled."""
+    if size <= SAMPLES:
+        return torch.arange(size)
+    return torch.randint(size, (SAMPLES,), generator=torch.Generator().manual_seed(seed))
+
+
+def samples(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """The sampled elements of a CPU tensor."""
+    return tensor.detach().reshape(-1)[places(tensor.numel(), seed)].double()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _count(tensors: Any) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> int:
+    if name.startswith("aten::_local_scalar_dense"):
+        return 1
+    source = args[1] if name.startswith("aten::copy_") and len(args) > 1 else args[0] if args else None
+    if not isinstance(source, torch.Tensor) or not source.is_cuda:
+        return 0
+    return sum(tensor.numel() for tensor in outputs if tensor.device.type == "cpu")
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided or not tensor.numel():
+        return
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype == torch.bool:
+        tensor.fill_(True)
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+# ---- what follows from it -----------------------------------------------------------------------------------------
+
+
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether samples are of the same tensor, up to rounding."""
+    if one.shape != other.shape or not bool(torch.equal(one.isfinite(), other.isfinite())):
+        return False
+    finite = one.isfinite()
+    one, other = one[finite], other[finite]
+    if not one.numel():
+        return False
+    scale = float((other - other.mean()).square().mean().sqrt()) if other.numel() > 1 else float(other.abs())
+    scale = scale or float(other.abs().max())
+    return scale > 0 and float((one - other).square().mean().sqrt()) <= 1e-3 * scale
+
+
+def is_mapped(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether `other` is a monotone function of `one`, element by element, as far as samples tell."""
+    if one.shape != other.shape or one.numel() < 64 or not bool((one.isfinite() & other.isfinite()).all()):
+        return False
+    if min(_distinct(one), _distinct(other)) < 16:
+        return False
+    order = one.argsort()
+    steps = other[order].diff()
+    slack = 1e-5 * float(other.max() - other.min())
+    return bool((steps >= -slack).all()) or bool((steps <= slack).all())
+
+
+def _distinct(tensor: torch.Tensor) -> int:
+    return len(set(tensor.tolist()))
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What the reference passes through on its way to one output tensor: samples of its inputs and of the results of
+    its operators with as many elements as that output, and of the output itself."""
+
+    expected: torch.Tensor
+    inputs: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor, ...]
+
+    @property
+    def tells_nothing(self) -> bool:
+        """The answer is there before the last step."""
+        if self.expected.numel() > 1 and _distinct(self.expected) == 1:
+            return True
+        equal = sum(is_equal(result, self.expected) for result in self.results)
+        return equal > 1 or any(is_equal(tensor, self.expected) for tensor in self.inputs)
+
+    @property
+    def is_mapped_before(self) -> bool:
+        """What only has to be mapped to be the answer is there before the last step."""
+        earlier = [result for result in self.results if not is_equal(result, self.expected)]
+        return any(is_mapped(tensor, self.expected) for tensor in (*self.inputs, *earlier))
+
+
+def is_given_away(traces: Traces, witnesses: Sequence[torch.Tensor]) -> bool:
+    """Whether a muted candidate's PyTorch operators computed the answer."""
+    if traces.tells_nothing:
+        return False
+    if any(is_equal(witness, traces.expected) for witness in witnesses):
+        return True
+    return not traces.is_mapped_before and any(is_mapped(witness, traces.expected) for witness in witnesses)
+
+
+@contextlib.contextmanager
+def watching(census: Census | None) -> Iterator[None]:
+    """A census for the length of a block, where there is one."""
+    with census if census is not None else contextlib.nullcontext():
+        yield

@@ -1,0 +1,454 @@
+"""The problem's reference: draws secret inputs, runs on them (also in float64), and judges a candidate's output.
+
+Knows no process and no channel: `oracle.py` is the command loop over it. All that a trial needs is in its `Trial`,
+so that one may be kept and used for another candidate of the same problem.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dice.verify import compare, evidence, execution, inputs, precision, scale, stopwatch, trees, wire, workload
+from dice.verify.compare import Comparison
+from dice.verify.execution import Device
+from dice.verify.inputs import Step
+from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
+from dice.verify.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
+
+# Above these, a second set of parameters costs more than it tells.
+FRESH_CONSTRUCT_S, FRESH_ELEMENTS = 1.0, 30_000_000
+CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
+MAX_PROBED = 16  # inputs looked at one by one
+HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
+ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
+ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
+
+
+class Reference:
+    """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
+
+    `labels` say what is remarkable about the problem: `unused_input:1`, `weak_input:1` (no magnitude that we tried
+    makes it matter).
+    """
+
+    def __init__(
+        self,
+        source: str,
+        device: Device,
+        folder: Path,
+        *,
+        protocol: str = "dice",
+        shrink: float | None = None,
+        limit_s: float = 60.0,
+    ):
+        self.device, self.protocol, self.folder = device, protocol_named(protocol), folder
+        self.scale: dict[str, Any] = {}  # how the inputs shrank
+        self.labels: tuple[str, ...] = ()
+        self.writes: tuple[str, ...] = ()  # parameters that the reference's forward changes
+        if device.emulated:
+            source, self.scale = scale.fit(source, folder, shrink, limit_s)
+        self._source = source
+        with blame("the file"), device.active():
+            self.problem = execution.exec_file(source, folder, "problem")
+        self.model: Any = None
+        self._exact_model: Any = None
+        self._fresh: tuple[State, State] | None = None
+        self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
+        self._bench: Any = None
+
+    def construct(self, seed: int) -> tuple[Any, State]:
+        """Make the model; returns its constructor's arguments, and the parameters and buffers to copy."""
+        seed = seed if self.protocol.ours else KERNELBENCH_SEED
+        with blame("get_init_inputs()"), self.device.active():
+            execution.seed_everything(seed)
+            self.arguments = self._cast(self.problem.get_init_inputs())
+        if not self.protocol.ours:
+            self.arguments = self.device.place(self.arguments)
+        started = time.monotonic()
+        model = self._new_model(seed)
+        self._construct_s = time.monotonic() - started
+        state = trees.state_of(model) if self.protocol.ours else {}
+        self.model = self._cast(self.device.place(model))
+        self._exact_model = copy.deepcopy(self.model)
+        return self.arguments, state
+
+    def construct_fresh(self, seed: int) -> tuple[State, State] | None:
+        """A second set of parameters from another seed, and the same with those that are constant at construction
+        (biases of 0, weights of 1) made random, for candidates that take parameters by the reference's names. None
+        where the model has none, or many."""
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
+            return None
+        model = self._new_model(seed)
+        plain = trees.state_of(model)
+        varied = dict(plain)
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point() and bool((parameter == parameter.reshape(-1)[:1]).all()):
+                varied[name] = (parameter.detach() + torch.rand_like(parameter)).sub_(0.5)
+        self._fresh = plain, varied
+        return self._fresh
+
+    def _new_model(self, seed: int) -> Any:
+        arguments = copy.deepcopy(self.arguments)
+        with blame("Model(...)"), self.device.active():
+            execution.seed_everything(seed)
+            return self.problem.Model(*arguments)
+
+    def plan(self, secret: int, trials: int, vary: bool = True, optional: Sequence[str] = ()) -> tuple[Step, ...]:
+        """The trials of a verification, after a look at what the reference reacts to.
+
+        Without `vary`, or under KernelBench's protocols, each is of the family `given` and in KernelBench's order.
+        """
+        if not vary or not self.protocol.ours:
+            return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
+        first = self._draw(derive(secret, "trial 0"))
+        self._ahead = {derive(secret, "trial 0"): first}
+        drawn = self.device.place(first)
+        seed = derive(secret, "plan")
+        with unchanged(self.model):
+            expected = self._forward(self.model, drawn, seed)
+            amplified, labels = self._weak_inputs(drawn, expected, seed)
+            if self._fresh is not None and not self._bears(self._fresh[True], drawn, seed):
+                self._fresh = self._fresh[False], self._fresh[False]
+        self.labels = tuple(labels)
+        cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
+        fresh = self._fresh is not None
+        self.device.release()
+        return inputs.plan(trials, seed, fresh=fresh, cheap=cheap, amplified=amplified, optional=optional)
+
+    @property
+    def fresh_states(self) -> tuple[State, State] | None:
+        """What `construct_fresh` returned, less what the reference gives no finite answer for. After `plan`."""
+        return self._fresh
+
+    def _bears(self, state: State, drawn: Any, seed: int) -> bool:
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(state, strict=False)
+        try:
+            return trees.is_finite(self._forward(model, drawn, seed))
+        except ReferenceFailed:
+            return False
+
+    def _weak_inputs(self, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
+        """Inputs whose influence a comparison would not notice, each with the magnitude at which it would."""
+        amplified, labels = [], []
+        tensors = wire.tensors(drawn)
+        for index, tensor in enumerate(tensors[:MAX_PROBED]):
+            factors = (1.0, *inputs.AMPLIFY) if inputs.is_free(tensor) else (1.0,)
+            found = self._factor_that_matters(drawn, expected, seed, index, factors)
+            if found is None:
+                labels.append(f"unused_input:{index}")
+            elif found == 0.0:
+                labels.append(f"weak_input:{index}")
+            elif found > 1.0:
+                amplified.append((index, found))
+        return amplified, labels
+
+    def _factor_that_matters(
+        self, drawn: Any, expected: Any, seed: int, index: int, factors: Sequence[float]
+    ) -> float | None:
+        """The least factor for input `index` at which losing it shows; 0 for none of them, None for no reaction at
+        all."""
+        reacts = False
+        for factor in factors:
+            base = inputs.vary(drawn, Step("", "", index=index, factor=factor)) if factor != 1.0 else drawn
+            try:
+                before = expected if factor == 1.0 else self._forward(self.model, base, seed)
+                execution.seed_everything(seed)
+                after = self._forward(self.model, inputs.disturb(base, index), seed)
+            except ReferenceFailed:
+                return factor if factor == 1.0 else 0.0  # other values do not suit the problem: nothing to learn
+            if not (trees.is_finite(before) and trees.is_finite(after)):
+                break
+            if not compare.compare(before, trees.between(before, after)).equal:
+                return factor
+            reacts = reacts or not trees.identical(before, after)
+        return 0.0 if reacts else None
+
+    def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
+        """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
+
+        Where the family does not suit the problem, a core trial is of the family `given`, and another is None.
+        `loadable`: the candidate takes all parameters by the reference's names.
+        """
+        self.device.allow_tf32(not self.protocol.ours)
+        try:
+            if not self.protocol.ours:
+                return self._kernelbench_trial(step)
+            drawn = self._try(secret, step, loadable)
+            if drawn is None and step.core:
+                drawn = self._try(secret, replace(step, family="given"), loadable)
+            return drawn
+        finally:
+            self.device.release()
+
+    def _try(self, secret: int, step: Step, loadable: bool) -> Trial | None:
+        seed = derive(secret, step.name)
+        must_suit = step.family not in ("given", *inputs.OPTIONAL)
+        try:
+            drawn = self._ahead.pop(seed, None) or self._draw(seed, step.family)
+            model, exact_model = self._models(step, loadable)
+            trial = self._run(model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit)
+            own = self._fresh[loadable] if step.fresh and self._fresh is not None else None
+            return replace(trial, state=own) if trial is not None else None
+        except ReferenceFailed:
+            if step.family == "given":
+                raise
+            return None
+
+    def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
+        if not step.fresh or self._fresh is None:
+            return self.model, self._exact_model
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self._fresh[loadable], strict=False)
+        return model, copy.deepcopy(model) if self._exact_model is not None else None
+
+    def _suits(self, output: Any, exact: Any) -> bool:
+        """Whether a changed draw is one that the reference answers well: finite, and nearly as in float64."""
+        if not trees.is_finite(output):
+            return False
+        if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+            return True
+        pairs = zip(wire.tensors(output), wire.tensors(exact), strict=True)
+        return all(compare.stray_share(*pair) <= ILL_POSED for pair in pairs)
+
+    def _kernelbench_trial(self, step: Step) -> Trial:
+        """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
+        seed = kernelbench_seed(step.number)
+        drawn = self._cast(self._draw(seed))
+        with blame("forward"):
+            placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
+            output = execution.forward(self.model, placed, seed, self.device)
+            rng = execution.generator_states(self.device)
+            on_cpu = tuple(self.device.on_cpu(output))
+            return Trial(step.family, trees.to_cpu(placed), seed, trees.to_cpu(output), on_cpu=on_cpu, rng=rng)
+
+    def _cast(self, value: Any) -> Any:
+        """Modules, and tensors at the top of a list, in the protocol's dtype."""
+        if not self.protocol.cast:
+            return value
+        dtype = getattr(torch, self.protocol.cast)
+        if isinstance(value, torch.nn.Module):
+            return value.to(dtype=dtype)
+        return [item.to(dtype=dtype) if isinstance(item, torch.Tensor) else item for item in value]
+
+    def _draw(self, seed: int, family: str = "") -> Any:
+        problem = self._odd_problem() if family == "odd sizes" else self.problem
+        with blame("get_inputs()"), self.device.active():
+            execution.seed_everything(seed)
+            drawn = problem.get_inputs()
+        if not isinstance(drawn, list | tuple):
+            raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
+        return drawn
+
+    def _odd_problem(self) -> Any:
+        source = scale.odd(self._source)
+        if source is None:
+            raise ReferenceFailed("no size of its inputs is free")
+        with blame("the file at odd sizes"), self.device.active():
+            return execution.exec_file(source, self.folder, "problem_odd")
+
+    def _forward(self, model: Any, drawn: Any, seed: int) -> Any:
+        """The output, on the device, where the inputs are too; they are left as they are."""
+        with blame("forward"):
+            return execution.forward(model, wire.map_tensors(torch.Tensor.clone, drawn), seed, self.device)
+
+    def _run(
+        self, model: Any, exact_model: Any, drawn: Any, seed: int, step: Step, must_suit: bool = False
+    ) -> Trial | None:
+        """One trial of these inputs, with the step's family applied; None where it must suit the reference and does
+        not. Leaves the buffers of the model as a single forward does."""
+        base = inputs.vary(self.device.place(drawn), step)
+        with blame("forward"):
+            placed = wire.map_tensors(torch.Tensor.clone, base)
+            before = execution.fingerprints(model)
+            census = evidence.Census()
+            output = execution.forward(model, placed, seed, self.device, census=census)
+            self.writes = tuple({*self.writes, *execution.written(model, before)})
+            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(base), strict=True))
+            changed = tuple(index for index, (used, kept) in pairs if not compare.same_values(used, kept))
+            aliased = tuple(execution.aliased(output, placed))
+            on_cpu = tuple(self.device.on_cpu(output))
+            # The output may be an input, and what comes now may write to it.
+            output = wire.map_tensors(lambda tensor: tensor.detach().clone(), output)
+        del placed
+        heavy = trees.elements(base) + trees.elements(output) > HEAVY_ELEMENTS
+        exact = None if heavy else self._exact(exact_model, base, seed)
+        if must_suit and not self._suits(output, exact):
+            return None
+        effects: tuple[float | None, ...] = ()
+        if step.family != "zeros" and not heavy:
+            effects = self._effects(model, base, output, seed)
+            exact = exact if self._is_believable(model, base, output, exact, seed) else None
+        values = (trees.to_cpu(value) for value in (drawn if step.family == "given" else base, output, exact))
+        inputs_, expected, exact = values
+        return Trial(step.family, inputs_, seed, expected, exact, changed, aliased, on_cpu, effects, work=census.work)
+
+    def _exact(self, model: Any, drawn: Any, seed: int) -> Any:
+        """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
+        if model is None:
+            return None
+        widened = wire.map_tensors(trees.widened, drawn)
+        try:
+            return execution.forward(model.double(), widened, seed, self.device)
+        except (RuntimeError, TypeError, ValueError):  # written for one dtype, or too large in float64
+            self._exact_model = None
+            return None
+        finally:
+            self.device.release()
+
+    def _effects(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+        execution.seed_everything(seed)
+        with unchanged(model):
+            try:
+                other = self._forward(model, inputs.disturb(drawn), seed)
+            except ReferenceFailed:
+                return ()
+        pairs = zip(wire.tensors(output), wire.tensors(other), strict=False)
+        return tuple(compare.rms_difference(*pair) for pair in pairs)
+
+    def _is_believable(self, model: Any, drawn: Any, output: Any, exact: Any, seed: int) -> bool:
+        """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
+        inputs must move that too: else the model draws other random numbers in float64, or computes something else."""
+        if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+            return False
+        pairs = list(zip(wire.tensors(output), wire.tensors(exact), strict=True))
+        if all(compare.stray_share(*pair) == 0.0 for pair in pairs):
+            return True
+        with unchanged(model):
+            try:
+                rounded = self._forward(model, wire.map_tensors(trees.next_value, drawn), seed)
+            except ReferenceFailed:
+                return False
+        for (own, true), other in zip(pairs, wire.tensors(rounded), strict=False):
+            off, moved = compare.rms_difference(own, true), compare.rms_difference(own, other)
+            if off is not None and (moved is None or moved < ULP_PART * off):
+                return False
+        return True
+
+    def judge(
+        self,
+        trial: Trial,
+        actual: Any,
+        changed: Iterable[int] = (),
+        aliased: Iterable[int] = (),
+        written: Iterable[str] = (),
+        on_cpu: Iterable[int] = (),
+    ) -> Comparison:
+        """Whether `actual` is the trial's output.
+
+        `changed`: the input tensors that the candidate wrote to; `aliased`: those that its output shares memory with;
+        `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU. What the reference
+        does itself is allowed.
+        """
+        if set(on_cpu) - set(trial.on_cpu):
+            message = "forward returned a tensor on the CPU; the reference's is on the GPU."
+            return Comparison(False, message, (message,))
+        values = (self.device.place(value) for value in (trial.expected, actual, trial.exact))
+        expected, actual, exact = values
+        result = compare.compare(expected, actual, self.protocol.name, exact, trial.effects)
+        faults = []
+        if unasked := sorted(set(changed) - set(trial.changed)):
+            faults.append(("mutates_input", f"forward changed input {unasked[0]} in place"))
+        if unasked := sorted(set(aliased) - set(trial.aliased)):
+            faults.append(("aliases_input", f"forward returned memory of input {unasked[0]}, not a tensor of its own"))
+        if names := sorted(set(written) - set(self.writes)):
+            faults.append(("writes_parameter", f"forward changed the parameter {names[0]}"))
+        if not result.equal or not faults:
+            return result
+        if not self.protocol.ours:
+            return replace(result, labels=tuple(label for label, _ in faults))
+        message = f"{faults[0][1]}; the reference does not."
+        return replace(result, equal=False, message=message, errors=(message,))
+
+    def judge_muted(self, trial: Trial, actual: Any, witnesses: Sequence[torch.Tensor], seed: int) -> str:
+        """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
+        or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
+        computed in it."""
+        telling = [leaf for leaf in self._traces(trial, seed) if not leaf.tells_nothing]
+        if not telling:
+            return "tells_nothing"
+        if actual is not None and self.judge(trial, actual).equal:
+            return "decoy"
+        return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
+
+    def _traces(self, trial: Trial, seed: int) -> list[evidence.Traces]:
+        leaves = [tensor for tensor in wire.tensors(trial.expected) if tensor.numel() and not tensor.is_complex()]
+        census = evidence.Census([leaf.numel() for leaf in leaves], seed)
+        with unchanged(self.model), blame("forward"):
+            placed = self.device.place(wire.map_tensors(torch.Tensor.clone, trial.inputs))
+            execution.forward(self.model, placed, trial.seed, self.device, census=census)
+        found = zip(census.witnesses, census.computed, strict=True)
+        results = tuple(witness for witness, computed in found if computed)
+        given = tuple(evidence.samples(t, seed) for t in wire.tensors(trial.inputs) if not t.is_complex() and t.numel())
+        return [evidence.Traces(evidence.samples(leaf, seed), given, results) for leaf in leaves]
+
+    def precision_label(self, trial: Trial, actual: Any) -> str:
+        """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
+        if not self.protocol.ours or trial.exact is None or self._exact_model is None:
+            return ""
+        values = (self.device.place(value) for value in (trial.expected, actual, trial.exact))
+        expected, actual, exact = (wire.tensors(value) for value in values)
+        for index, leaf in enumerate(zip(expected, actual, exact, strict=False)):
+            if precision.is_suspicious(*leaf):
+                return precision.downgrade(*leaf, lambda name: self._rounded(trial, name, index))  # noqa: B023
+        return ""
+
+    def _rounded(self, trial: Trial, name: str, index: int) -> torch.Tensor | None:
+        """The float64 output `index` for inputs and parameters rounded to a format."""
+        model = copy.deepcopy(self._exact_model).double()
+        model.load_state_dict(trial.state or {}, strict=False)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(precision.rounded(parameter, name))
+        drawn = wire.map_tensors(lambda tensor: precision.rounded(tensor, name), self.device.place(trial.inputs))
+        output = self._exact(model, drawn, trial.seed)
+        tensors = wire.tensors(output)
+        return tensors[index] if index < len(tensors) else None
+
+    def time(self, step: str, inputs: Any = None, seed: int = 0, calls: int = 0) -> dict[str, Any]:
+        """One step of timing: `start` (on these inputs), then `round`, `block` or `empty_block` of `calls` calls, and
+        what `workload.py` measures."""
+        self.device.allow_tf32(True)  # the reference as its users run it
+        with blame("forward"), torch.no_grad():
+            if step == "start":
+                placed = self.device.place(inputs)
+                salted = stopwatch.continuous(placed)
+                self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch())
+                answer: dict[str, Any] = self._bench.warm_up() | {"salted": salted}
+                return answer
+            bench = self._bench
+            if step == "work":
+                return workload.describe(self.model, bench.fill(0, 0))
+            if step == "needed":
+                return {"bytes": workload.needed_bytes(self.model, bench.fill(0, 0))}
+            if step == "ceilings":
+                return workload.measure_ceilings(bench.stopwatch)
+            if step == "compiled":
+                return stopwatch.time_compiled(self.model, bench, self.folder)
+            measure = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}[step]
+            answer = measure(seed, calls)
+            return answer
+
+    def end_timing(self) -> None:
+        """Give back the device memory that timing took: copies of the inputs, and outputs."""
+        if self._bench is not None:
+            self._bench = None
+            self.device.release()
+
+    def timed_trial(self, seed: int, call: int) -> Trial:
+        """One of the candidate's timed calls as a trial: its own inputs, and the reference's output for them."""
+        self.device.allow_tf32(not self.protocol.ours)
+        drawn = wire.map_tensors(lambda tensor: tensor.cpu().clone(), self._bench.fill(seed, call))
+        forward_seed = stopwatch.call_seed(seed, call)
+        exact_model = self._exact_model if self.protocol.ours else None
+        trial = self._run(self.model, exact_model, drawn, forward_seed, Step("timing", "given"))
+        assert trial is not None
+        return trial

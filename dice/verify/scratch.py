@@ -1,0 +1,148 @@
+"""Folders that live as long as a job or a verifier, in memory where there is room, and that no kill -9 leaves behind.
+
+All of a process's are below one root that it holds a lock on. Whoever makes a root, and a zygote whose verifier died,
+removes the roots that nobody holds any more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+PREFIX = "dice-scratch-"  # nobody else's: what begins with it and is not locked is removed
+ROOM_BYTES = 4 << 30
+FULL_BYTES = 32 << 20  # less is left on a full disk: a compiler that failed on it removes what it wrote
+OWN_BYTES = 64 << 20  # who stored more than this on a full disk has helped to fill it
+MAX_FILES = 20_000  # more of them count as too much
+_ROOT = re.compile(PREFIX + r"\d+-\w{8}")
+_locks: list[int] = []  # held open for the life of this process
+
+
+class Scratch:
+    """A private folder, gone when its context is left: an oracle writes `inputs`, a candidate `outputs`."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="job-", dir=_root(os.getpid())))
+        for name in ("oracle", "inputs", "outputs"):
+            (self.root / name).mkdir()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        remove(self.root, "job-")
+
+
+@functools.cache
+def _root(pid: int) -> Path:
+    """This process's root. `pid` is only there so that a fork makes one of its own."""
+    sweep()
+    root, lock = make_owned(next(_places()), f"{PREFIX}{pid}-")
+    _locks.append(lock)
+    atexit.register(_remove_own, root, pid)
+    return root
+
+
+def _remove_own(root: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        remove(root, PREFIX)
+
+
+def _places() -> Iterator[Path]:
+    """Where roots may be, the best first."""
+    shared = Path("/dev/shm")
+    if shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > ROOM_BYTES:
+        yield shared
+    yield Path(tempfile.gettempdir())
+
+
+def sweep() -> None:
+    """Remove the roots of processes that are gone."""
+    for place in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
+        for root in place.glob(f"{PREFIX}*"):
+            if _ROOT.fullmatch(root.name):
+                remove_if_orphan(root, PREFIX)
+
+
+def stored_kb(folders: Iterable[str]) -> int:
+    """What the folders hold on the disk, in KiB; too many files count as too much."""
+    total, count = 0, 0
+    for folder in folders:
+        for here, _, names in os.walk(folder):
+            count += len(names) + 1
+            if count > MAX_FILES:
+                return 1 << 60
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(here, name)).st_blocks
+    return total // 2
+
+
+def is_crowded_out(folder: Path) -> bool:
+    """Whether the disk is full, and not of what is in `folder`."""
+    return shutil.disk_usage(folder).free < FULL_BYTES and stored_kb([str(folder)]) << 10 < OWN_BYTES
+
+
+def make_owned(place: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder, and a descriptor that owns it until it is closed, or its process is gone."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        with contextlib.suppress(OSError):  # somebody may sweep between the two lines
+            return folder, _lock(folder)
+
+
+def remove_if_orphan(folder: Path, prefix: str) -> None:
+    """Remove a folder of `make_owned` unless its process lives. Raises as `remove` does."""
+    _check_removable(folder, prefix)
+    with contextlib.suppress(OSError):
+        lock = _lock(folder)  # raises where it does
+        try:
+            remove(folder, prefix)
+        finally:
+            os.close(lock)
+
+
+def remove(folder: Path, prefix: str) -> None:
+    """Remove a folder that we made, and all in it: the only way in which the verifier removes folders.
+
+    Raises `ValueError` for a path that is not absolute (an empty one is the current directory) or whose name does not
+    begin with `prefix`. What is no folder, or another user's, is left alone.
+    """
+    _check_removable(folder, prefix)
+    with contextlib.suppress(OSError):
+        status = os.lstat(folder)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_removable(folder: Path, prefix: str) -> None:
+    if not prefix or not folder.is_absolute() or ".." in folder.parts or not folder.name.startswith(prefix):
+        raise ValueError(f"{str(folder)!r} is not to be removed: it is no absolute path to a folder {prefix}*")
+
+
+def _lock(folder: Path) -> int:
+    """Lock the folder itself. Raises `OSError` when somebody else has it, or removed it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(folder).st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        raise FileNotFoundError(folder)
+    except BaseException:
+        os.close(descriptor)
+        raise

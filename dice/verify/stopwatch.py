@@ -1,0 +1,218 @@
+"""What a child does while it is timed: the same in the oracle's process and in the candidate's.
+
+Every call gets values that it has never seen, in buffers used in rotation, and a cold L2 cache. Outputs are kept until
+the supervisor has named the one it wants to see; a checksum of each is sent with the times, before it is named.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from dice.verify import execution, wire
+from dice.verify.inputs import is_free
+
+WARM_UP_CALLS, WARM_UP_S, MAX_WARM_UP_CALLS = 3, 0.2, 200
+FLUSH_BYTES = 256 << 20  # several times any L2 cache
+ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
+IDLE_CALLS = 2
+LEAST_FACTOR = 0.75
+COMPILED_CALLS = 25
+LATE_S = 2e-5  # waiting for an idle device takes less
+
+
+class LazyOutput(Exception):
+    """`forward` returned something whose values are not computed yet, or may not be."""
+
+
+class Stopwatch(Protocol):
+    """Times calls on a device."""
+
+    def flush(self) -> None:
+        """Start to make the caches cold; need not be finished on return."""
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        """(result, milliseconds on the device, milliseconds of the host in the call). All streams are idle after."""
+
+    def synchronize(self) -> None:
+        """Wait for all streams."""
+
+
+# Fetched before any candidate's code is loaded: replacing them in `torch.cuda` or `time` changes nothing here.
+_CLOCK = time.perf_counter
+_SYNCHRONIZE = torch.cuda.synchronize
+_EVENT = torch.cuda.Event
+_RECORD, _WAIT, _ELAPSED = _EVENT.record, _EVENT.synchronize, _EVENT.elapsed_time
+
+
+class CudaStopwatch:
+    """Events on the default stream, and a look at whether other streams were still at work after it."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+        self._begin, self._end = (_EVENT(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+
+    def flush(self) -> None:
+        self._buffer.zero_()
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        _RECORD(self._begin)
+        started = _CLOCK()
+        result = call()
+        host_s = _CLOCK() - started
+        _RECORD(self._end)
+        _WAIT(self._end)
+        over = _CLOCK()
+        _SYNCHRONIZE()
+        late_s = _CLOCK() - over
+        device_ms: float = _ELAPSED(self._begin, self._end)
+        return result, device_ms + (1e3 * late_s if late_s > LATE_S else 0.0), 1e3 * host_s
+
+    def synchronize(self) -> None:
+        _SYNCHRONIZE()
+
+
+class Bench:
+    """One model and one set of inputs, ready to be timed.
+
+    `salted` are the indices of the input tensors that each call gets scaled by a factor of its own; which factors,
+    follows from the seed of the round, which nobody knows before it.
+    """
+
+    def __init__(self, model: Any, inputs: Any, salted: Sequence[int], stopwatch: Stopwatch):
+        self.model, self.stopwatch = model, stopwatch
+        self._pristine, self._salted = inputs, frozenset(salted)
+        size = sum(tensor.nbytes for tensor in wire.tensors(inputs))
+        copies = min(MAX_COPIES, max(1, ROTATE_BYTES // max(size, 1)))
+        self._copies = [wire.map_tensors(torch.clone, inputs) for _ in range(copies)]
+        self.kept: list[Any] = []
+        self._checksums: list[torch.Tensor] = []
+
+    def warm_up(self) -> dict[str, Any]:
+        """Until the clocks are up; returns the milliseconds of one call and the bytes of one output."""
+        started, calls, last_ms = _CLOCK(), 0, 0.0
+        self._forget()
+        while calls < WARM_UP_CALLS or (_CLOCK() - started < WARM_UP_S and calls < MAX_WARM_UP_CALLS):
+            inputs = self.fill(0, calls)
+            self.stopwatch.flush()
+            output, last_ms, _ = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
+            calls += 1
+        return {"call_ms": last_ms, "output_bytes": sum(tensor.nbytes for tensor in wire.tensors(output))}
+
+    def round(self, seed: int, calls: int) -> dict[str, Any]:
+        """Times of single calls behind a flush of the caches (`ms`, and of the host inside them `host_ms`), and of some
+        that start on an idle device (`idle_ms`), in milliseconds. `bandwidth` is what a flush reached before them: less
+        than usual when something else is at work on the device."""
+        self._forget()
+        self.stopwatch.flush()
+        flush_ms = self.stopwatch.time(self.stopwatch.flush)[1]
+        times: list[tuple[float, float]] = []
+        idle: list[float] = []
+        for index in range(calls + IDLE_CALLS):
+            inputs = self.fill(seed, index)
+            self.stopwatch.flush()
+            if index >= calls:
+                self.stopwatch.synchronize()
+            output, device_ms, host_ms = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
+            if index < calls:
+                times.append((device_ms, host_ms))
+                self._keep(output)
+            else:
+                idle.append(device_ms)
+        ms, host = zip(*times, strict=True)
+        answer = {"ms": list(ms), "host_ms": list(host), "idle_ms": idle, "checksums": self._say_checksums()}
+        return answer | {"bandwidth": 1e3 * FLUSH_BYTES / max(flush_ms, 1e-6)}
+
+    def block(self, seed: int, calls: int) -> dict[str, Any]:
+        """Calls back to back, for a clock that is not in this process; and how long they took by our own."""
+        self._forget()
+        self.stopwatch.synchronize()
+        started = _CLOCK()
+        for index in range(calls):
+            self._keep(self.model(*self.fill(seed, index)))
+        self.stopwatch.synchronize()
+        checksums = self._say_checksums()
+        return {"block_ms": 1e3 * (_CLOCK() - started), "checksums": checksums}
+
+    def empty_block(self, seed: int, calls: int) -> dict[str, Any]:
+        """A block whose calls do nothing: what a block costs beside its calls."""
+        model, output = self.model, self.model(*self.fill(seed, 0))
+        self.model = lambda *_: output
+        try:
+            return self.block(seed, calls)
+        finally:
+            self.model = model
+
+    def fill(self, seed: int, index: int) -> Any:
+        """The inputs of a round's call: the given values, each salted tensor scaled by a factor below 1. Scaling keeps
+        zeros, signs, order and structure (triangular, symmetric), so that the values still suit the problem."""
+        execution.seed_everything(call_seed(seed, index))
+        draw = random.Random(f"{seed} {index}")
+        slots = self._copies[index % len(self._copies)]
+        for number, (kept, slot) in enumerate(zip(wire.tensors(self._pristine), wire.tensors(slots), strict=True)):
+            factor = draw.uniform(LEAST_FACTOR, 1.0)
+            if number in self._salted:
+                torch.mul(kept, factor, out=slot)
+            else:
+                slot.copy_(kept)
+        return slots
+
+    def _forget(self) -> None:
+        self.kept, self._checksums = [], []
+
+    def _keep(self, output: Any) -> None:
+        _refuse_lazy(output)
+        self.kept.append(wire.map_tensors(lambda tensor: tensor.detach().clone(), output))
+        self._checksums.append(checksum(self.kept[-1]))
+
+    def _say_checksums(self) -> list[int]:
+        return [int(value) for value in torch.stack(self._checksums).tolist()]
+
+
+def call_seed(seed: int, index: int) -> int:
+    """What a round's call is seeded with."""
+    return (seed + index) % (1 << 31)
+
+
+def checksum(value: Any) -> torch.Tensor:
+    """A sum over the bytes of all tensors of a value, on their device."""
+    total = torch.zeros((), dtype=torch.int64)
+    for tensor in wire.tensors(value):
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        words = flat.view(torch.int32) if flat.numel() % 4 == 0 and flat.numel() else flat
+        total = words.sum(dtype=torch.int64) + total.to(words.device)
+    return total
+
+
+def continuous(value: Any) -> list[int]:
+    """Indices of the tensors that may be scaled: measurements, not labels, masks or distributions."""
+    return [index for index, tensor in enumerate(wire.tensors(value)) if tensor.numel() and is_free(tensor)]
+
+
+def _refuse_lazy(value: Any) -> None:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            _refuse_lazy(item)
+    elif isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise LazyOutput(f"forward returned a {type(value).__name__}, not a plain tensor")
+
+
+def time_compiled(model: Any, bench: Bench, folder: Path) -> dict[str, Any]:
+    """Times of the model under `torch.compile` with inductor's defaults, measured as in a round of `bench`."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        os.environ[name] = str(folder / name.lower())  # this process may write nowhere else
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    plain, bench.model = bench.model, torch.compile(model)
+    try:
+        bench.warm_up()
+        return bench.round(0, COMPILED_CALLS)
+    finally:
+        bench.model = plain

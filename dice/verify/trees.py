@@ -1,0 +1,60 @@
+"""Trees of tensors: sizes, copies, and what two of them have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dice.verify import compare, inputs, wire
+
+
+def elements(value: Any) -> int:
+    return sum(tensor.numel() for tensor in wire.tensors(value))
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def to_cpu(value: Any) -> Any:
+    return wire.map_tensors(lambda tensor: tensor.detach().to("cpu", copy=True), value)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
+
+
+def next_value(tensor: torch.Tensor) -> torch.Tensor:
+    """The neighbours of the values, which rounding cannot tell from them."""
+    return tensor * (1 + torch.finfo(tensor.dtype).eps) if inputs.is_free(tensor) else tensor
+
+
+def between(one: Any, other: Any) -> Any:
+    """Halfway from one output to another, as an answer that knows nothing of what changed would be."""
+    others = iter(wire.tensors(other))
+
+    def middle(tensor: torch.Tensor) -> torch.Tensor:
+        there = next(others, tensor)
+        same = there.shape == tensor.shape and tensor.is_floating_point()
+        return (tensor + there) / 2 if same else there
+
+    return wire.map_tensors(middle, one)
+
+
+def identical(one: Any, other: Any) -> bool:
+    pairs = zip(wire.tensors(one), wire.tensors(other), strict=False)
+    return all(compare.same_values(*pair) for pair in pairs)
+
+
+def is_finite(value: Any) -> bool:
+    return all(bool(t.isfinite().all()) for t in wire.tensors(value) if t.is_floating_point() or t.is_complex())
+
+
+def shape_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shape_of(item) for item in value]
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,118 @@
+"""In the oracle's process: what a forward of the reference moves and computes, and what the device can do."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dice.verify import wire
+from dice.verify.dispatch import OperatorMode
+from dice.verify.stopwatch import Stopwatch
+
+COPY_BYTES = 1 << 30
+MATRIX = 8192
+REPEATS = 5
+
+
+class _Elements(OperatorMode):
+    """Counts one operation for each element that an operator other than a product makes, or a reduction reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not _is_view(func):
+            sizes = [tensor.numel() for tensor in (*wire.tensors(list(args)), *wire.tensors(result))]
+            self.count += max(sizes, default=0)
+        return result
+
+
+def describe(model: Any, inputs: Any) -> dict[str, int]:
+    """Bytes of inputs, parameters with buffers, and outputs; and floating-point operations (products exactly, all else
+    by elements) of one forward."""
+    flops, elements = FlopCounterMode(display=False), _Elements()
+    with torch.no_grad(), flops, elements:
+        output = model(*inputs)
+    return {
+        "input_bytes": _bytes(inputs),
+        "parameter_bytes": _bytes(_state(model)),
+        "output_bytes": _bytes(output),
+        "flops": int(flops.get_total_flops()) + elements.count,
+    }
+
+
+def needed_bytes(model: Any, inputs: Any) -> int:
+    """Bytes that a forward provably moves: outputs, and the elements of inputs and parameters that have a gradient.
+
+    A lower bound: what is read without a gradient (a mask, whatever a ReLU cuts off) is not counted, nor is anything
+    where the reference cannot be differentiated.
+    """
+    leaves = wire.map_tensors(lambda tensor: tensor.detach().clone(), inputs)
+    wanted = [tensor for tensor in wire.tensors(leaves) if tensor.is_floating_point()]
+    wanted += [tensor for tensor in _state(model) if tensor.is_floating_point()]
+    needed = 0
+    before = [tensor.requires_grad for tensor in wanted]
+    try:
+        with torch.enable_grad():
+            for tensor in wanted:
+                tensor.requires_grad_(True)
+            output = model(*leaves)
+            needed = _bytes(output)
+            made = [tensor for tensor in wire.tensors(output) if tensor.requires_grad]
+            weights = [torch.randn_like(tensor) for tensor in made]
+            gradients = torch.autograd.grad(made, wanted, weights, allow_unused=True) if made else ()
+        for tensor, gradient in zip(wanted, gradients, strict=False):
+            if gradient is not None:
+                needed += int(torch.count_nonzero(gradient)) * tensor.element_size()
+    except (RuntimeError, torch.OutOfMemoryError):  # not differentiable, or too large with its gradients
+        pass
+    finally:
+        for tensor, flag in zip(wanted, before, strict=True):
+            tensor.requires_grad_(flag)
+    return needed
+
+
+def measure_ceilings(stopwatch: Stopwatch) -> dict[str, float]:
+    """Bytes a second of a large copy, operations a second of large matrix products, and the size of L2."""
+    pair = torch.rand(2, COPY_BYTES // 4, device="cuda")
+    found = {"bandwidth": 2 * COPY_BYTES / _seconds(stopwatch, lambda: pair[0].copy_(pair[1]))}
+    matrix = torch.rand(MATRIX, MATRIX, device="cuda")
+    half = matrix.bfloat16()
+    operations = 2 * MATRIX**3
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for name, tf32 in (("fp32", False), ("tf32", True)):
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            found[name] = operations / _seconds(stopwatch, lambda: matrix @ matrix)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    found["bf16"] = operations / _seconds(stopwatch, lambda: half @ half)
+    return found | {"l2_bytes": torch.cuda.get_device_properties(0).L2_cache_size}
+
+
+def _seconds(stopwatch: Stopwatch, call: Any) -> float:
+    for _ in range(2):
+        stopwatch.time(call)
+    return statistics.median(stopwatch.time(call)[1] for _ in range(REPEATS)) / 1e3
+
+
+def _state(model: Any) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+
+
+def _bytes(value: Any) -> int:
+    return sum(tensor.nbytes for tensor in wire.tensors(value))
+
+
+_PRODUCTS = ("mm", "linear", "convolution", "attention")
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator computes nothing of its own, or is counted as a product already."""
+    name = func._schema.name.partition("::")[2]
+    return func.is_view or name in ("detach", "empty", "empty_like") or any(part in name for part in _PRODUCTS)

@@ -1,0 +1,169 @@
+"""What right means, end to end: kernels that answer rightly today and would not be right in use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import problem_texts as texts
+import pytest
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Verifier
+
+CUDA = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+{device}
+torch::Tensor run({signature}) {{
+    {host}
+}}
+"""
+FILE = """
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+cuda_source = r'''{cuda}'''
+cpp_source = "torch::Tensor run({signature});"
+ops = load_inline(name="ops", cpp_sources=cpp_source, cuda_sources=cuda_source, functions=["run"])
+class ModelNew(nn.Module):
+    def __init__(self, *arguments):
+        super().__init__()
+        {init}
+    def forward(self, *inputs):
+        x = inputs[0]
+        {forward}
+"""
+SCALE = """
+__global__ void scale_kernel(const float* x, float* y, float factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = factor * x[i];
+}"""
+LAUNCH_SCALE = """auto y = torch::empty_like(x); int n = x.numel();
+    scale_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), 2.0f, n);
+    return y;"""
+DOUBLE = texts.problem("return x * 2", "[torch.rand(batch_size, 64)]")
+
+
+def kernel(
+    device: str = SCALE,
+    host: str = LAUNCH_SCALE,
+    signature: str = "torch::Tensor x",
+    forward: str = "return ops.run(x)",
+    init: str = "pass",
+) -> Kernel:
+    cuda = CUDA.format(device=device, signature=signature, host=host)
+    return Kernel(FILE.format(cuda=cuda, signature=signature, forward=forward, init=init))
+
+
+def verify(verifier: Verifier, source: str, candidate: Kernel, **changes: object) -> Verdict:
+    return verifier.verify(Problem(source, "problem"), candidate, replace(verifier.options, **changes))  # type: ignore[arg-type]
+
+
+def test_a_plain_kernel_has_no_labels(emulated: Verifier) -> None:
+    verdict = verify(emulated, DOUBLE, kernel())
+    assert verdict.correct and verdict.labels == () and verdict.determinism is True and verdict.protocol == "dice"
+
+
+def test_memory_of_an_input_is_no_output(emulated: Verifier) -> None:
+    source = texts.problem("return torch.dropout(x, 0.0, True) + 0", "[torch.rand(batch_size, 64)]")
+    verdict = verify(emulated, source, kernel(forward="ops.run(x); return x.view(16, 64)"))
+    assert verdict.outcome == "wrong" and "memory of input 0" in verdict.message
+
+
+def test_parameters_are_not_for_writing(emulated: Verifier) -> None:
+    source = texts.problem("return x * self.w", "[torch.rand(8, 64)]", "self.w = nn.Parameter(torch.rand(64))")
+    forward = "y = ops.run(x) / 2 * self.w; self.w.mul_(1.000001); return y"
+    verdict = verify(emulated, source, kernel(forward=forward, init="self.w = nn.Parameter(torch.rand(64))"))
+    assert verdict.outcome == "wrong" and "parameter w" in verdict.message
+
+
+def test_a_reused_output_buffer_is_labelled(emulated: Verifier) -> None:
+    forward = "self.y = getattr(self, 'y', torch.empty_like(x)); self.y.copy_(ops.run(x)); return self.y"
+    verdict = verify(emulated, DOUBLE, kernel(forward=forward))
+    assert verdict.correct and "reuses_output" in verdict.labels
+
+
+SUM = """
+__global__ void sum_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(y, x[i]);
+}"""
+LAUNCH_SUM = """auto y = torch::zeros({1}, x.options()); int n = x.numel();
+    sum_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;"""
+
+
+def test_sums_in_no_fixed_order_are_right_but_not_deterministic(emulated: Verifier) -> None:
+    source = texts.problem("return x.sum().reshape(1)", "[torch.rand(64, 64)]")
+    verdict = verify(emulated, source, kernel(SUM, LAUNCH_SUM))
+    assert verdict.correct and verdict.determinism is False
+
+
+@pytest.mark.parametrize(("affine", "outcome"), [("y * self.weight + self.bias", "correct"), ("y", "wrong")])
+def test_weights_that_start_as_ones_must_still_be_used(affine: str, outcome: str, emulated: Verifier) -> None:
+    source = texts.problem("return self.norm(x)", "[torch.rand(8, 32)]", "self.norm = nn.LayerNorm(32)")
+    forward = "y = ops.run(x) / 2; y = (y - y.mean(1, True)) / (y.var(1, False, keepdim=True) + 1e-5).sqrt();"
+    used = affine.replace("self.", "self.norm.")
+    candidate = kernel(forward=f"{forward} return {used}", init="self.norm = nn.LayerNorm(32)")
+    verdict = verify(emulated, source, candidate)
+    assert verdict.outcome == outcome
+    assert verdict.correct or "other parameters" in verdict.message
+    own_names = kernel(forward=f"{forward} return y", init="pass")
+    assert verify(emulated, source, own_names).correct  # it has no parameters to take, which is legal
+
+
+MATMUL = """
+#include <cuda_fp16.h>
+__global__ void matmul_kernel(const float* a, const float* b, float* c, int rows, int inner, int columns) {
+    int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    if (column >= columns) return;
+    float sum = 0.0f;
+    for (int k = 0; k < inner; ++k) sum += ROUND(a[row * inner + k]) * ROUND(b[k * columns + column]);
+    c[row * columns + column] = sum;
+}"""
+LAUNCH_MATMUL = """auto c = torch::empty({a.size(0), b.size(1)}, a.options());
+    dim3 grid((b.size(1) + 31) / 32, a.size(0));
+    matmul_kernel<<<grid, 32>>>(a.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>(), a.size(0), a.size(1),
+                                b.size(1));
+    return c;"""
+
+
+@pytest.mark.parametrize(("rounding", "labelled"), [("__half2float(__float2half({}))", True), ("{}", False)])
+def test_half_precision_inside_a_float_problem_is_seen(rounding: str, labelled: bool, emulated: Verifier) -> None:
+    device = MATMUL.replace("ROUND", "round_").replace(
+        "__global__", f"__device__ float round_(float x) {{ return {rounding.format('x')}; }}\n__global__", 1
+    )
+    candidate = kernel(device, LAUNCH_MATMUL, "torch::Tensor a, torch::Tensor b", "return ops.run(x, inputs[1])")
+    verdict = verify(emulated, texts.MATMUL, candidate)
+    if verdict.correct:
+        assert any(label.startswith("precision_downgrade") for label in verdict.labels) is labelled
+    else:
+        assert labelled and verdict.outcome == "wrong"  # on centred inputs rounding does not average out
+
+
+def test_an_ignored_input_of_little_influence_is_found(emulated: Verifier) -> None:
+    source = texts.problem("return 2 * x + 1e-6 * inputs[1]", "[torch.rand(8, 30), torch.rand(8, 30)]")
+    verdict = verify(emulated, source, kernel())
+    assert verdict.outcome == "wrong" and "input 1 amplified" in verdict.message
+
+
+def test_unused_inputs_are_named(emulated: Verifier) -> None:
+    verdict = verify(emulated, texts.UNUSED_INPUT, kernel())
+    assert verdict.correct and verdict.labels == ("unused_input:1", "unused_input:2")
+
+
+def test_assumptions_about_layout_and_size_are_labels_on_request(emulated: Verifier) -> None:
+    asked = ("transposed", "odd sizes")
+    assert verify(emulated, DOUBLE, kernel()).labels == ()
+    verdict = verify(emulated, DOUBLE, kernel(host=LAUNCH_SCALE.replace("x.numel()", "1024")), families=asked)
+    assert verdict.correct and "fails:odd sizes" in verdict.labels
+    assert "fails:transposed" not in verdict.labels  # empty_like keeps the strides, so elementwise stays right
+    verdict = verify(
+        emulated,
+        DOUBLE,
+        kernel(host=LAUNCH_SCALE.replace("empty_like(x)", "empty({16, 64}, x.options())")),
+        families=("transposed",),
+    )
+    assert verdict.labels == ("fails:transposed",)

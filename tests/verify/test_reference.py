@@ -1,0 +1,233 @@
+"""The reference's own judgement, in one process: which draws suit, what it reacts to, what it accepts and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import problem_texts as texts
+import pytest
+import torch
+
+from dice.verify.execution import Device
+from dice.verify.inputs import ROTATED, Step
+from dice.verify.reference import Reference
+from dice.verify.trial import ReferenceFailed, Trial
+
+SECRET = 1234
+GIVEN = Step("trial 0", "given")
+
+Make = Callable[..., Reference]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def build(source: str, protocol: str = "dice") -> Reference:
+        reference = Reference(source, Device("emulated"), tmp_path, protocol=protocol)
+        reference.construct(1)
+        reference.construct_fresh(2)
+        return reference
+
+    return build
+
+
+def draw(reference: Reference, step: Step = GIVEN, loadable: bool = True) -> Trial:
+    trial = reference.trial(SECRET, step, loadable)
+    assert trial is not None
+    return trial
+
+
+def test_the_reference_accepts_its_own_output_in_every_family(make: Make) -> None:
+    for source in (texts.RELU, texts.LINEAR, texts.GATHER, texts.TWO_OUTPUTS, texts.BIASED_NETWORK, texts.MATMUL):
+        reference = make(source)
+        for step in reference.plan(SECRET, 5):
+            trial = reference.trial(SECRET, step)
+            assert trial is None or reference.judge(trial, trial.expected).equal, (source, step)
+
+
+def test_an_error_of_rounding_is_accepted_and_a_larger_one_is_not(make: Make) -> None:
+    for source in (texts.MATMUL, texts.LINEAR, texts.WIDE_SOFTMAX, texts.WIDE_LAYER_NORM, texts.OFFSET):
+        reference = make(source)
+        trial = draw(reference)
+        assert reference.judge(trial, trial.exact.float()).equal
+        assert not reference.judge(trial, trial.expected * 1.001 + 0.001 * trial.expected.std()).equal
+
+
+@pytest.mark.parametrize(
+    "source",
+    [texts.WIDE_SOFTMAX, texts.OFFSET, texts.BIASED_NETWORK, texts.WIDE_LAYER_NORM],
+    ids=["softmax over 20,000", "common offset", "biases outweigh the input", "wide layer norm"],
+)
+def test_answers_that_ignore_the_input_fail(make: Make, source: str) -> None:
+    """Each is a cheat that passes a fixed tolerance somewhere: the mean, one element, another draw's answer, zeros."""
+    reference = make(source)
+    trial, other = draw(reference), draw(reference, Step("trial 9", "given"))
+    mean = trial.expected.mean(dim=0, keepdim=True).expand_as(trial.expected).clone()
+    overall = torch.full_like(trial.expected, float(trial.expected.mean()))
+    for cheat in (mean, overall, other.expected, torch.zeros_like(mean)):
+        assert not reference.judge(trial, cheat).equal
+    half = torch.cat([trial.expected[: len(mean) // 2], other.expected[len(mean) // 2 :]])
+    assert not reference.judge(trial, half).equal
+
+
+def test_constants_that_kernelbench_lets_through_fail_here(make: Make, tmp_path: Path) -> None:
+    ours, theirs = make(texts.WIDE_SOFTMAX), make(texts.WIDE_SOFTMAX, "kernelbench")
+    trial = draw(theirs, Step("trial 0", "given", number=0))
+    assert theirs.judge(trial, torch.zeros_like(trial.expected)).equal
+    assert not ours.judge(draw(ours), torch.zeros_like(trial.expected)).equal
+
+
+def test_a_constant_is_right_where_the_reference_really_is_constant(make: Make) -> None:
+    reference = make(texts.MEAN_SOFTMAX)
+    trial = draw(reference)
+    assert reference.judge(trial, torch.full_like(trial.expected, 1 / 50)).equal
+    assert not reference.judge(trial, torch.full_like(trial.expected, 1 / 49)).equal
+
+
+def test_cancellation_to_nothing_asks_no_more_than_pytorch_gives(make: Make) -> None:
+    reference = make(texts.CANCELLING)
+    trial = draw(reference)
+    assert float(trial.expected.abs().max()) > 0  # pure rounding
+    assert reference.judge(trial, torch.zeros_like(trial.expected)).equal  # the true answer
+    assert reference.judge(trial, -trial.expected).equal  # rounding of another order
+    assert not reference.judge(trial, trial.expected + 0.001).equal
+
+
+def test_strays_at_a_threshold_are_forgiven_where_the_reference_has_them_too(make: Make) -> None:
+    reference = make(texts.THRESHOLD)
+    trial = draw(reference)
+    strays = trial.exact.clone()
+    strays.view(-1)[0] += 1  # as if float64 and float32 fell on different sides once
+    noisy = Trial(trial.family, trial.inputs, trial.seed, trial.expected, strays)
+    flipped = trial.expected.clone()
+    flipped.view(-1)[7] = 1 - flipped.view(-1)[7]
+    assert not reference.judge(trial, flipped).equal
+    assert reference.judge(noisy, flipped).equal
+    assert not reference.judge(noisy, 1 - trial.expected).equal
+
+
+def test_float64_is_not_believed_where_it_computes_something_else(make: Make) -> None:
+    """Random numbers differ by dtype: the distance from float64 must not become a tolerance."""
+    reference = make(texts.NOISY_IN_FLOAT64)
+    trial = draw(reference)
+    assert trial.exact is None
+    assert not reference.judge(trial, torch.zeros_like(trial.expected)).equal
+
+
+def test_a_family_is_used_only_where_the_reference_stays_finite(make: Make) -> None:
+    reference = make(texts.LOG)
+    assert draw(reference, Step("trial 1", "centred")).family == "given"
+    assert reference.trial(SECRET, Step("extra centred", "centred", core=False)) is None
+    assert draw(make(texts.RELU), Step("trial 1", "centred")).family == "centred"
+
+
+def test_inputs_that_hardly_matter_are_amplified_until_they_do(make: Make) -> None:
+    reference = make(texts.WEAK_INPUT)
+    plan = reference.plan(SECRET, 5)
+    (step,) = [step for step in plan if step.index >= 0]
+    assert step.index == 1 and step.factor > 10 and reference.labels == ()
+    given, amplified = draw(reference), draw(reference, step)
+    assert reference.judge(given, given.inputs[0]).equal  # ignoring input 1 does not show
+    assert not reference.judge(amplified, amplified.inputs[0]).equal
+
+
+def test_inputs_without_influence_are_labelled(make: Make) -> None:
+    reference = make(texts.UNUSED_INPUT)
+    reference.plan(SECRET, 5)
+    assert reference.labels == ("unused_input:1", "unused_input:2")
+    for source in (texts.GATHER, texts.CROSS_ENTROPY, texts.MATMUL):
+        reference = make(source)
+        plan = reference.plan(SECRET, 5)
+        assert reference.labels == () and all(step.index < 0 for step in plan)
+
+
+def test_indices_keep_their_range_in_every_family(make: Make) -> None:
+    reference = make(texts.GATHER)
+    for step in reference.plan(SECRET, 9):
+        index = draw(reference, step).inputs[1]
+        assert index.dtype == torch.int64 and int(index.min()) >= 0 and int(index.max()) < 30
+
+
+def test_plans_differ_by_secret_and_hold_each_family_once(make: Make) -> None:
+    reference = make(texts.RELU)
+    plans = {tuple(step.family for step in reference.plan(secret, 5)) for secret in range(12)}
+    assert len(plans) > 4
+    for families in plans:
+        assert {"given", "centred", "scaled", *ROTATED} <= set(families)
+    steps = reference.plan(3, 5)
+    assert sum(step.core for step in steps) == 5 and len({step.name for step in steps}) == len(steps)
+    assert reference.plan(3, 5) == steps
+
+
+def test_trials_of_one_secret_repeat_and_of_another_do_not(make: Make) -> None:
+    reference = make(texts.RELU)
+    first, again = draw(reference), draw(reference)
+    assert torch.equal(first.inputs[0], again.inputs[0]) and torch.equal(first.expected, again.expected)
+    other = reference.trial(SECRET + 1, GIVEN)
+    assert other is not None and not torch.equal(first.inputs[0], other.inputs[0])
+
+
+def test_fresh_parameters_reveal_a_kernel_without_weights_and_biases(make: Make) -> None:
+    """GroupNorm starts with weights of one and biases of nothing: leaving them out passes on every input."""
+    reference = make(texts.GROUP_NORM)
+    first = reference.plan(SECRET, 5)[0]
+    assert first.fresh
+    for loadable, equal in ((False, True), (True, False)):
+        trial = draw(reference, first, loadable)
+        plain = torch.nn.functional.group_norm(trial.inputs[0], 2)
+        assert reference.judge(trial, plain).equal is equal
+    assert reference.judge(draw(reference), torch.nn.functional.group_norm(draw(reference).inputs[0], 2)).equal
+
+
+def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
+    reference = make(texts.LINEAR)
+    fresh = reference.construct_fresh(2)
+    assert fresh is not None
+    first = draw(reference, Step("trial 0", "given", fresh=True))
+    model = torch.nn.Linear(64, 32)
+    model.load_state_dict({name.removeprefix("linear."): value for name, value in fresh[True].items()})
+    with torch.no_grad():
+        assert reference.judge(first, model(first.inputs[0])).equal
+    plain = draw(reference)
+    assert not reference.judge(first, plain.expected).equal
+    with torch.no_grad():  # and the first ones are back
+        assert reference.judge(plain, reference.model(*plain.inputs)).equal
+
+
+def test_probing_leaves_no_trace_in_running_statistics(make: Make) -> None:
+    reference = make(texts.BATCH_NORM)
+    reference.plan(SECRET, 5)
+    draw(reference)
+    assert int(reference.model.norm.num_batches_tracked) == 1
+
+
+def test_mutation_and_aliasing_are_refused_unless_the_reference_does_it(make: Make) -> None:
+    reference = make(texts.RELU)
+    trial = draw(reference)
+    assert "input 0 in place" in reference.judge(trial, trial.expected, changed=[0]).message
+    assert "memory of input 0" in reference.judge(trial, trial.expected, aliased=[0]).message
+    assert "parameter w" in reference.judge(trial, trial.expected, written=["w"]).message
+    in_place, view = make(texts.IN_PLACE), make(texts.VIEW)
+    trial = draw(in_place)
+    assert trial.changed == (0,) and in_place.judge(trial, trial.expected, changed=[0], aliased=[0]).equal
+    trial = draw(view)
+    assert trial.aliased == (0,) and view.judge(trial, trial.expected, aliased=[0]).equal
+    assert not view.judge(trial, trial.expected, changed=[0]).equal
+
+
+def test_optional_families_come_last_and_decide_nothing(make: Make) -> None:
+    reference = make(texts.RELU)
+    plan = reference.plan(SECRET, 5, optional=("transposed", "odd sizes"))
+    assert [step.family for step in plan[-2:]] == ["transposed", "odd sizes"]
+    assert not any(step.decides or step.core for step in plan[-2:]) and all(step.decides for step in plan[:-2])
+    assert not draw(reference, plan[-2]).inputs[0].is_contiguous()
+    assert draw(reference, plan[-1]).inputs[0].shape == (15, 100)
+    assert make(texts.MATMUL).trial(SECRET, plan[-1]) is None  # no size of its inputs is free
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs"), [("return x.nope()", "[torch.rand(4)]"), ("return x", "7"), ("return x", "[1 / 0]")]
+)
+def test_broken_problems_say_why(make: Make, forward: str, inputs: str) -> None:
+    with pytest.raises(ReferenceFailed):
+        draw(make(texts.problem(forward, inputs)))

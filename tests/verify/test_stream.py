@@ -1,0 +1,277 @@
+"""Many pairs: read when there is room, verified once each, handed out in order or not, called off, taken up again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Verifier
+from dice.verify.cancel import Cancellation
+from dice.verify.process import Cancelled
+from dice.verify.scratch import PREFIX
+from dice.verify.stream import WINDOW, Pair, Progress, run_stream
+
+CASES = Path(__file__).parent.parent / "cases"
+ROOT = CASES.parent.parent
+RELU = Problem.from_file(CASES / "problems" / "relu.py")
+RIGHT = Kernel.from_file(CASES / "right_relu.py")
+PATIENCE_S = 30
+Job = Callable[[Problem, Kernel, Cancellation], Verdict]
+
+
+def pairs(count: int) -> list[Pair]:
+    return [(RELU, Kernel(f"# {number}")) for number in range(count)]
+
+
+def number_of(kernel: Kernel) -> int:
+    return int(kernel.source.removeprefix("# "))
+
+
+def at_once(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+    return Verdict("wrong", "compare", kernel.source)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def verify_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("verify")]
+
+
+def test_every_pair_gets_its_own_verdict() -> None:
+    found = dict(run_stream(at_once, pairs(200), 4))
+    assert {index: verdict.message for index, verdict in found.items()} == {n: f"# {n}" for n in range(200)}
+
+
+def test_an_empty_source_ends_at_once() -> None:
+    assert list(run_stream(at_once, [], 3)) == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_order_is_that_of_finishing_or_that_of_the_source(ordered: bool) -> None:
+    others = threading.Event()
+    done: list[int] = []
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        if number_of(kernel) == 0:
+            assert others.wait(PATIENCE_S)  # the first is the last to finish
+        done.append(number_of(kernel))
+        if len(done) == 5:
+            others.set()
+        return at_once(problem, kernel, cancellation)
+
+    found = [index for index, _ in run_stream(run, pairs(6), 2, ordered=ordered)]
+    assert found == ([0, 1, 2, 3, 4, 5] if ordered else [1, 2, 3, 4, 5, 0])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_endless_source_is_read_no_further_than_there_is_room(ordered: bool) -> None:
+    read = [0]
+
+    def endless() -> Iterator[Pair]:
+        for number in itertools.count():
+            read[0] += 1
+            yield RELU, Kernel(f"# {number}")
+
+    workers = 2
+    stream = run_stream(at_once, endless(), workers, ordered=ordered)
+    for taken in range(1, 50):
+        next(stream)
+        assert read[0] <= taken + WINDOW * workers
+    wait_until(lambda: read[0] == 49 + WINDOW * workers)  # and as far as there is
+    time.sleep(0.05)
+    assert read[0] == 49 + WINDOW * workers
+    stream.close()
+    assert not verify_threads()
+
+
+def test_no_more_jobs_at_once_than_workers() -> None:
+    running, most, lock = [0], [0], threading.Lock()
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.005)
+        with lock:
+            running[0] -= 1
+        return at_once(problem, kernel, cancellation)
+
+    assert len(list(run_stream(run, pairs(60), 3))) == 60
+    assert most == [3]
+
+
+def test_equal_pairs_are_verified_once_also_while_the_first_runs() -> None:
+    jobs: list[str] = []
+    go = threading.Event()
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        jobs.append(kernel.source)
+        assert go.wait(PATIENCE_S)
+        return at_once(problem, kernel, cancellation)
+
+    def source() -> Iterator[Pair]:
+        yield from pairs(1) * 5 + pairs(2)
+        go.set()
+
+    found = dict(run_stream(run, source(), 2))
+    assert sorted(jobs) == ["# 0", "# 1"]
+    assert [found[index].message for index in range(7)] == ["# 0"] * 6 + ["# 1"]
+
+
+@pytest.mark.parametrize("where", ["source", "job"])
+def test_an_error_of_the_source_or_of_a_job_is_raised_to_the_caller(where: str) -> None:
+    def source() -> Iterator[Pair]:
+        yield from pairs(3)
+        if where == "source":
+            raise LookupError("no more")
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        if where == "job" and number_of(kernel) == 2:
+            raise LookupError("no more")
+        return at_once(problem, kernel, cancellation)
+
+    with pytest.raises(LookupError, match="no more"):
+        list(run_stream(run, source(), 2))
+    assert not verify_threads()
+
+
+def test_closing_cancels_what_runs_and_starts_nothing_more() -> None:
+    started: list[int] = []
+    cancelled: list[int] = []
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        started.append(number_of(kernel))
+        if number_of(kernel):
+            wait_until(lambda: cancellation.cancelled)
+            cancelled.append(number_of(kernel))
+            raise Cancelled
+        return at_once(problem, kernel, cancellation)
+
+    stream = run_stream(run, pairs(100), 2)
+    assert next(stream)[0] == 0
+    wait_until(lambda: len(started) == 3)
+    stream.close()
+    assert sorted(cancelled) == [1, 2] and len(started) == 3
+    assert not verify_threads()
+
+
+def test_a_source_that_blocks_does_not_keep_the_caller() -> None:
+    forever = threading.Event()
+
+    def source() -> Iterator[Pair]:
+        yield from pairs(1)
+        forever.wait()
+
+    stream = run_stream(at_once, source(), 1)
+    next(stream)
+    closing = threading.Thread(target=stream.close)
+    closing.start()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    forever.set()
+
+
+def test_progress_counts_outcomes_and_gives_a_rate() -> None:
+    told: list[Progress] = []
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        time.sleep(0.002)
+        return replace(at_once(problem, kernel, cancellation), outcome="correct" if number_of(kernel) % 2 else "wrong")
+
+    list(run_stream(run, pairs(20), 2, progress=told.append))
+    assert [one.done for one in told] == list(range(1, 21)) and {one.total for one in told} == {20}
+    assert told[-1].outcomes == {"correct": 10, "wrong": 10} and told[-1].eta_s == 0
+    assert all(one.per_minute > 0 and one.elapsed_s > 0 for one in told)
+    assert told[0].eta_s is not None and told[0].eta_s > 0
+    expected = 60 * 20 / told[-1].elapsed_s
+    assert told[-1].per_minute == pytest.approx(expected, rel=0.5)
+
+
+def test_the_length_of_a_generator_is_known_when_it_has_ended() -> None:
+    told: list[Progress] = []
+    list(run_stream(at_once, iter(pairs(30)), 1, progress=told.append))
+    assert told[0].total is None and told[0].eta_s is None and told[-1].total == 30
+
+
+# ---- with real processes -------------------------------------------------------------------------------------------
+
+
+def test_closing_kills_the_processes_of_the_jobs_under_way(emulated: Verifier) -> None:
+    lasting = "import time\nopen('up', 'w').close()\ntime.sleep(300)\n"
+    kernels = [RIGHT, *(replace(RIGHT, source=f"# {number}\n{lasting}{RIGHT.source}") for number in range(3))]
+    stream = emulated.verify_many([(RELU, kernel) for kernel in kernels], workers=2)
+    assert next(iter(stream))[1].correct
+    places = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"))
+    up = f"{PREFIX}{os.getpid()}-*/job-*/outputs/up"
+    wait_until(lambda: [path for place in places for path in Path(place).glob(up)])
+    stream.close()
+    assert not [path for place in places for path in Path(place).glob(up)] and not verify_threads()
+    assert emulated.verify(RELU, RIGHT).correct
+
+
+STREAM = """
+import sys
+from pathlib import Path
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verify import Verifier
+from dice.verify.job import Job
+
+cases, cache, log = map(Path, sys.argv[1:])
+relu = Problem.from_file(cases / "problems" / "relu.py")
+right, wrong = (Kernel.from_file(cases / name).source for name in ("right_relu.py", "wrong_value.py"))
+inner = Job.run
+
+def counted(job, turns):
+    verdict = inner(job, turns)
+    with log.open("a") as file:
+        file.write(f"{job.kernel.name}\\n")
+    return verdict
+
+Job.run = counted
+pairs = [(relu, Kernel(f"# {n}\\n{wrong if n % 3 == 2 else right}", str(n))) for n in range(24)]
+with Verifier(backend="emulated", cache=cache) as verifier:
+    for index, verdict in verifier.verify_many(pairs, workers=2):
+        print(index, verdict.outcome, flush=True)
+"""
+
+
+def test_a_stream_killed_under_way_goes_on_where_it_was(tmp_path: Path) -> None:
+    cache, log = tmp_path / "verdicts", tmp_path / "jobs"
+    command = [sys.executable, "-c", STREAM, str(CASES), str(cache), str(log)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert first.stdout is not None
+    handed_out = [next(first.stdout).split() for _ in range(8)]
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    first.stdout.close()
+    before = log.read_text().split()
+    assert 8 <= len(before) < 24
+    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=200, check=True)
+    found = dict(line.split() for line in second.stdout.splitlines())
+    assert found == {str(n): "wrong" if n % 3 == 2 else "correct" for n in range(24)}
+    assert all(found[index] == outcome for index, outcome in handed_out)
+    jobs = log.read_text().split()
+    again = [name for name in jobs[len(before) :] if name in before]
+    assert len(again) <= 2  # at most those whose verdict was known and not yet written when the kill came
+    assert not set(again) & {index for index, _ in handed_out}  # what was handed out is never verified again
+    assert len(set(jobs)) == 24

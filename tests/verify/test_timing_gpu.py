@@ -1,0 +1,50 @@
+"""Timing on a GPU: honest kernels get their time, and those of `timing_cheats.py` gain nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from timing_cheats import CHEATS, write
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Verdict]]:
+    folder = write(tmp_path_factory.mktemp("cheats"))
+    problem = Problem.from_file(folder / "problem.py")
+    with Verifier(backend="cuda", options=Options(trials=2)) as verifier:
+        yield {name: verifier.verify(problem, Kernel.from_file(folder / f"{name}.py")) for name in CHEATS}
+
+
+@pytest.mark.gpu
+def test_every_cheat_gets_what_it_deserves(verdicts: dict[str, Verdict]) -> None:
+    said = {name: (verdict.outcome, verdict.message) for name, verdict in verdicts.items()}
+    assert all(said[name][0] in cheat.expected for name, cheat in CHEATS.items()), said
+
+
+@pytest.mark.gpu
+def test_work_hidden_from_the_default_stream_or_the_events_is_charged(verdicts: dict[str, Verdict]) -> None:
+    honest = verdicts["honest_slow"].timing
+    assert honest is not None and honest.speedup_low <= honest.speedup <= honest.speedup_high
+    for name in ("patched_events", "patched_synchronize", "side_stream"):
+        timing = verdicts[name].timing
+        assert timing is None or timing.kernel_ms > 0.8 * honest.kernel_ms, name
+
+
+@pytest.mark.gpu
+def test_a_plain_relu_is_near_the_ceiling_of_the_device(verdicts: dict[str, Verdict]) -> None:
+    timing = verdicts["honest_fast"].timing
+    assert timing is not None and timing.bytes_moved == 2 * 4 * 4096 * 4096
+    assert 0.5 < timing.kernel_ms / timing.ceiling_ms < 10
+
+
+def test_the_cheats_are_python(tmp_path: Path) -> None:
+    for path in write(tmp_path).glob("*.py"):
+        ast.parse(path.read_text())
