@@ -1,0 +1,132 @@
+"""`dice data inspect PATH...`: audit problems before anyone trains on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dice.data.audit.findings import KINDS, Audit
+from dice.data.audit.report import ANSWERS, PROTOCOLS, label, summarise, to_json, to_markdown
+from dice.data.audit.run import Settings, audit_all
+from dice.data.audit.sources import read_problems
+from dice.errors import MachineError, UserError
+
+if TYPE_CHECKING:
+    from dice.cli import Inspect
+
+SUFFIXES = (".json", ".md", ".jsonl")
+SHOWN = 40  # problems of the table in the terminal
+COLOURS = {"reject": "red", "warn": "yellow", "note": "dim", "": "green"}
+
+
+def run(args: Inspect) -> int:
+    """0 when no problem is to be rejected, else 1."""
+    if not args.paths:
+        raise UserError("Give at least one PATH: a folder of problems, a problem file or a table.")
+    if args.workers < 1:
+        raise UserError(f"There must be at least one worker, not {args.workers}.")
+    problems = read_problems(args.paths, args.column)
+    settings = Settings(_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed)
+    base = _base(args.out) if args.out else None
+    record = base.with_name(f"{base.name}.jsonl") if base else None
+    columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task("auditing", total=None, rate="")
+
+        def show(done: int, total: int) -> None:
+            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
+            bar.update(task, completed=done, total=total, rate=f"{60 * speed:.0f}/min" if speed else "")
+
+        audits = audit_all(problems, settings, workers=args.workers, record=record, progress=show)
+    report = to_json(audits, settings)
+    if base is not None:
+        _write(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
+        _write(base.with_name(f"{base.name}.md"), to_markdown(audits, settings))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        _show(Console(), audits, base)
+    return 1 if any(audit.severity == "reject" for audit in audits) else 0
+
+
+def _backend(wanted: str) -> str:
+    """Running a reference takes no compiler, so a machine without one can audit on its CPU."""
+    from dice.verify.options import resolve_backend
+
+    if wanted == "emulated":
+        return wanted
+    try:
+        return resolve_backend(wanted)
+    except MachineError:
+        if wanted == "cuda":
+            raise
+        return "emulated"
+
+
+def _base(out: Path) -> Path:
+    """Where the three files of a report are, less their suffixes."""
+    base = out.with_suffix("") if out.suffix in SUFFIXES else out
+    if base.is_dir() or not base.name:
+        raise UserError(f"{out} is a folder; give --out the name of a report, such as {out / 'audit.json'}.")
+    return base
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
+    summary = summarise(audits)
+    kinds = Table("findings", "problems", "meaning", title=f"{summary['problems']} problems")
+    worst = Counter[tuple[str, str]]()
+    for audit in audits:
+        for kind in audit.kinds():
+            severities = [found.severity for found in audit.findings if found.kind == kind]
+            worst[kind, "reject" if "reject" in severities else "warn" if "warn" in severities else "note"] += 1
+    for kind, count in summary["kinds"].items():
+        colour = COLOURS[next(one for one in COLOURS if worst[kind, one])]
+        kinds.add_row(f"[{colour}]{kind}[/]", str(count), KINDS[kind])
+    free = Table("an answer without work", *PROTOCOLS.values(), title="problems that it passes")
+    for answer, text in (*ANSWERS.items(), ("any", "any of these")):
+        free.add_row(text, *(str(len(summary["passes"][protocol][answer])) for protocol in PROTOCOLS))
+    order = ("reject", "warn", "note")
+    found = sorted((audit for audit in audits if audit.severity), key=lambda audit: order.index(audit.severity))
+    table = Table("problem", "worst", "findings", show_lines=True)
+    for audit in found[:SHOWN]:
+        table.add_row(label(audit), f"[{COLOURS[audit.severity]}]{audit.severity}[/]", _lines(audit))
+    for part in (kinds, free, table):
+        if part.row_count:
+            console.print(part)
+    if len(found) > SHOWN:
+        console.print(f"{len(found) - SHOWN} more problems have findings; --out FILE.md or --json has them all.")
+    severity = summary["severity"]
+    console.print(
+        f"{severity['reject']} to reject, {severity['warn']} with warnings, {severity['note']} with notes only,"
+        f" {severity['']} without findings"
+    )
+    if base is not None:
+        console.print(f"written to {base}.json and {base}.md", soft_wrap=True)
+
+
+def _lines(audit: Audit) -> str:
+    from rich.markup import escape
+
+    return "\n".join(f"{found.kind}: {escape(found.message)}" for found in audit.findings)

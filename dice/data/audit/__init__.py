@@ -1,0 +1,1 @@
+"""The problem audit: what is wrong with a set of problems, found out before anyone trains on it."""
