@@ -20,6 +20,7 @@ import dice
 from dice.errors import MachineError, UserError
 
 Backend = Literal["auto", "cuda", "emulated"]
+Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 Remasking = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
 
 
@@ -69,19 +70,21 @@ class Generate:
 
 @dataclass
 class Verify:
-    """Compile, run and check a kernel against the PyTorch module it replaces."""
+    """Compile, run and check kernels against the PyTorch module they replace."""
 
     problem: Annotated[Positional[Path], arg(metavar="PROBLEM.py")]
     """File that defines Model, get_inputs and get_init_inputs."""
-    kernel: Annotated[Positional[Path], arg(metavar="KERNEL.py")]
-    """File that defines ModelNew."""
+    kernels: Annotated[Positional[tuple[Path, ...]], arg(metavar="KERNEL.py...")]
+    """Files that define ModelNew."""
     backend: Backend = "auto"
     trials: int = 5
     """Fresh inputs to check on."""
-    protocol: Literal["dice", "kernelbench", "kernelbench-v0", "dice-paper"] = "dice"
-    """Tolerances: ours, KernelBench's of today (1e-4), or the 1e-2 of 2025 that the paper used."""
+    protocol: Protocol = "dice"
+    """How right is judged: our checks, KernelBench's of today (1e-4), its first (1e-2), or the paper's."""
     timing: bool = True
     """Time the kernel against PyTorch (cuda backend only)."""
+    compile_baseline: bool = False
+    """Also time the reference under torch.compile (once for each problem and machine)."""
     compile_timeout: float = 120.0
     """Seconds the compiler may take."""
     run_timeout: float = 60.0
@@ -90,6 +93,15 @@ class Verify:
     """Host memory the candidate may use."""
     scale: float | None = None
     """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    sanitize: bool = False
+    """Also look for races and other hidden errors: with our detector (emulated) or NVIDIA's compute-sanitizer (cuda).
+    Several times slower. A race, or an access out of bounds, is a runtime_error even where the outputs are right."""
+    profile: bool = False
+    """Also say which kernels the GPU's time goes to (cuda backend only)."""
+    workers: int | None = None
+    """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    cache: bool = False
+    """Keep verdicts, and verify nothing again whose verdict is kept: what an interrupted run goes on from."""
     json: bool = False
     """Print one JSON object instead of text."""
 
@@ -160,11 +172,45 @@ class Bpe:
 
 
 @dataclass
+class Inspect:
+    """Audit problems before training on them: which are broken, and which can be passed without doing the work.
+
+    Exit code 1 when at least one is to be rejected.
+    """
+
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH", help_behavior_hint="")]
+    """Problem files, folders of them, or .parquet, .json and .jsonl tables with a source column."""
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Write NAME.json and NAME.md; NAME.jsonl beside them keeps what is done, and an interrupted run resumes there."""
+    column: str = ""
+    """Column of a table that holds the source text (default: problem, pytorch_code or code)."""
+    protocol: Literal["dice", "kernelbench", "kernelbench-v0"] = "dice"
+    """Whose comparison candidates will be judged by: an answer without work that passes it is a reason to reject."""
+    backend: Backend = "auto"
+    """Where references run: cuda (a GPU), or emulated (the CPU, where large problems are audited at smaller sizes)."""
+    workers: int = 1
+    """Problems audited at once."""
+    timeout: float = 60.0
+    """Seconds for one problem; a larger one is audited at smaller sizes, so that it fits."""
+    memory_mb: int = 4096
+    """Host memory for one problem."""
+    seed: int = 0
+    json: bool = False
+    """Print the whole report as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.inspect import run
+
+        return run(self)
+
+
+@dataclass
 class Data:
-    """Make training data."""
+    """Make training data, and look at the problems it is made from."""
 
     command: (
         Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
+        | Annotated[Inspect, subcommand("inspect", description=Inspect.__doc__)]
         | Annotated[Bpe, subcommand("tokenizer", description=Bpe.__doc__)]
     )
 
@@ -195,6 +241,43 @@ class Train:
         return self.command.run()
 
 
+@dataclass
+class BenchVerify:
+    """Measure builds and verdicts a minute: ours against PyTorch's stock load_inline, same candidates, same run."""
+
+    candidates: int = 96
+    """Distinct kernels to build and verify."""
+    workers: int = os.cpu_count() or 1
+    """At once, ours and stock alike."""
+    stock_candidates: int = 16
+    """How many of them the stock path builds too: it takes over a minute for each."""
+    stock_alone: int = 1
+    """How many the stock path verifies one at a time."""
+    alone: int = 8
+    """Further kernels that ours verifies one at a time."""
+    seed: int = 2026
+    backend: Backend = "auto"
+    budget: float = 400.0
+    """Seconds after which the stock path is stopped; what it had finished counts."""
+    out: Path | None = None
+    """Folder for bench_verify.json and bench_verify.svg. An interrupted run resumes here."""
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.bench import verify
+
+        return verify(self)
+
+
+@dataclass
+class BenchCommand:
+    """Measure what this machine does: `dice bench verify --help`."""
+
+    def run(self) -> int:
+        raise UserError("Say what to measure: dice bench verify.")
+
+
 Command = OmitSubcommandPrefixes[
     OmitArgPrefixes[
         Annotated[Generate, subcommand("generate", description=Generate.__doc__)]
@@ -202,6 +285,7 @@ Command = OmitSubcommandPrefixes[
         | Annotated[Doctor, subcommand("doctor", description=Doctor.__doc__)]
         | Annotated[Data, subcommand("data", description=Data.__doc__)]
         | Annotated[Train, subcommand("train", description=Train.__doc__)]
+        | Annotated[BenchCommand, subcommand("bench", description=BenchCommand.__doc__)]
     ]
 ]
 
@@ -233,7 +317,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"cannot write: {error.strerror}{where}.", 3)
 
 
-def _parse(arguments: list[str]) -> Generate | Verify | Doctor | Data | Train | Sft:
+def _parse(arguments: list[str]) -> Generate | Verify | Doctor | Data | Train | BenchCommand | BenchVerify | Sft:
+    if arguments[:2] == ["bench", "verify"]:  # tyro makes no subcommand of an only choice
+        return tyro.cli(BenchVerify, prog="dice bench verify", description=BenchVerify.__doc__, args=arguments[2:])
     if arguments[:2] == ["train", "sft"]:  # its flags are those of the chosen recipe, which only that command knows
         return Sft(tuple(arguments[2:]))
     return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])  # type: ignore[return-value]

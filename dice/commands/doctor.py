@@ -16,7 +16,10 @@ import dice
 
 if TYPE_CHECKING:
     from dice.cli import Doctor
+    from dice.verify.guarantees import Guarantee
 
+GENERAL_ADVICE = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; docker: --security-opt seccomp=...)"
+LACKS = {"memory limit": "report this", "no leftovers": "report this"}
 MARK = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "info": "       "}
 
 
@@ -69,7 +72,7 @@ def examine() -> list[Finding]:
         Finding("cuda backend", "ok", f"kernels run on {gpu}")
         if gpu
         else Finding("cuda backend", "missing", no_cuda, "use --backend emulated"),
-        _sandbox(),
+        *_sandbox(),
         _model(),
         _cache(),
     ]
@@ -79,11 +82,39 @@ def _tool(path: str | None, version: str, advice: str) -> tuple[Literal["ok", "m
     return ("ok", f"{version} ({path})", "") if path else ("missing", "not found", advice)
 
 
-def _sandbox() -> Finding:
-    from dice.verify.sandbox import describe
+def _sandbox() -> list[Finding]:
+    """What the sandbox promises, each tried by a jailed process that goes for it."""
+    from dice.verify.cache import default_cache_dir
+    from dice.verify.guarantees import Isolation, examine
+    from dice.verify.place import candidate_limits
+    from dice.verify.process import MachineryError, Zygote
+    from dice.verify.view import candidate_view
 
-    tier, detail = describe()
-    return Finding("sandbox", "ok" if tier != "process" else "info", f"{tier}: {detail}")
+    cache_dir = default_cache_dir()
+    zygote = Zygote()
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        found: Isolation = examine(zygote, cache_dir, candidate_limits(1024, candidate_view(cache_dir)))
+    except (MachineryError, OSError) as error:
+        return [Finding("sandbox", "missing", f"it could not be tried: {error}", "look at DICE_CACHE and TMPDIR")]
+    finally:
+        zygote.close()
+    held = sum(guarantee.held for guarantee in found.guarantees)
+    advice = "do not verify kernels of people you do not trust here" if found.lacking else ""
+    summary = Finding(
+        "sandbox",
+        "missing" if found.lacking else "ok",
+        f"{found.tier}: {held} of {len(found.guarantees)} guarantees hold; none covers the NVIDIA driver",
+        advice,
+    )
+    return [summary, *(_guarantee(one) for one in found.guarantees)]
+
+
+def _guarantee(one: Guarantee) -> Finding:
+    name = f"  {one.name}"
+    if one.held:
+        return Finding(name, "ok", f"a candidate {one.promise}")
+    return Finding(name, "missing", one.found, LACKS.get(one.name, GENERAL_ADVICE))
 
 
 def _model() -> Finding:

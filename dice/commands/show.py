@@ -13,21 +13,38 @@ STYLE = {"correct": "bold green", "unsupported": "yellow", "infra_error": "yello
 
 def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
     """(name, value) lines that say what was concluded, why, and on what."""
-    rows = [("verdict", verdict.outcome), ("stage", verdict.stage)]
+    rows: list[tuple[str, str]] = [("verdict", verdict.outcome), ("stage", verdict.stage)]
     if verdict.message:
         rows.append(("reason", verdict.message))
     if verdict.deceptions:
         rows.append(("deceptions", ", ".join(verdict.deceptions)))
+    if verdict.labels:
+        rows.append(("labels", ", ".join(verdict.labels)))
     if verdict.trials:
         rows.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
         relative = "" if verdict.max_rel_error is None else f", relative {verdict.max_rel_error:.2g}"
         rows.append(("largest error", f"absolute {verdict.max_abs_error:.2g}{relative}"))
+    if verdict.determinism is False:
+        rows.append(("deterministic", "no: the same inputs gave other bits the second time"))
     if verdict.launches:
         rows.append(("kernels run", ", ".join(f"{name} x{count}" for name, count in verdict.launches.items())))
+    if verdict.profile:
+        shares = (
+            f"{name} x{one['calls']} {one['ms']:.4g} ms ({one['share']:.0%})" for name, one in verdict.profile.items()
+        )
+        rows.append(("GPU time", ", ".join(shares)))
     if verdict.timing is not None:
         timing = verdict.timing
-        rows.append(("time", f"{timing.kernel_ms:.4g} ms, PyTorch {timing.reference_ms:.4g} ms: {timing.speedup:.2f}x"))
+        interval = f" ({timing.speedup_low:.2f} to {timing.speedup_high:.2f})" if timing.speedup_high else ""
+        times = f"{timing.kernel_ms:.4g} ms, PyTorch {timing.reference_ms:.4g} ms: {timing.speedup:.2f}x{interval}"
+        rows.append(("time", times))
+        if timing.compile_ms:
+            over = timing.compile_ms / timing.kernel_ms
+            rows.append(("torch.compile", f"{timing.compile_ms:.4g} ms: {over:.2f}x"))
+        if timing.ceiling_ms:
+            share = timing.ceiling_ms / timing.kernel_ms
+            rows.append(("roofline", f"{timing.ceiling_ms:.4g} ms for the reference's work: {share:.0%} of it reached"))
     elif verdict.no_timing:
         rows.append(("time", f"none: {verdict.no_timing}"))
     if verdict.scale:
@@ -37,7 +54,7 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
     ]
     rows.append(("backend", ", ".join(where)))
     if verdict.sandbox:
-        rows.append(("sandbox", verdict.sandbox))
+        rows.append(("sandbox", verdict.sandbox + f" (lacking: {', '.join(verdict.lacking)})" * bool(verdict.lacking)))
     if verdict.seconds:
         rows.append(("seconds", ", ".join(f"{stage} {value:.1f}" for stage, value in verdict.seconds.items())))
     return rows
@@ -58,8 +75,10 @@ def show_verdict(console: Console, verdict: Verdict, title: str) -> None:
         print(title)
         for name, value in rows:
             print(f"  {name}: {value}")
-    for error in verdict.errors[:10]:
-        console.print(f"  {error}", markup=False, highlight=False, style="dim")
+    lines = verdict.errors or tuple(f"{found.kind}: {found.message}" for found in verdict.findings)
+    for line in lines[:10]:
+        if line not in verdict.message:
+            console.print(f"  {line}", markup=False, highlight=False, style="dim", soft_wrap=not console.is_terminal)
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -1,36 +1,102 @@
-"""`dice verify PROBLEM.py KERNEL.py`."""
+"""`dice verify PROBLEM.py KERNEL.py...`."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from dice.commands.show import exit_code, show_verdict
+from dice.commands.show import STYLE, exit_code, show_verdict
+from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
+from dice.verdict import Verdict
 
 if TYPE_CHECKING:
     from dice.cli import Verify
 
+MESSAGE = 120  # characters of one in a table
+
 
 def run(args: Verify) -> int:
-    problem, kernel = Problem.from_file(args.problem), Kernel.from_file(args.kernel)
-    from dice.verify import Options, verify
+    """0 when every kernel is correct, 1 when one is not, else 3: this machine could not say of one."""
+    if not args.kernels:
+        raise UserError("Give at least one KERNEL.py.")
+    if args.workers is not None and args.workers < 1:
+        raise UserError(f"There must be at least one worker, not {args.workers}.")
+    problem, kernels = Problem.from_file(args.problem), [Kernel.from_file(path) for path in args.kernels]
+    verdicts = _verify(args, problem, kernels)
+    answers = [
+        {"problem": problem.name, "kernel": kernel.name, "verdict": verdict.to_json()}
+        for kernel, verdict in zip(kernels, verdicts, strict=True)
+    ]
+    if args.json:
+        print(json.dumps(answers[0] if len(answers) == 1 else answers))
+    elif len(verdicts) == 1:
+        show_verdict(Console(), verdicts[0], f"{kernels[0].name} for {problem.name}")
+    else:
+        _show_all(Console(), problem, kernels, verdicts)
+    codes = {exit_code(verdict) for verdict in verdicts}
+    return 1 if 1 in codes else max(codes)
+
+
+def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdict]:
+    """In the order of `kernels`."""
+    from dice.verify import Options, Verifier
+    from dice.verify.stream import Progress as Rate
 
     options = Options(
         trials=args.trials,
         protocol=args.protocol,
         timing=args.timing,
+        compile_baseline=args.compile_baseline,
         compile_timeout_s=args.compile_timeout,
         run_timeout_s=args.run_timeout,
         memory_mb=args.memory_mb,
         scale=args.scale,
+        sanitize=args.sanitize,
+        profile=args.profile,
     )
-    verdict = verify(problem, kernel, backend=args.backend, options=options)
-    if args.json:
-        print(json.dumps({"problem": problem.name, "kernel": kernel.name, "verdict": verdict.to_json()}))
-    else:
-        show_verdict(Console(), verdict, f"{kernel.name} for {problem.name}")
-    return exit_code(verdict)
+    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    console = Console(file=sys.stderr)
+    with (
+        Verifier(backend=args.backend, options=options, cache=args.cache) as verifier,
+        Progress(*columns, TimeRemainingColumn(), console=console, disable=len(kernels) == 1) as bar,
+    ):
+        task = bar.add_task("verifying", total=len(kernels), rate="")
+
+        def show(rate: Rate) -> None:
+            bar.update(task, completed=rate.done, rate=f"{rate.per_minute:.0f}/min" if rate.per_minute else "")
+
+        pairs = [(problem, kernel) for kernel in kernels]
+        workers = args.workers or (1 if len(kernels) == 1 else None)
+        return [verdict for _, verdict in verifier.verify_many(pairs, workers, ordered=True, progress=show)]
+
+
+def _show_all(console: Console, problem: Problem, kernels: list[Kernel], verdicts: list[Verdict]) -> None:
+    """A row each; the fastest correct ones first."""
+    rows = sorted(zip(kernels, verdicts, strict=True), key=lambda row: (not row[1].correct, -_speedup(row[1])))
+    table = Table(title=f"{len(rows)} kernels for {problem.name}", box=None, title_justify="left", padding=(0, 2, 0, 0))
+    for name in ("kernel", "verdict", "speed-up", "why"):
+        table.add_column(name, overflow="fold")
+    for kernel, verdict in rows:
+        style = STYLE.get(verdict.outcome, "bold red")
+        speedup = f"{_speedup(verdict):.2f}x" if verdict.timing else ""
+        why = ", ".join(verdict.deceptions) or verdict.message[:MESSAGE]
+        if console.is_terminal:
+            table.add_row(escape(kernel.name), f"[{style}]{verdict.outcome}[/]", speedup, escape(why))
+        else:
+            print("\t".join((kernel.name, verdict.outcome, speedup, why)))
+    if console.is_terminal:
+        console.print(table)
+    correct = sum(verdict.correct for verdict in verdicts)
+    console.print(f"{correct} of {len(verdicts)} correct", highlight=False)
+
+
+def _speedup(verdict: Verdict) -> float:
+    return verdict.timing.speedup if verdict.timing else 0.0

@@ -51,6 +51,18 @@ def test_verify_says_yes_and_no(files: Path) -> None:
     assert wrong.returncode == 1 and "verdict: wrong" in wrong.stdout and "expected" in wrong.stdout
 
 
+def test_verify_judges_several_kernels_in_their_order(files: Path) -> None:
+    kernels = (files / "wrong.py", files / "right.py")
+    both = dice("verify", files / "add.py", *kernels, "--backend", "emulated", "--json", "--workers", "1")
+    answers = json.loads(both.stdout)
+    assert both.returncode == 1
+    assert [(one["kernel"], one["verdict"]["outcome"]) for one in answers] == [("wrong", "wrong"), ("right", "correct")]
+    table = dice("verify", files / "add.py", *kernels, "--backend", "emulated")
+    assert table.stdout.splitlines()[0].startswith("right\tcorrect") and "1 of 2 correct" in table.stdout
+    one_sentence(dice("verify", files / "add.py"), 2, "at least one KERNEL.py")
+    one_sentence(dice("verify", files / "add.py", *kernels, "--workers", "0"), 2, "at least one worker")
+
+
 def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
     out, trace = tmp_path / "a" / "kernel.py", tmp_path / "trace.json"
     problem = ROOT / "examples" / "softmax.py"
