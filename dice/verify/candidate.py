@@ -229,7 +229,9 @@ class Candidate:
         with torch.no_grad():
             if command["step"] == "start":
                 inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
-                self.bench = stopwatch.Bench(self.model, inputs, command["salted"], stopwatch.CudaStopwatch())
+                self.bench = stopwatch.Bench(
+                    self.model, inputs, command["salted"], stopwatch.CudaStopwatch(), command["flushes"]
+                )
                 answer = self.bench.warm_up()
             elif command["step"] == "show":
                 _write_output(self.bench.kept[command["call"]], self.outputs, command["output"])

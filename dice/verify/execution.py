@@ -82,6 +82,14 @@ class Device:
         if not self.emulated:
             torch.cuda.synchronize()
 
+    def is_broken(self) -> bool:
+        """Whether an error on the GPU, such as a failed device assert, has made it useless to this process."""
+        try:
+            self.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def release(self) -> None:
         """Give memory that is no longer used back to the GPU, where others need it, once it is much."""
         if self.emulated or torch.cuda.memory_reserved() < KEPT_BYTES:

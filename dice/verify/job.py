@@ -57,7 +57,7 @@ class Job:
         try:
             self._check_static(report)
             try:
-                self._check(vary=True, gpu=gpu)
+                self._check(vary=not self.place.oracles.is_fragile(self.problem), gpu=gpu)
             except ReferenceBroken as broken:
                 if not broken.varied:
                     raise Stop("unsupported", "run", f"the problem's own reference failed: {broken.message}") from None
@@ -85,6 +85,7 @@ class Job:
         self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
         self.record.values.pop("determinism", None)
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
+        self.record.add_labels("given_inputs_only" if self.protocol.ours and not vary else "")
         with (
             self._open_session(vary) as session,
             Scratch() as scratch,
@@ -109,7 +110,7 @@ class Job:
         self._time(gpu)
         with gpu.together():
             self._label(plan)
-            self._intervene()
+            self._intervene(vary)
             self._profile()
         raise Stop("correct", "done", "")
 
@@ -275,8 +276,6 @@ class Job:
                 self._trial(number, step)
             except Stop:
                 self.record.add_labels(f"fails:{step['family']}")
-            except ReferenceBroken:
-                return
 
     def _count_launches(self, ran: Message, core: bool) -> None:
         counts = claims.counts(ran.get("launches"))
@@ -320,14 +319,14 @@ class Job:
             self.record.values["deceptions"] = (*self.record.values["deceptions"], kind)
             raise Stop("deceptive", "run", f"{MESSAGES[kind]}.")
 
-    def _intervene(self) -> None:
+    def _intervene(self, vary: bool) -> None:
         """One more forward, on new inputs, in which the file's own kernels do nothing. At the very end: a process may
         not survive what follows from garbage."""
         if not self.protocol.ours:
             return
         self.stage = "run"
-        drawn = self._draw(MUTED_STEP)
-        if not drawn["family"]:
+        drawn = self._draw(MUTED_STEP) if vary else {}
+        if not drawn.get("family"):
             drawn = self._draw(MUTED_STEP | {"name": "muted given", "family": "given", "core": True})
         command = {"inputs": drawn["name"], "sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": "seen"}
         self.candidate.send(command | {"do": "muted", "seed": drawn["seed"], "sizes": drawn["sizes"]})

@@ -56,6 +56,13 @@ def main(link: socket.socket) -> None:
             answer = groups[number].answer(command)
         except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
             answer = {"event": "failed", "message": str(error)}
+        except RuntimeError as error:
+            if not device.is_broken():
+                raise
+            answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
+        if answer["event"] == "failed" and device.is_broken():
+            channel.send(**answer, broken=True)
+            return
         held = groups[number].held_bytes if number in groups else 0
         channel.send(**answer, held_bytes=held, memory_mb=_memory_mb())
 

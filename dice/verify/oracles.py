@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dice.problem import Problem
 from dice.verify.cancel import Cancellation, Spawner
 from dice.verify.options import Backend
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Zygote, wait_for
@@ -83,9 +84,8 @@ class _Oracle:
         return not (self.lost or self.retired or self.child.lost or self.served >= GROUPS_PER_ORACLE)
 
     def note(self, answer: Message) -> None:
-        """Retire it in time: an error on the device may be there to stay, and memory grows."""
-        failed_on_gpu = answer["event"] == "failed" and self.backend == "cuda"
-        self.retired |= failed_on_gpu or answer["memory_mb"] > self.memory_mb // 2
+        """Retire it in time: memory grows."""
+        self.retired |= answer["memory_mb"] > self.memory_mb // 2
 
     def how_it_ended(self, end: ChildEnded) -> str:
         if end.ended.reason == "memory":
@@ -177,6 +177,9 @@ class Session:
                 if oracle.lost:
                     raise OracleLost("the oracle's process was lost")
                 answer = self._request(command | {"group": group.number}, others)
+                if answer.get("broken"):
+                    self._pool.note_fragile(self._settings)
+                    raise ReferenceFailed(answer["message"])
                 group.held_bytes = answer["held_bytes"]
                 oracle.note(answer)
             if keep:
@@ -193,13 +196,14 @@ class Session:
             self._cancellation.watch(oracle.child)
             oracle.child.send(command)
             answer = wait_for(oracle.child, others, started + limit_s)
-            answered = True
+            answered = not answer.get("broken")  # by an error on the GPU, which ends what its process can do there
             return answer
         except DeadlineExceeded:
             raise ReferenceFailed(f"it took over {limit_s:g} s") from None
         except ChildEnded as end:
             if end.ended.ours:
                 raise MachineryError(f"the oracle was lost: {oracle.how_it_ended(end)}") from None
+            self._pool.note_fragile(self._settings)
             raise ReferenceFailed(oracle.how_it_ended(end)) from None
         finally:
             oracle.lost |= not answered
@@ -216,6 +220,7 @@ class Oracles:
         self._oracles: list[_Oracle] = []
         self._numbers = itertools.count()
         self._large: set[Settings] = set()  # problems whose inputs are too large to keep
+        self._fragile: set[str] = set()  # problems that ended an oracle
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
     def open(self, spawner: Spawner, settings: Settings, memory_mb: int) -> Session:
@@ -232,6 +237,15 @@ class Oracles:
         """Give each job of these settings a group of its own from now on."""
         with self._lock:
             self._large.add(settings)
+
+    def note_fragile(self, settings: Settings) -> None:
+        """The reference ended its process, or what that can do on the GPU: by values that its problem does not draw,
+        most likely. It meets no others from now on, so that no other jobs of an oracle are lost to it again."""
+        with self._lock:
+            self._fragile.add(settings.problem)
+
+    def is_fragile(self, problem: Problem) -> bool:
+        return problem.id in self._fragile
 
     def give_back(self, oracle: _Oracle, group: _Group) -> None:
         """A job is done with a group; those that nobody uses are forgotten when there are too many."""

@@ -60,6 +60,7 @@ class Reference:
         self.model: Any = None
         self._exact_model: Any = None
         self._fresh: tuple[State, State] | None = None
+        self._careful = False
         self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
         self._bench: Any = None
 
@@ -104,8 +105,10 @@ class Reference:
     def plan(self, secret: int, trials: int, vary: bool = True, optional: Sequence[str] = ()) -> tuple[Step, ...]:
         """The trials of a verification, after a look at what the reference reacts to.
 
-        Without `vary`, or under KernelBench's protocols, each is of the family `given` and in KernelBench's order.
+        Without `vary`, or under KernelBench's protocols, each is of the family `given` and in KernelBench's order; the
+        reference then meets no values but those that its problem draws.
         """
+        self._careful = not vary
         if not vary or not self.protocol.ours:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self._draw(derive(secret, "trial 0"))
@@ -199,7 +202,7 @@ class Reference:
             own = self._fresh[loadable] if step.fresh and self._fresh is not None else None
             return replace(trial, state=own) if trial is not None else None
         except ReferenceFailed:
-            if step.family == "given":
+            if step.family == "given" or self.device.is_broken():
                 raise
             return None
 
@@ -305,6 +308,8 @@ class Reference:
             self.device.release()
 
     def _effects(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+        if self._careful:
+            return ()
         execution.seed_everything(seed)
         with unchanged(model):
             try:
@@ -423,6 +428,7 @@ class Reference:
                 salted = stopwatch.continuous(placed)
                 self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch())
                 answer: dict[str, Any] = self._bench.warm_up() | {"salted": salted}
+                self._bench.flushes = answer["flushes"]
                 return answer
             bench = self._bench
             if step == "work":

@@ -6,8 +6,10 @@ the supervisor has named the one it wants to see; a checksum of each is sent wit
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +19,11 @@ import torch
 
 from dice.verify import execution, wire
 from dice.verify.inputs import is_free
+from dice.verify.timing import FLUSH_BYTES
 
 WARM_UP_CALLS, WARM_UP_S, MAX_WARM_UP_CALLS = 3, 0.2, 200
-FLUSH_BYTES = 256 << 20  # several times any L2 cache
+HIDE = 1.5  # the flushes before a call last this many times as long as the host takes to launch the reference,
+MAX_FLUSHES = 4  # with at most so many of them, so that the device waits for no launch: the host's speed varies
 ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
 IDLE_CALLS = 2
 LEAST_FACTOR = 0.75
@@ -85,25 +89,32 @@ class Bench:
     follows from the seed of the round, which nobody knows before it.
     """
 
-    def __init__(self, model: Any, inputs: Any, salted: Sequence[int], stopwatch: Stopwatch):
+    def __init__(self, model: Any, inputs: Any, salted: Sequence[int], stopwatch: Stopwatch, flushes: int = 1):
         self.model, self.stopwatch = model, stopwatch
         self._pristine, self._salted = inputs, frozenset(salted)
         size = sum(tensor.nbytes for tensor in wire.tensors(inputs))
         copies = min(MAX_COPIES, max(1, ROTATE_BYTES // max(size, 1)))
         self._copies = [wire.map_tensors(torch.clone, inputs) for _ in range(copies)]
+        self.flushes = flushes
         self.kept: list[Any] = []
         self._checksums: list[torch.Tensor] = []
 
     def warm_up(self) -> dict[str, Any]:
-        """Until the clocks are up; returns the milliseconds of one call and the bytes of one output."""
+        """Until the clocks are up; returns the milliseconds of one call, the bytes of one output, and how many flushes
+        hide what it takes to launch one."""
         started, calls, last_ms = _CLOCK(), 0, 0.0
+        host: list[float] = []
         self._forget()
         while calls < WARM_UP_CALLS or (_CLOCK() - started < WARM_UP_S and calls < MAX_WARM_UP_CALLS):
             inputs = self.fill(0, calls)
             self.stopwatch.flush()
-            output, last_ms, _ = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
+            output, last_ms, host_ms = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
+            host.append(host_ms)
             calls += 1
-        return {"call_ms": last_ms, "output_bytes": sum(tensor.nbytes for tensor in wire.tensors(output))}
+        flush_ms = self.stopwatch.time(self.stopwatch.flush)[1]
+        flushes = max(1, min(MAX_FLUSHES, math.ceil(HIDE * statistics.median(host) / max(flush_ms, 1e-6))))
+        output_bytes = sum(tensor.nbytes for tensor in wire.tensors(output))
+        return {"call_ms": last_ms, "output_bytes": output_bytes, "flushes": flushes}
 
     def round(self, seed: int, calls: int) -> dict[str, Any]:
         """Times of single calls behind a flush of the caches (`ms`, and of the host inside them `host_ms`), and of some
@@ -116,7 +127,8 @@ class Bench:
         idle: list[float] = []
         for index in range(calls + IDLE_CALLS):
             inputs = self.fill(seed, index)
-            self.stopwatch.flush()
+            for _ in range(self.flushes):
+                self.stopwatch.flush()
             if index >= calls:
                 self.stopwatch.synchronize()
             output, device_ms, host_ms = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once

@@ -28,7 +28,7 @@ from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
 from dice.verify.view import candidate_view
 
 ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more,
-OTHERS_FAULTS = 5  # and more often where another job's problem took the oracle with it, or a GPU ended
+OTHERS_FAULTS = 10  # and more often where another job's problem took the oracle with it, or a GPU ended
 
 
 def verify(problem: Problem, kernel: Kernel, *, backend: str = "auto", options: Options | None = None) -> Verdict:

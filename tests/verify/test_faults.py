@@ -248,6 +248,46 @@ def test_compiler_killed_by_somebody_else_is_run_again(verifier: Verifier) -> No
     assert killed and verdict.correct, verdict.message
 
 
+FRAGILE = """
+import os
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        if not ((x >= 0) & (x <= 1)).all():
+            os.abort()
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.rand(16, 100)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_reference_that_ends_its_process_on_values_it_never_draws_meets_no_others(verifier: Verifier) -> None:
+    """As a failed device assert ends what a process can do on a GPU; other jobs of that process are run again."""
+    fragile = Problem(FRAGILE, "fragile")
+    pairs = [(fragile, RIGHT), (RELU, RIGHT), (fragile, WRONG), (RELU, WRONG), (fragile, with_code("# another"))]
+    verdicts = [verdict for _, verdict in verifier.verify_many(pairs, workers=2, ordered=True)]
+    assert [one.outcome for one in verdicts] == ["correct", "correct", "wrong", "wrong", "correct"]
+    assert "given_inputs_only" in verdicts[0].labels and "given_inputs_only" not in verdicts[1].labels
+
+
+@pytest.mark.gpu
+def test_failed_device_assert_of_a_reference_costs_no_verdict() -> None:
+    """On a GPU, PyTorch asserts on the device that probabilities are probabilities; the error stays with the process."""
+    source = FRAGILE.replace("if not ((x >= 0) & (x <= 1)).all():\n            os.abort()", "LOSS")
+    source = source.replace("LOSS", "nn.functional.binary_cross_entropy(x, x)")
+    fragile = Problem(source, "fragile")
+    pairs = [(fragile, RIGHT), (RELU, RIGHT), (fragile, WRONG)] + [(RELU, with_code(f"# {n}")) for n in range(12)]
+    with Verifier(backend="cuda", options=Options(timing=False)) as cuda:
+        outcomes = [verdict.outcome for _, verdict in cuda.verify_many(pairs, workers=8, ordered=True)]
+    assert outcomes == ["correct", "correct", "wrong"] + ["correct"] * 12
+
+
 def idle_children(verifier: Verifier) -> list[int]:
     """The innermost processes below the zygote; without a job, those are oracles."""
     zygote = verifier._get_zygote().pid

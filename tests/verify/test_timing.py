@@ -40,6 +40,7 @@ class Scripted:
 
     def __init__(self, ms: float, *, noise: float = 0.002, claims: float | None = None, hidden: float = 0.0):
         self.ms, self.noise, self.claims, self.hidden = ms, noise, claims, hidden
+        self.flushes = 1
         self.random = random.Random(1)
         self.steps: list[timing.Message] = []
 
@@ -48,7 +49,7 @@ class Scripted:
         calls = step.get("calls", 0)
         sums = {"checksums": [1000 + index for index in range(calls)]}
         if step["step"] == "start":
-            return {"call_ms": self.ms, "output_bytes": 4096, "salted": [0]}
+            return {"call_ms": self.ms, "output_bytes": 4096, "salted": [0], "flushes": self.flushes}
         if step["step"] == "round":
             shown = self.claims or self.ms
             times = [shown * self.random.gauss(1, self.noise) for _ in range(calls)]
@@ -330,3 +331,36 @@ def test_fast_p_counts_points_by_default_and_lower_bounds_on_request() -> None:
     assert fast_p(verdicts, 0.0) == 0.75
     assert fast_p([Verdict("correct", "done")], 0.0) == 1.0
     assert fast_p([], 1.0) == 0.0
+
+
+class SlowLaunches(HostStopwatch):
+    """A flush lasts 1 ms; the host takes `host_ms` to launch a call."""
+
+    def __init__(self, host_ms: float):
+        super().__init__()
+        self.host_ms = host_ms
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        return call(), 1.0, self.host_ms
+
+
+@pytest.mark.parametrize("host_ms, flushes", [(0.1, 1), (0.9, 2), (1.9, 3), (50.0, stopwatch.MAX_FLUSHES)])
+def test_flushes_outlast_the_launch_of_a_call(host_ms: float, flushes: int) -> None:
+    watch = SlowLaunches(host_ms)
+    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], watch)
+    bench.flushes = bench.warm_up()["flushes"]
+    assert bench.flushes == flushes
+    before = watch.flushes
+    bench.round(1, 5)
+    assert watch.flushes - before == 2 + flushes * (5 + stopwatch.IDLE_CALLS)  # two for the bandwidth
+
+
+def test_the_candidate_is_told_the_references_flushes_and_may_hide_as_long() -> None:
+    reference, kernel = Scripted(0.1), Scripted(0.1)
+    reference.flushes = 4
+    contest(reference, kernel)
+    assert kernel.steps[0] == {"step": "start", "salted": [0], "flushes": 4}
+    launches_ms = 0.5
+    assert timing.excess_ms(10 * (0.1 + launches_ms) + timing.MESSAGE_MS, 10, 0.0, 0.1) > 0
+    hidden_ms = 3 * 1e3 * timing.FLUSH_BYTES / 1e12
+    assert timing.excess_ms(10 * (0.1 + launches_ms) + timing.MESSAGE_MS, 10, 0.0, 0.1, hidden_ms) == 0
