@@ -60,8 +60,8 @@ def main(link: socket.socket) -> None:
             if not device.is_broken():
                 raise
             answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
-        if answer["event"] == "failed" and device.is_broken():
-            channel.send(**answer, broken=True)
+        if device.is_broken():  # also where the error was met in a mere attempt, and the command has an answer
+            channel.send("failed", message=answer.get("message", "it made an error on the GPU"), broken=True)
             return
         held = groups[number].held_bytes if number in groups else 0
         channel.send(**answer, held_bytes=held, memory_mb=_memory_mb())
