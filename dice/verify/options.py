@@ -23,7 +23,8 @@ _PROBE = """
 import json, torch
 ready = torch.cuda.is_available()
 name = torch.cuda.get_device_name(0) if ready else ""
-print(json.dumps({"cuda": ready, "device": name, "built_for": torch.version.cuda}))
+count = torch.cuda.device_count() if ready else 0
+print(json.dumps({"cuda": ready, "device": name, "count": count, "built_for": torch.version.cuda}))
 """
 
 
@@ -95,8 +96,15 @@ def probe_cuda() -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError):
-        return {"cuda": False, "device": "", "built_for": None}
+        return {"cuda": False, "device": "", "count": 0, "built_for": None}
     return answer
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that PyTorch sees, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    count = int(probe_cuda()["count"])
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return tuple(named[:count] or map(str, range(count)))
 
 
 def find_nvcc() -> Path | None:

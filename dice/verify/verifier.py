@@ -19,7 +19,15 @@ from dice.verify.cancel import Cancellation, Spawner
 from dice.verify.fleet import Device, Fleet
 from dice.verify.health import DeviceLost, probe_gpu
 from dice.verify.job import Job
-from dice.verify.options import Backend, BackendUnavailable, Options, probe_cuda, resolve_backend, toolchain
+from dice.verify.options import (
+    Backend,
+    BackendUnavailable,
+    Options,
+    probe_cuda,
+    resolve_backend,
+    toolchain,
+    visible_gpus,
+)
 from dice.verify.oracles import OracleLost
 from dice.verify.place import Place, candidate_limits, worker_threads
 from dice.verify.process import Cancelled, MachineryError, Zygote
@@ -40,7 +48,7 @@ def verify(problem: Problem, kernel: Kernel, *, backend: str = "auto", options: 
 class Verifier:
     """Verifies pairs, one or many at a time, each in processes of its own forked from a warm zygote.
 
-    `devices`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them; none for the one that PyTorch calls 0.
+    `devices`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them; all that PyTorch sees by default.
     `residents`: how many candidates may be on one device at once. `builds`: how many may compile at once, a core each.
     `cache`: where verdicts are kept and found again, a file; True for one beside the built libraries.
 
@@ -53,7 +61,7 @@ class Verifier:
         *,
         backend: str = "auto",
         options: Options | None = None,
-        devices: Sequence[int | str] = (),
+        devices: Sequence[int | str] | None = None,
         residents: int | None = None,
         builds: int | None = None,
         cache: Path | bool = False,
@@ -66,6 +74,8 @@ class Verifier:
         self._zygote_lock = threading.Lock()
         self._builds = BuildService(self.backend, cache_dir, builds)
         probe = self._probe if self.backend == "cuda" else None
+        if devices is None:
+            devices = visible_gpus() if self.backend == "cuda" else ()
         self._fleet = Fleet(self.backend, [str(device) for device in devices], residents, probe)
         self._view_lock = threading.Lock()
         self._view: tuple[str, ...] = ()

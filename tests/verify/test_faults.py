@@ -278,7 +278,7 @@ def test_reference_that_ends_its_process_on_values_it_never_draws_meets_no_other
 
 @pytest.mark.gpu
 def test_failed_device_assert_of_a_reference_costs_no_verdict() -> None:
-    """On a GPU, PyTorch asserts on the device that probabilities are probabilities; the error stays with the process."""
+    """On a GPU, PyTorch asserts that probabilities are probabilities, and the error stays with the process."""
     source = FRAGILE.replace("if not ((x >= 0) & (x <= 1)).all():\n            os.abort()", "LOSS")
     source = source.replace("LOSS", "nn.functional.binary_cross_entropy(x, x)")
     fragile = Problem(source, "fragile")

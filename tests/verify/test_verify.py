@@ -174,6 +174,20 @@ def test_backends_are_resolved_or_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
+    "named, count, expected",
+    [(None, 2, ("0", "1")), ("2,3", 2, ("2", "3")), ("GPU-ab, GPU-cd", 1, ("GPU-ab",)), ("", 0, ())],
+)
+def test_all_gpus_that_may_be_seen_are_used(
+    named: str | None, count: int, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "probe_cuda", lambda: {"count": count})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert options.visible_gpus() == expected
+
+
+@pytest.mark.parametrize(
     "wrong", [{"trials": 0}, {"scale": 0.0}, {"scale": 2.0}, {"run_timeout_s": 0}, {"memory_mb": -1}]
 )
 def test_options_are_checked(wrong: dict[str, float]) -> None:
