@@ -266,7 +266,9 @@ def _narrow_file_system(limits: Limits) -> None:
     private = _PRIVATE if limits.tmp_mb else ()
     if limits.visible and small_root.enter(limits.visible, folders, private, limits.tmp_mb):
         if _set_read_only("/", True):
-            for folder in (*private, *folders):
+            for folder in private:  # but not what is shown in them: Python itself may be installed there
+                _set_read_only(folder, False, recursive=False)
+            for folder in folders:
                 _set_read_only(folder, False)
         _open_proc()
         return
@@ -295,10 +297,12 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> boo
     return bool(_libc.mount(*encoded, ctypes.c_ulong(flags), None) == 0)
 
 
-def _set_read_only(path: str, on: bool) -> bool:
+def _set_read_only(path: str, on: bool, recursive: bool = True) -> bool:
     attributes = (ctypes.c_uint64 * 4)(*((_MOUNT_ATTR_RDONLY, 0) if on else (0, _MOUNT_ATTR_RDONLY)), 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    result = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, size)
+    result = _libc.syscall(
+        _SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE if recursive else 0, attributes, size
+    )
     return bool(result == 0)
 
 

@@ -44,6 +44,28 @@ def limits(tmp_path: Path) -> Limits:
     return replace(LIMITS, scratch=str(tmp_path))
 
 
+def test_what_is_shown_inside_a_private_folder_stays_read_only(tmp_path: Path) -> None:
+    """As when Python, or this package, is installed below /tmp."""
+    own, shown = tmp_path / "own", tmp_path / "shown"
+    own.mkdir(), shown.mkdir()
+    view = tuple(path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.exists(path))
+    limits = replace(LIMITS, scratch=str(own), visible=(*view, str(shown)), tmp_mb=8)
+
+    def child() -> None:
+        (own / "file").write_text("mine")
+        Path("/tmp/file").write_text("mine, and gone with me")
+        try:
+            (shown / "file").write_text("not mine")
+        except OSError:
+            os._exit(3)
+        os._exit(4)
+
+    tier, ended = jail(child, limits)
+    if not tier.startswith("namespaces"):
+        pytest.skip("this host gives no namespaces")
+    assert ended == {"exit": 3, "reason": ""} and (own / "file").exists() and not (shown / "file").exists()
+
+
 TIERS = pytest.mark.parametrize("namespaces", [True, False])
 
 
