@@ -172,18 +172,56 @@ class Bpe:
 
 
 @dataclass
-class Inspect:
-    """Audit problems before training on them: which are broken, and which can be passed without doing the work.
+class Import:
+    """Turn published data sets, or tables of your own, into one file of samples.
 
-    Exit code 1 when at least one is to be rejected.
+    Columns are told by their names, or by what they hold. Rows that cannot be used are counted with the reason.
+    """
+
+    sources: Annotated[Positional[tuple[str, ...]], arg(metavar="SOURCE", help_behavior_hint="")] = ()
+    """Files or folders (.parquet, .arrow, .jsonl, .json, task files), known sources, or ids on the Hugging Face hub."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """The Parquet file to write."""
+    source: str = ""
+    """The known source that the files are from, where their names do not tell."""
+    licence: str = ""
+    """SPDX identifier of the rows' licence, for files of your own."""
+    limit: int | None = None
+    """Read at most this many rows."""
+    list: bool = False
+    """Show the known sources: id, licence, files, columns."""
+    json: bool = False
+    """Print the counts (or the list) as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.sources import run
+
+        return run(self)
+
+
+@dataclass
+class Inspect:
+    """Look at a data set: what it holds, how long, how fast, some of it whole. Problems alone are audited instead.
+
+    An audit finds problems that are broken, or can be passed without doing the work; exit code 1 when it rejects any.
     """
 
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PATH", help_behavior_hint="")]
-    """Problem files, folders of them, or .parquet, .json and .jsonl tables with a source column."""
+    """Files or folders: samples, tables of pairs or problems (.parquet, .arrow, .json, .jsonl), task files."""
+    html: Path | None = None
+    """Also write the glance to this page: one file, which needs no network."""
+    show: int = 3
+    """Random samples to show whole."""
+    tokenizer: str = "nano"
+    """The model whose tokenizer counts tokens: nano, a folder, or an id on the Hugging Face hub."""
+    audited: Path | None = None
+    """Report of an earlier audit, whose findings to show with the set."""
+    audit: Literal["auto", "always", "never"] = "auto"
+    """auto audits a set of problems alone that no earlier audit is given for; the options below are for the audit."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Write NAME.json and NAME.md; NAME.jsonl beside them keeps what is done, and an interrupted run resumes there."""
     column: str = ""
-    """Column of a table that holds the source text (default: problem, pytorch_code or code)."""
+    """Column of a table that holds the source text of problems (default: the first of the usual names it has)."""
     protocol: Literal["dice", "kernelbench", "kernelbench-v0"] = "dice"
     """Whose comparison candidates will be judged by: an answer without work that passes it is a reason to reject."""
     backend: Backend = "auto"
@@ -195,8 +233,9 @@ class Inspect:
     memory_mb: int = 4096
     """Host memory for one problem."""
     seed: int = 0
+    """Of the random samples, and of the audit."""
     json: bool = False
-    """Print the whole report as JSON."""
+    """Print everything as JSON."""
 
     def run(self) -> int:
         from dice.commands.inspect import run
@@ -210,6 +249,7 @@ class Data:
 
     command: (
         Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
+        | Annotated[Import, subcommand("import", description=Import.__doc__)]
         | Annotated[Inspect, subcommand("inspect", description=Inspect.__doc__)]
         | Annotated[Bpe, subcommand("tokenizer", description=Bpe.__doc__)]
     )

@@ -6,7 +6,9 @@ infilling variant (paper A.1.1), and a compact zero-shot one for small models th
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 
 from dice.kernel import Kernel, KernelParts
 from dice.problem import Problem
@@ -126,6 +128,7 @@ def extract_kernel(text: str) -> Kernel | None:
     Thinking and chat control tokens are dropped first.
     """
     text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    text = text.rpartition("</think>")[2]  # some chat templates open the thinking themselves
     text = re.sub(r"<\|[A-Za-z_]+\|>", "", text)
     if "<think>" in text:
         return None
@@ -136,6 +139,29 @@ def extract_kernel(text: str) -> Kernel | None:
     ]
     chosen = next(iter(named + plausible), "")
     return Kernel(chosen) if chosen.strip() else None
+
+
+def extract_problem(text: str) -> str | None:
+    """The source of the problem inside a prompt, or None: the last code fence that defines `Model` with `get_inputs`.
+
+    The last, because a one-shot prompt shows its example first. Templates indent what they should not: a fence that is
+    Python only without its indentation, or without that of its first line, is taken so.
+    """
+    for block in reversed(_fenced_blocks(text)):
+        for source in (block, textwrap.dedent(block), block.lstrip()):
+            if _defines(source, "Model", "get_inputs"):
+                return source
+    return None
+
+
+def _defines(source: str, *names: str) -> bool:
+    if not all(name in source for name in names):
+        return False
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)} >= set(names)
 
 
 def _architecture(problem: Problem) -> str:

@@ -1,4 +1,4 @@
-"""`dice data inspect PATH...`: audit problems before anyone trains on them."""
+"""`dice data inspect PATH...`: a data set at a glance, and the audit of its problems before anyone trains on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,8 +18,9 @@ from rich.table import Table
 from dice.data.audit.findings import KINDS, Audit
 from dice.data.audit.report import ANSWERS, PROTOCOLS, label, summarise, to_json, to_markdown
 from dice.data.audit.run import Settings, audit_all
-from dice.data.audit.sources import read_problems
+from dice.data.sources import Input, Report, holds_kernels, read, read_problems, resolve
 from dice.errors import MachineError, UserError
+from dice.problem import Problem
 
 if TYPE_CHECKING:
     from dice.cli import Inspect
@@ -30,12 +31,48 @@ COLOURS = {"reject": "red", "warn": "yellow", "note": "dim", "": "green"}
 
 
 def run(args: Inspect) -> int:
-    """0 when no problem is to be rejected, else 1."""
+    """0 when no problem is to be rejected, or none was audited; else 1."""
     if not args.paths:
         raise UserError("Give at least one PATH: a folder of problems, a problem file or a table.")
     if args.workers < 1:
         raise UserError(f"There must be at least one worker, not {args.workers}.")
-    problems = read_problems(args.paths, args.column)
+    if args.show < 0:
+        raise UserError(f"--show must be at least 0, not {args.show}.")
+    from dice.commands import glance
+
+    inputs = resolve(list(map(str, args.paths)))
+    alone = not any(holds_kernels(one) for one in inputs)
+    known = glance.read_audits(args.audited)
+    wanted = args.audit == "always" or (args.audit == "auto" and alone and not known)
+    if args.out is not None and not wanted:
+        raise UserError("--out is where the report of an audit goes, and nothing is to be audited; add --audit always.")
+    result: dict[str, Any] = {}
+    audits: list[Audit] = []
+    if wanted:
+        problems = read_problems([one.file for one in inputs], args.column) if alone else _problems_of(inputs)
+        audits, result = _audit(args, problems)
+    if not (wanted and alone and args.html is None):
+        shown = glance.run(args, inputs, known | {audit.problem: audit for audit in audits})
+        result = result if wanted and alone else shown | ({"audit": result} if wanted else {})
+    if args.json:
+        print(json.dumps(result))
+    return 1 if any(audit.severity == "reject" for audit in audits) else 0
+
+
+def _problems_of(inputs: Sequence[Input]) -> list[Problem]:
+    """The problems of samples, each once."""
+    found: dict[str, Problem] = {}
+    for sample in read(inputs, Report()):
+        if sample.problem:
+            problem = sample.as_problem()
+            found.setdefault(problem.id, problem)
+    if not found:
+        raise UserError("There is no problem to audit: no sample says which problem its kernel is for.")
+    return list(found.values())
+
+
+def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dict[str, Any]]:
+    """The audits and their report, which is written and shown as asked."""
     settings = Settings(_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed)
     base = _base(args.out) if args.out else None
     record = base.with_name(f"{base.name}.jsonl") if base else None
@@ -52,11 +89,9 @@ def run(args: Inspect) -> int:
     if base is not None:
         _write(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
         _write(base.with_name(f"{base.name}.md"), to_markdown(audits, settings))
-    if args.json:
-        print(json.dumps(report))
-    else:
+    if not args.json:
         _show(Console(), audits, base)
-    return 1 if any(audit.severity == "reject" for audit in audits) else 0
+    return audits, report
 
 
 def _backend(wanted: str) -> str:

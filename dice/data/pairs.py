@@ -1,18 +1,16 @@
-"""Read (prompt, response) pairs from the files people have: Parquet or JSON Lines, pairs or chats."""
+"""Read (prompt, response) pairs from the files people have: tables of pairs or of chats."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from dice.data.rows import SUFFIXES, read_rows
 from dice.errors import UserError
 
+COLUMNS = ("messages", "prompt", "response")
 Message = dict[str, str]
 _CHAT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
@@ -26,7 +24,7 @@ class Pair:
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Every pair of a `.parquet`, `.jsonl` or `.json` file, or of all such files of a folder in name order.
+    """Every pair of a table file (see `dice/data/rows.py`), or of all such files of a folder in name order.
 
     A row has either a `prompt` column (text, or a list of chat messages) with a `response` column (text), or a
     `messages` column whose last message is the assistant's. Raises `UserError` in one sentence for a missing file, an
@@ -35,7 +33,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
     path = Path(path)
     if not path.exists():
         raise UserError(f"There is no data file {path}.")
-    pairs = [_pair(row, where) for file in _files(path) for where, row in _rows(file)]
+    pairs = [_pair(row.values, row.where) for file in _files(path) for row in read_rows(file, COLUMNS)]
     if not pairs:
         raise UserError(f"{path} holds no rows: there is nothing to train on.")
     return pairs
@@ -44,40 +42,10 @@ def read_pairs(path: str | Path) -> list[Pair]:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl", ".json"))
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
     if not files:
-        raise UserError(f"The folder {path} holds no .parquet, .jsonl or .json file.")
+        raise UserError(f"The folder {path} holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
     return files
-
-
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        if path.suffix == ".parquet":
-            file = pq.ParquetFile(path)
-            used = [name for name in ("messages", "prompt", "response") if name in file.schema_arrow.names]
-            rows: list[Any] = file.read(columns=used or None).to_pylist()
-        elif path.suffix == ".jsonl":
-            lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 is legal inside JSON text
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield f"{path}, line {number}", _as_row(json.loads(line), f"{path}, line {number}")
-            return
-        elif path.suffix == ".json":
-            rows = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            raise UserError(f"{path} is neither .parquet, .jsonl nor .json.")
-    except (pa.ArrowException, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as {path.suffix[1:]}: {str(error).splitlines()[0]}.") from None
-    if not isinstance(rows, list):
-        raise UserError(f"{path} must hold a list of rows.")
-    for number, row in enumerate(rows, start=1):
-        yield f"{path}, row {number}", _as_row(row, f"{path}, row {number}")
-
-
-def _as_row(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not an object with named columns.")
-    return value
 
 
 def _pair(row: dict[str, Any], where: str) -> Pair:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,24 @@ class Sample:
         return replace(self, verdict=verdict)
 
 
+GROUP = 1024  # samples of a row group
+
 _SCHEMA = pa.schema([(one.name, pa.string()) for one in fields(Sample)])
 
 
 def write_samples(path: Path, samples: Iterable[Sample], notes: dict[str, Any] | None = None) -> None:
-    """Write a Parquet file whole or not at all; `verdict` and `meta` are JSON text. `notes` go into its metadata."""
-    schema = _SCHEMA.with_metadata({"dice": json.dumps(notes or {}, sort_keys=True)})
-    table = pa.Table.from_pylist([_row(sample) for sample in samples], schema=schema)
+    """Write a Parquet file whole or not at all; `verdict` and `meta` are JSON text. `notes` go into its metadata.
+
+    Samples are taken and written a group at a time; `notes` are read after the last, so that they may count them.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    rest = iter(samples)
     try:
-        pq.write_table(table, temporary, compression="zstd")
+        with pq.ParquetWriter(temporary, _SCHEMA, compression="zstd") as writer:
+            while group := [_row(sample) for sample in islice(rest, GROUP)]:
+                writer.write_table(pa.Table.from_pylist(group, schema=_SCHEMA))
+            writer.add_key_value_metadata({"dice": json.dumps(notes or {}, sort_keys=True)})
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -91,6 +99,20 @@ def read_samples(path: Path) -> Iterator[Sample]:
         raise UserError(f"{path} holds no samples of ours: it lacks the columns {', '.join(missing)}.")
     for batch in file.iter_batches(batch_size=256, columns=_SCHEMA.names):
         yield from map(_sample, batch.to_pylist())
+
+
+def is_sample_file(path: Path) -> bool:
+    """Whether `write_samples` may have written it: Parquet with our columns."""
+    try:
+        return path.suffix == ".parquet" and set(_SCHEMA.names) <= set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """What `write_samples` was given as `notes`."""
+    found: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {}).get(b"dice", b"{}"))
+    return found
 
 
 def _row(sample: Sample) -> dict[str, str]:

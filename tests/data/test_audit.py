@@ -19,7 +19,7 @@ import pytest
 from dice.data.audit.findings import KINDS, Audit, Finding
 from dice.data.audit.report import to_markdown
 from dice.data.audit.run import Settings
-from dice.data.audit.sources import read_problems
+from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.verify import landlock
 from tests.conftest import ROOT
