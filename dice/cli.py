@@ -228,6 +228,8 @@ class Inspect:
     """Where references run: cuda (a GPU), or emulated (the CPU, where large problems are audited at smaller sizes)."""
     workers: int = 1
     """Problems audited at once."""
+    quick: bool = False
+    """Leave out the looks at inputs and parameters one by one."""
     timeout: float = 60.0
     """Seconds for one problem; a larger one is audited at smaller sizes, so that it fits."""
     memory_mb: int = 4096
@@ -244,6 +246,85 @@ class Inspect:
 
 
 @dataclass
+class Asking:
+    """An OpenAI-compatible endpoint, and how much of it may be used."""
+
+    base_url: str = ""
+    """Where the endpoint is, e.g. http://localhost:8000/v1."""
+    model: str = ""
+    """The model's name there."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the API key; a local endpoint needs none."""
+    concurrency: int = 8
+    """Requests under way at once."""
+    requests_per_minute: int = 0
+    """0: no limit but the endpoint's."""
+    tokens_per_minute: int = 0
+    """0: no limit but the endpoint's."""
+    price_in: float = 0.0
+    """USD for a million tokens of prompts."""
+    price_out: float = 0.0
+    """USD for a million tokens of answers."""
+    max_cost: float = 0.0
+    """USD that all runs of one output folder may cost; nothing is sent that might exceed it. 0: no limit."""
+    temperature: float = 1.0
+    max_tokens: int = 8192
+    """Longest answer, in tokens."""
+
+
+@dataclass
+class Teach(Asking):
+    """Ask a teacher for kernels, and keep those whose speed-up is confirmed. A killed run goes on where it was."""
+
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM", help_behavior_hint="")] = ()
+    """Problem files, folders of them, or .parquet, .json and .jsonl tables with a source column."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("taught")
+    """Folder for candidates.parquet, kept.parquet, report.json, and the logs that a killed run goes on from."""
+    samples: int = 1
+    """Candidates for each problem."""
+    prompt: Literal["one-shot", "zero-shot"] = "one-shot"
+    measure: bool = True
+    """Execute candidates; without, they are only asked for, and `dice data measure` can execute them elsewhere."""
+    executions: int = 5
+    """A kernel is kept when this many executions are all correct and faster; the first that is not ends it."""
+    min_speedup: float = 1.0
+    """Each execution's speed-up over eager PyTorch must lie above this with its whole 95% interval."""
+    backend: Backend = "auto"
+    """Where candidates run; only on cuda are they timed, and kept."""
+    json: bool = False
+    """Print the report as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.teach import run
+
+        return run(self)
+
+
+@dataclass
+class DifficultyCommand(Asking):
+    """Label problems single, fusion or model, and put them in the order from easy to hard.
+
+    By a look at what each runs; or, given --base-url and --model, by asking a teacher, with the offline labels beside.
+    """
+
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="SET", help_behavior_hint="")] = ()
+    """Sets of samples, problem files, folders of them, or tables with a source column."""
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Parquet file for the labelled set; files beside it keep what is done, and an interrupted run resumes there."""
+    workers: int = os.cpu_count() or 1
+    """Problems run at once."""
+    temperature: float = 0.0
+    max_tokens: int = 2048
+    json: bool = False
+    """Print everything as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.difficulty import run
+
+        return run(self)
+
+
+@dataclass
 class Data:
     """Make training data, and look at the problems it is made from."""
 
@@ -251,6 +332,8 @@ class Data:
         Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
         | Annotated[Import, subcommand("import", description=Import.__doc__)]
         | Annotated[Inspect, subcommand("inspect", description=Inspect.__doc__)]
+        | Annotated[Teach, subcommand("teach", description=Teach.__doc__)]
+        | Annotated[DifficultyCommand, subcommand("difficulty", description=DifficultyCommand.__doc__)]
         | Annotated[Bpe, subcommand("tokenizer", description=Bpe.__doc__)]
     )
 

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -73,7 +73,8 @@ def _problems_of(inputs: Sequence[Input]) -> list[Problem]:
 
 def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dict[str, Any]]:
     """The audits and their report, which is written and shown as asked."""
-    settings = Settings(_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed)
+    depth: Literal["full", "quick"] = "quick" if args.quick else "full"
+    settings = Settings(_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed, depth)
     base = _base(args.out) if args.out else None
     record = base.with_name(f"{base.name}.jsonl") if base else None
     columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))

@@ -60,9 +60,9 @@ def fit(source: str, folder: Path, scale: float | None, limit_s: float) -> tuple
 
 def estimate(source: str, folder: Path) -> Estimate | None:
     """Run the problem on tensors without data. None when it needs data (`.item()`, NumPy) or fails."""
-    from torch.utils.flop_counter import FlopCounterMode  # slow to load
+    from dice.verify.flops import FlopCounter  # slow to load
 
-    counter, elements = FlopCounterMode(display=False), _CountElements()
+    counter, elements = FlopCounter(), _CountElements()
     try:
         module = execution.exec_file(source, folder, "problem_shapes")
         with torch.device("meta"), torch.no_grad():
@@ -72,7 +72,7 @@ def estimate(source: str, folder: Path) -> Estimate | None:
                 model(*drawn)
     except Exception:  # noqa: BLE001 - the problem's own code may raise anything; then there is no estimate
         return None
-    flops = counter.get_total_flops()
+    flops = counter.flops
     seconds = flops * SECONDS_PER_FLOP + elements.count * SECONDS_PER_ELEMENT
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))
     return Estimate(seconds, f"{flops:.2g} floating-point operations, {elements.count:.2g} elements", shapes)

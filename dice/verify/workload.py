@@ -6,10 +6,10 @@ import statistics
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from dice.verify import wire
 from dice.verify.dispatch import OperatorMode
+from dice.verify.flops import FlopCounter
 from dice.verify.stopwatch import Stopwatch
 
 COPY_BYTES = 1 << 30
@@ -35,14 +35,14 @@ class _Elements(OperatorMode):
 def describe(model: Any, inputs: Any) -> dict[str, int]:
     """Bytes of inputs, parameters with buffers, and outputs; and floating-point operations (products exactly, all else
     by elements) of one forward."""
-    flops, elements = FlopCounterMode(display=False), _Elements()
+    flops, elements = FlopCounter(), _Elements()
     with torch.no_grad(), flops, elements:
         output = model(*inputs)
     return {
         "input_bytes": _bytes(inputs),
         "parameter_bytes": _bytes(_state(model)),
         "output_bytes": _bytes(output),
-        "flops": int(flops.get_total_flops()) + elements.count,
+        "flops": flops.flops + elements.count,
     }
 
 

@@ -1,7 +1,7 @@
 """The warm parent of every child: it imported PyTorch once and never touched CUDA, so a fork is ready in milliseconds.
 
-`python -m dice.verify.zygote FD` serves requests on a socket: one JSON packet `{role, limits}` with three descriptors
-(control, channel, log) per child. The channel is the child's alone; the control socket is its warden's.
+`python -m dice.verify.zygote FD [MODULE...]` serves requests on a socket: one JSON packet `{role, limits}` with three
+descriptors (control, channel, log) per child. The channel is the child's alone; the control socket is its warden's.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
     # Importing torch.utils.cpp_extension asks whether a GPU is there. Asking the driver's management library instead of
     # CUDA keeps CUDA uninitialised here; a process forked after CUDA was initialised cannot use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    for name in WARM:
+    for name in (*WARM, *sys.argv[2:]):
         importlib.import_module(name)
     _exercise()
     gc.collect()

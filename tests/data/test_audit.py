@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dice.cli import main
 from dice.data.audit.findings import KINDS, Audit, Finding
 from dice.data.audit.report import to_markdown
 from dice.data.audit.run import Settings
@@ -59,6 +62,7 @@ CASES: dict[str, tuple[str, set[str], str | None]] = {
     "complex_output": (problem("return torch.fft.fft(x)", "torch.randn(64, 256)"), {"launch_bound"}, "warn"),
     "float8_output": (problem("return x.to(torch.float8_e4m3fn)", "torch.randn(64, 256)"), {"launch_bound"}, "warn"),
     "output_of_any_size": (problem("return x[x > 1]", "torch.randn(64, 256)"), {"unsupported_output"}, "warn"),
+    "as_many_as_signs": (problem("return x.sign().unique().abs()", "torch.randn(64, 256)"), {"input_free"}, None),
     "exits": (problem("raise SystemExit(0)"), {"broken"}, "reject"),
     "healthy_linear": (
         problem("return self.linear(x)", "torch.randn(256, 1024)", "self.linear = nn.Linear(1024, 4096)"),
@@ -131,13 +135,21 @@ CASES: dict[str, tuple[str, set[str], str | None]] = {
 }  # fmt: skip
 
 
-def inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dice", "data", "inspect", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def one_sentence(result: subprocess.CompletedProcess[str], words: str) -> None:
+def inspect(*arguments: str | Path) -> Result:
+    """The command in this process, which has imported PyTorch already; the audit's own processes are as ever."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["data", "inspect", *map(str, arguments)])
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def one_sentence(result: Result, words: str) -> None:
     assert result.returncode == 2 and words in result.stderr and "Traceback" not in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
@@ -257,7 +269,7 @@ def test_an_interrupted_audit_resumes(tmp_path: Path) -> None:
     problems, out = tmp_path / "problems", tmp_path / "out.json"
     problems.mkdir()
     for number in range(3):
-        (problems / f"{number}.py").write_text(problem(f"return torch.sin(x + {number})", "torch.randn(1024, 2560)"))
+        (problems / f"{number}.py").write_text(problem(f"return torch.sin(x + {number})", "torch.randn(64, 256)"))
     (problems / "9.py").write_text(CASES["hangs"][0])
     command = ["env", "--default-signal=INT", sys.executable, "-m", "dice", "data", "inspect", str(problems)]
     process = subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -285,6 +297,15 @@ def test_other_settings_are_audited_anew(tmp_path: Path) -> None:
     for seed in ("0", "1", "1"):
         inspect(tmp_path / "p.py", "-o", tmp_path / "r", "--seed", seed)
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_quick_audit_leaves_out_the_looks_one_by_one(folder: Path) -> None:
+    files = [folder / f"{name}.py" for name in ("ignores_second", "unused_parameter", "mean_of_softmax")]
+    quick = audits(json.loads(inspect(*files, "--json", "--quick", "--workers", "2").stdout))
+    assert not {"dead_input", "dead_parameter"} & set(
+        quick["ignores_second"].kinds() + quick["unused_parameter"].kinds()
+    )
+    assert {"input_free", "constant"} <= set(quick["mean_of_softmax"].kinds())
 
 
 def test_misuse_is_one_sentence(tmp_path: Path) -> None:

@@ -61,8 +61,9 @@ class Audit:
     """What is known about one problem. `passes`: for each answer that does no work, the protocols that it passes.
 
     `facts`: `full` (bytes and operations at full size), `ceiling_us` (the least time on the device of `sizes.py`),
-    `scale` (how inputs shrank), `forward_s`, `output` (shapes), `effect` (how far other inputs move the output), and
-    `parameters` (how many were looked at, of how many; time permitting).
+    `census` (what a forward is made of, see `dice.data.difficulty`), `scale` (how inputs shrank), `forward_s`, `output`
+    (shapes), `effect` (how far other inputs move the output), `parameters` (how many were looked at, of how many; time
+    permitting), and `cpu_s` (CPU seconds of the problem's process).
     """
 
     name: str

@@ -38,12 +38,13 @@ def main(link: socket.socket) -> None:
         probe.find("broken", "reject", f"{error}.".replace("..", "."))
     except SystemExit as ended:
         probe.find("broken", "reject", f"Its code ends the process, with exit code {ended.code}.")
+    probe.tell(cpu_s=round(time.process_time(), 3))
     channel.send("done")
     os._exit(0)
 
 
 class Probe:
-    """One audit. `command`: `source`, `backend`, `seed`, `limit_s`, `memory_mb`, `protocol`."""
+    """One audit. `command`: `source`, `backend`, `seed`, `limit_s`, `memory_mb`, `protocol`, `depth`."""
 
     def __init__(self, channel: Channel, command: dict[str, Any], device: Device):
         self.channel, self.device, self.folder = channel, device, Path.cwd()
@@ -52,6 +53,7 @@ class Probe:
         self.limit_s: float = command["limit_s"]
         self.memory_bytes: int = command["memory_mb"] << 20
         self.protocol: str = command["protocol"]
+        self.depth: str = command["depth"]
         self.started = time.monotonic()
         self.full: sizes.Size | None = None  # its size as it is
         self.now: sizes.Size  # and as it was shrunk to
@@ -71,6 +73,8 @@ class Probe:
         self.full = sizes.measure(self.source, self.folder, self.device)
         if self.full is not None:
             self._judge_size(self.full)
+            if self.depth == "census":
+                return
         source = self._fitting_source(self.limit_s)
         if source is None:
             return
@@ -78,6 +82,9 @@ class Probe:
         if slowness > 1 and (smaller := self._fitting_source(self.limit_s / slowness)) not in (source, None):
             source = smaller
             self._start(smaller)
+        if self.depth == "census":
+            self._measure_as_it_is()
+            return
         self._note_scale(source)
         if not self._look_at_one_forward():
             return
@@ -92,6 +99,8 @@ class Probe:
         else:
             self.channel.send("passes", passes=find_answers(self, answers))
             self.tell(effect=answers.effect)
+        if self.depth == "quick":
+            return
         self.at("inputs one by one")
         self._look_at_each_input()
         self.at("parameters one by one")
@@ -168,6 +177,7 @@ class Probe:
 
     def _judge_size(self, full: sizes.Size) -> None:
         self.tell(full=full.to_json(), ceiling_us=round(full.ceiling_us, 3), shapes=full.shapes)
+        self.tell(census=full.census.to_json())
         if full.work.flops == 0:
             self.find("no_work", "reject", "forward computes nothing: there is no work for a kernel.")
         elif full.ceiling_us < sizes.LAUNCH_US:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from dice.data.audit.findings import Audit, Finding
 from dice.errors import MachineError, UserError
@@ -26,6 +26,7 @@ from dice.verify.scratch import Scratch
 from dice.verify.view import candidate_view
 
 ROLE = "dice.data.audit.probe"
+WARM = ("torch._dynamo", ROLE)  # PyTorch imports its compiler at the first operator on tensors without data: a second
 RULES = 1  # goes up when findings change their meaning, so that older records are not resumed from
 TMP_MB = 256
 ATTEMPTS = 2
@@ -34,13 +35,17 @@ MIN_MEMORY_MB = 256
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How problems are audited. `protocol` is what they will be judged by; it decides what is a `reject`."""
+    """How problems are audited. `protocol` is what they will be judged by; it decides what is a `reject`.
+
+    `depth`: `full`; `quick`, without looks at inputs and parameters one by one; `census`, only what they are made of.
+    """
 
     backend: str = "emulated"  # cuda, or emulated: references run on the CPU
     protocol: str = "dice"
     limit_s: float = 60.0  # for one problem
     memory_mb: int = 4096  # for one problem
     seed: int = 0
+    depth: Literal["full", "quick", "census"] = "full"
 
     def __post_init__(self) -> None:
         if self.limit_s <= 0:
@@ -152,7 +157,7 @@ class _Auditor:
             if self._zygote is None or not self._zygote.alive:
                 if self._zygote is not None:
                     self._zygote.close()
-                self._zygote = Zygote()
+                self._zygote = Zygote(WARM)
             return self._zygote
 
     def _run_in(self, spawner: Spawner, problem: Problem) -> _Found:

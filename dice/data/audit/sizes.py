@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from dice.data.difficulty.census import Census
+from dice.data.difficulty.watch import Watch
 from dice.verify import execution, scale, wire, workload
 from dice.verify.dispatch import OperatorMode
 from dice.verify.roofline import Ceilings, Work
@@ -41,12 +43,14 @@ SECONDS_PER_FLOP, SECONDS_PER_ELEMENT, SECONDS_PER_VALUE = 4e-11, 2e-9, 1.5e-6
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One forward. `elements`: written by all operators; `largest`: bytes of the largest value that one makes."""
+    """One forward. `elements`: written by all operators; `largest`: bytes of the largest value that one makes;
+    `census`: what it is made of."""
 
     work: Work
     shapes: tuple[tuple[int, ...], ...]
     elements: int
     largest: int
+    census: Census = Census()
 
     @property
     def audit_s(self) -> float:
@@ -114,10 +118,10 @@ def measure(source: str, folder: Path, device: execution.Device) -> Size | None:
 def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
     """One forward on these inputs."""
     seen = _Sizes()
-    with torch.no_grad(), device.active(), seen:
+    with torch.no_grad(), device.active(), seen, Watch(model) as watch:
         work = Work(**workload.describe(model, drawn))
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))
-    return Size(work, shapes, seen.elements, seen.largest)
+    return Size(work, shapes, seen.elements, seen.largest, watch.census)
 
 
 def _give_up(number: int, frame: object) -> None:

@@ -1,0 +1,133 @@
+"""`dice data difficulty SET...`: problems labelled and put in the order from easy to hard."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dice.commands.asking import key_of, lines_of, settings_of
+from dice.data import difficulty
+from dice.data.difficulty import LEVELS, Difficulty
+from dice.data.sample import Sample, read_samples, write_samples
+from dice.data.sources import read_problems
+from dice.errors import UserError
+from dice.problem import Problem
+
+if TYPE_CHECKING:
+    from dice.cli import DifficultyCommand
+
+SHOWN = 10
+
+
+Show = Callable[[int, int], None]
+
+
+def run(args: DifficultyCommand) -> int:
+    if not args.paths:
+        raise UserError("Give at least one SET: a folder of problems, a problem file or a table.")
+    if args.workers < 1:
+        raise UserError(f"There must be at least one worker, not {args.workers}.")
+    samples = [sample for path in args.paths for sample in _read(path)]
+    problems = [sample.as_problem() for sample in samples]
+    taught: dict[str, str] = {}
+    report: dict[str, Any] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+        record = args.out.with_suffix(".jsonl") if args.out else None
+        show = _shown(bar, "labelling")
+        found = difficulty.label_all(problems, workers=args.workers, record=record, progress=show)
+        if args.base_url or args.model:
+            taught, report = _ask(args, problems, found, _shown(bar, "asking"))
+    labels = [_taught(one, taught.get(problem.id), args.model) for one, problem in zip(found, problems, strict=True)]
+    order = sorted(range(len(samples)), key=lambda index: (*labels[index].order, index))
+    if args.out:
+        write_samples(args.out, (_labelled(samples[index], labels[index]) for index in order))
+    report = _summary(labels) | report
+    if args.json:
+        rows = [{"name": samples[index].name, **labels[index].to_json()} for index in order]
+        print(json.dumps(report | {"problems": rows}))
+    else:
+        _print(report, len(samples), args.out)
+    return 0
+
+
+def _shown(bar: Progress, what: str) -> Show:
+    task = bar.add_task(what, total=None, rate="")
+
+    def show(done: int, total: int) -> None:
+        speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
+        bar.update(task, completed=done, total=total, rate=f"{60 * speed:.0f}/min" if speed else "")
+
+    return show
+
+
+def _ask(
+    args: DifficultyCommand, problems: Sequence[Problem], found: Sequence[Difficulty], show: Show
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """The teacher's levels by problem id, and where they differ from the offline labeller's."""
+    from dice.data.difficulty.teacher import ask_levels
+    from dice.endpoint.client import Endpoint
+
+    settings, key = settings_of(args), key_of(args)
+    log = args.out.with_suffix(".requests.jsonl") if args.out else None
+    endpoints: list[Endpoint] = []
+
+    def make_endpoint() -> Endpoint:
+        endpoints.append(Endpoint(settings, key, log))
+        return endpoints[-1]
+
+    taught, unparsed = ask_levels(problems, make_endpoint, show)
+    rows = [
+        {"name": problem.name, "teacher": taught[problem.id], "offline": label.level, "why": label.why}
+        for problem, label in zip(problems, found, strict=True)
+        if taught.get(problem.id, label.level) != label.level
+    ]
+    account = endpoints[-1].account.to_json()
+    return taught, {"taught": len(taught), "unparsed": unparsed, "disagreements": rows, "endpoint": account}
+
+
+def _print(report: dict[str, Any], total: int, out: Path | None) -> None:
+    counts = ", ".join(f"{count} {level}" for level, count in report["levels"].items())
+    print(f"{total} problems: {counts}; {report['by_text']} could not be run and were labelled by their text")
+    if "taught" in report:
+        print("\n".join(lines_of(report["endpoint"])))
+        rows = report["disagreements"]
+        print(f"the teacher labelled {report['taught']}; it differs from the offline labeller on {len(rows)}")
+        for row in rows[:SHOWN]:
+            print(f"  {row['name']}: teacher {row['teacher']}, offline {row['offline']} ({row['why']})")
+    if out:
+        print(f"written to {out}, easy to hard")
+
+
+def _read(path: Path) -> list[Sample]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        if path.is_file() and {"problem", "kernel", "meta"} <= set(pq.read_schema(path).names):
+            return list(read_samples(path))
+    return [Sample(problem.source, name=problem.name) for problem in read_problems([path])]
+
+
+def _labelled(sample: Sample, label: Difficulty) -> Sample:
+    return replace(sample, difficulty=label.level, meta=sample.meta | {"difficulty": label.to_json()})
+
+
+def _taught(label: Difficulty, level: str | None, model: str) -> Difficulty:
+    """The teacher's level, where it gave one, with the place within it by the offline labeller."""
+    return label if level is None else replace(label, level=level, by=model)
+
+
+def _summary(labels: Sequence[Difficulty]) -> dict[str, Any]:
+    counts = Counter(label.level for label in labels)
+    return {
+        "levels": {level: counts[level] for level in LEVELS},
+        "by_text": sum(label.by == "text" for label in labels),
+    }

@@ -1,0 +1,140 @@
+"""The log of every request: what was sent, what came back, what it cost. A run that was killed goes on from it.
+
+One JSON object a line. `event`: `sent` (written before the request leaves), `answer` (with its text; on the disk before
+anyone sees it), `failed` (one attempt). A `sent` without an end was under way when its run was killed: whether the
+endpoint worked on it is unknown, so it is sent again, counted as such, and reckoned at the most it may have cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from dice.endpoint.request import Usage
+from dice.errors import UserError
+
+
+@dataclass
+class Account:
+    """What all runs of a log came to. `cost` includes `unknown_cost`, the most that unanswered requests may cost."""
+
+    sent: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)  # of attempts
+    unknown: int = 0  # sent, and never heard of: a run was killed
+    resent: int = 0  # of those, sent once more
+    tokens_in: int = 0
+    tokens_out: int = 0
+    estimated: int = 0  # attempts whose tokens the endpoint did not say
+    cost: float = 0.0
+    unknown_cost: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"outcomes": dict(sorted(self.outcomes.items())), "cost": round(self.cost, 6)}
+
+
+class Ledger:
+    """A log file that only grows; None keeps it in memory. A line cut short by a crash counts for nothing."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self.answers: dict[str, dict[str, Any]] = {}  # id -> its `answer` line
+        self.account = Account()
+        self._file: TextIO | None = None
+        self._planned: dict[str, float] = {}  # id -> the most that it may cost once it is sent
+        self._open: dict[str, float] = {}  # and once it is
+        self._lost: set[str] = set()  # ids under way when an earlier run was killed
+
+    def __enter__(self) -> Ledger:
+        if self.path is None:
+            return self
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - open until the run ends
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UserError(f"Another run is writing to {self.path}.") from None
+        self._file.seek(0)
+        text = self._file.read()
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                self._note(json.loads(line))
+        for id_, most in self._open.items():
+            self._lose(id_, most)
+        self._open.clear()
+        if text and not text.endswith("\n"):
+            self._file.write("\n")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def at_most(self) -> float:
+        """What was spent, and may yet be by what is under way."""
+        return self.account.cost + sum(self._open.values()) + sum(self._planned.values())
+
+    @property
+    def under_way(self) -> int:
+        return len(self._open) + len(self._planned)
+
+    def plan(self, id_: str, most: float) -> None:
+        """Set money aside for a request that waits for its turn."""
+        self._planned[id_] = most
+
+    def sent(self, id_: str, attempt: int, most: float) -> None:
+        self._write({"event": "sent", "id": id_, "attempt": attempt, "most": most}, sync=False)
+
+    def answered(self, id_: str, attempt: int, status: int, outcome: str, text: str, usage: Usage, more: Any) -> None:
+        line = {"event": "answer", "id": id_, "attempt": attempt, "status": status, "outcome": outcome}
+        self._write(line | {"usage": usage.to_json(), **more, "text": text}, sync=True)
+
+    def failed(self, id_: str, attempt: int, status: int, outcome: str, error: str, usage: Usage, more: Any) -> None:
+        line = {"event": "failed", "id": id_, "attempt": attempt, "status": status, "outcome": outcome}
+        self._write(line | {"usage": usage.to_json(), **more, "error": error}, sync=False)
+
+    def _write(self, line: dict[str, Any], sync: bool) -> None:
+        line["time"] = round(time.time(), 3)
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            if sync:
+                os.fsync(self._file.fileno())
+        self._note(line)
+
+    def _note(self, line: dict[str, Any]) -> None:
+        """Reckon with one line, just written or read from an earlier run."""
+        id_, account = line["id"], self.account
+        if line["event"] == "sent":
+            if id_ in self._open:  # an earlier run was killed while it was under way
+                self._lose(id_, self._open[id_])
+            if id_ in self._lost:
+                self._lost.discard(id_)
+                account.resent += 1
+            self._planned.pop(id_, None)
+            self._open[id_] = line["most"]
+            account.sent += 1
+            return
+        usage = Usage(**line["usage"])
+        self._open.pop(id_, None)
+        account.outcomes[line["outcome"]] += 1
+        account.tokens_in += usage.tokens_in
+        account.tokens_out += usage.tokens_out
+        account.estimated += usage.estimated
+        account.cost += line["cost"]
+        if line["event"] == "answer":
+            self.answers[id_] = line
+
+    def _lose(self, id_: str, most: float) -> None:
+        self._lost.add(id_)
+        self.account.unknown += 1
+        self.account.unknown_cost += most
+        self.account.cost += most

@@ -1,0 +1,114 @@
+"""What an HTTP response says: an answer, or which kind of failure, told apart by what can be done about it."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dice.endpoint.request import BYTES_PER_TOKEN, FAILED, Request, Usage
+
+RETRIED = frozenset(FAILED) - {"refused", "budget"}
+RETRIED_STATUS = (408, 409, 425)
+LONGEST_ERROR = 300  # characters of what an endpoint says that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`outcome` as in `Reply`; or `stop`, a sentence, when no further request can fare better."""
+
+    outcome: str
+    text: str = ""
+    error: str = ""
+    usage: Usage = Usage()
+    retry_after_s: float | None = None
+    stop: str = ""
+
+
+def read(status: int, headers: Mapping[str, str], body: bytes, request: Request, model: str, url: str) -> Reading:
+    """Read a whole response."""
+    if status != 200:
+        return _refusal(status, headers, body, model, url)
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return Reading("truncated_json", error=f"{len(body)} bytes that are no JSON", usage=_guess(request, body))
+    usage = _usage(data, request, body)
+    choices = data.get("choices") if isinstance(data, dict) else None
+    if choices == []:
+        return Reading("no_choices", error=_said(body), usage=usage)
+    try:
+        text, reason = choices[0]["message"]["content"], choices[0].get("finish_reason")  # type: ignore[index]
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return Reading("wrong_schema", error=_said(body), usage=usage)
+    if text is not None and not isinstance(text, str):
+        return Reading("wrong_schema", error=f"its content is a {type(text).__name__}", usage=usage)
+    text = text or ""
+    if reason == "content_filter":
+        return Reading("filtered", text, usage=usage)
+    if not text.strip():
+        return Reading("no_content", error=f"an empty text, finish_reason {reason}", usage=usage)
+    usage = usage if not usage.estimated else Usage(usage.tokens_in, _tokens(text), True)
+    return Reading("length" if reason == "length" else "answer", text, usage=usage)
+
+
+def _refusal(status: int, headers: Mapping[str, str], body: bytes, model: str, url: str) -> Reading:
+    said = f"HTTP {status}: {_said(body)}"
+    if status in (401, 403):
+        return Reading("refused", error=said, stop=f"The endpoint refuses the API key ({said}).")
+    if status == 402:
+        return Reading("refused", error=said, stop=f"The endpoint wants to be paid first ({said}).")
+    if status == 404:
+        return Reading("refused", error=said, stop=f"There is no model {model!r}, or no endpoint, at {url} ({said}).")
+    if 300 <= status < 400:
+        return Reading("refused", error=said, stop=f"{url} sends elsewhere ({said}): give the URL it sends to.")
+    wait = _retry_after(headers.get("retry-after", ""))
+    if status == 429:
+        return Reading("rate_limited", error=said, retry_after_s=wait)
+    if status >= 500 or status in RETRIED_STATUS:
+        return Reading("server_error", error=said, retry_after_s=wait)
+    return Reading("refused", error=said)
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds, from a number or a date; None for neither."""
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _said(body: bytes) -> str:
+    """The message in an error body, or its beginning."""
+    text = body.decode(errors="replace")
+    try:
+        data = json.loads(text)
+        error = data.get("error", data) if isinstance(data, dict) else data
+        text = error["message"] if isinstance(error, dict) and "message" in error else json.dumps(error)
+    except ValueError:
+        pass
+    return " ".join(str(text).split())[:LONGEST_ERROR].rstrip(".") or "nothing"
+
+
+def _usage(data: Any, request: Request, body: bytes) -> Usage:
+    told = data.get("usage") if isinstance(data, dict) else None
+    if isinstance(told, dict):
+        counts = told.get("prompt_tokens"), told.get("completion_tokens")
+        if all(type(count) is int and count >= 0 for count in counts):
+            return Usage(*counts)  # type: ignore[arg-type]
+    return _guess(request, body)
+
+
+def _guess(request: Request, body: bytes) -> Usage:
+    return Usage(request.tokens(), int(len(body) / BYTES_PER_TOKEN), estimated=True)
+
+
+def _tokens(text: str) -> int:
+    return int(len(text.encode()) / BYTES_PER_TOKEN) + 1
