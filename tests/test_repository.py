@@ -21,8 +21,9 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     "data": {*NOUNS, "endpoint", "verify", "model", "decode"},
     "train": {*NOUNS, "verify", "model", "decode", "data"},
     "recipes": {*NOUNS, "model", "decode", "data", "train"},
-    "commands": {*NOUNS, "endpoint", "verify", "model", "decode", "data", "train", "recipes", "cli"},
-    "cli": {*NOUNS, "commands"},
+    "commands": {*NOUNS, "endpoint", "verify", "model", "decode", "data", "train", "recipes", "cli", "cli_data"},
+    "cli": {*NOUNS, "cli_data", "commands"},
+    "cli_data": {*NOUNS, "commands"},
     "__main__": {"cli"},
     "__init__": set(),
 }

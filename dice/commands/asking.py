@@ -10,7 +10,7 @@ from dice.endpoint.request import Settings
 from dice.errors import UserError
 
 if TYPE_CHECKING:
-    from dice.cli import Asking
+    from dice.cli_data import Asking
 
 
 def settings_of(args: Asking) -> Settings:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from dice.cli import Bpe, Synth
+    from dice.cli_data import Bpe, Synth
 
 
 def synth(args: Synth) -> int:

@@ -22,7 +22,7 @@ from dice.errors import UserError
 from dice.problem import Problem
 
 if TYPE_CHECKING:
-    from dice.cli import DifficultyCommand
+    from dice.cli_data import DifficultyCommand
 
 SHOWN = 10
 

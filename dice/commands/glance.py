@@ -23,7 +23,7 @@ from dice.data.sources import Input, Report, read
 from dice.errors import UserError
 
 if TYPE_CHECKING:
-    from dice.cli import Inspect
+    from dice.cli_data import Inspect
 
 TOP = 12  # families shown
 WIDTH = 22  # cells of the longest bar

@@ -23,7 +23,7 @@ from dice.errors import MachineError, UserError
 from dice.problem import Problem
 
 if TYPE_CHECKING:
-    from dice.cli import Inspect
+    from dice.cli_data import Inspect
 
 SUFFIXES = (".json", ".md", ".jsonl")
 SHOWN = 40  # problems of the table in the terminal

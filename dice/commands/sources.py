@@ -18,7 +18,7 @@ from dice.data.sources.reader import Progress as Show
 from dice.errors import UserError
 
 if TYPE_CHECKING:
-    from dice.cli import Import
+    from dice.cli_data import Import
 
 
 def run(args: Import) -> int:

@@ -17,7 +17,7 @@ from dice.errors import UserError
 from dice.verify import Options, Verifier
 
 if TYPE_CHECKING:
-    from dice.cli import Teach
+    from dice.cli_data import Teach
 
 
 def run(args: Teach) -> int:

@@ -12,15 +12,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dice.data.near import Neighbours, Shingles
+from dice.kernel import Kernel
 from dice.problem import Problem, ProblemError, load_problems
 
 SHINGLE = 5
 THRESHOLD = 0.9
+_CUDA_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_CUDA_TOKEN = re.compile(r"(\.|->|::)?\s*\b([A-Za-z_]\w*)(\s*\()?|(\d[\w.]*)|([^\s\w])")
+_CUDA_NAMES = re.compile(  # of values and types, that are not the author's
+    r"__\w+__|extern|const|void|int|unsigned|long|float|double|half|bool|auto|if|else|for|while|return|template|typename"
+    r"|struct|threadIdx|blockIdx|blockDim|gridDim|torch|at|c10|INFINITY"
+)
 _LIBRARY = frozenset({"torch", "nn", "F", "math", "np", "numpy", "super", "self", "Model", "forward", "__init__"})
 
 
@@ -39,7 +46,7 @@ class Fingerprint:
     """What is left of a problem when names, numbers and prose are taken away."""
 
     digest: str
-    shingles: frozenset[tuple[str, ...]]
+    shingles: Shingles
 
 
 class Index:
@@ -47,11 +54,13 @@ class Index:
 
     def __init__(self, problems: Iterable[Problem], threshold: float = THRESHOLD) -> None:
         self.threshold = threshold
+        named = [(problem.name, fingerprint(problem)) for problem in problems]
+        self._names = [name for name, _ in named]
         self._by_digest: dict[str, str] = {}
-        self._prints: list[tuple[str, frozenset[tuple[str, ...]]]] = []
-        self._by_shingle: dict[tuple[str, ...], list[int]] = defaultdict(list)
-        for problem in problems:
-            self._insert(problem)
+        self._neighbours = Neighbours(threshold, [found.shingles for _, found in named])
+        for name, found in named:
+            self._by_digest.setdefault(found.digest, name)
+            self._neighbours.add(found.shingles)
 
     @classmethod
     def from_folders(cls, folders: Sequence[Path], threshold: float = THRESHOLD) -> Index:
@@ -62,7 +71,7 @@ class Index:
         return cls(problems, threshold)
 
     def __len__(self) -> int:
-        return len(self._prints)
+        return len(self._names)
 
     @property
     def digest(self) -> str:
@@ -70,32 +79,15 @@ class Index:
         text = f"{self.threshold} {sorted(self._by_digest)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _insert(self, problem: Problem) -> None:
-        found = fingerprint(problem)
-        self._by_digest.setdefault(found.digest, problem.name)
-        for shingle in found.shingles:
-            self._by_shingle[shingle].append(len(self._prints))
-        self._prints.append((problem.name, found.shingles))
-
     def find(self, problem: Problem) -> Match | None:
         """The benchmark problem that this one repeats, or None."""
         found = fingerprint(problem)
         if found.digest in self._by_digest:
             return Match(problem.name, self._by_digest[found.digest], "same program", 1.0)
-        name, similarity = self._nearest(found.shingles)
-        return Match(problem.name, name, "near duplicate", similarity) if similarity >= self.threshold else None
-
-    def _nearest(self, shingles: frozenset[tuple[str, ...]]) -> tuple[str, float]:
-        shared: dict[int, int] = defaultdict(int)
-        for shingle in shingles:
-            for index in self._by_shingle.get(shingle, ()):
-                shared[index] += 1
-        best = ("", 0.0)
-        for index, common in shared.items():
-            name, other = self._prints[index]
-            similarity = common / (len(shingles) + len(other) - common)
-            best = max(best, (name, similarity), key=lambda item: item[1])
-        return best
+        near = self._neighbours.find(found.shingles)
+        if not near:
+            return None
+        return Match(problem.name, self._names[near[0].number], "near duplicate", near[0].similarity)
 
 
 def fingerprint(problem: Problem) -> Fingerprint:
@@ -116,7 +108,36 @@ def fingerprint(problem: Problem) -> Fingerprint:
     return Fingerprint(hashlib.sha256(" ".join(tokens).encode()).hexdigest(), _shingles(tokens))
 
 
-def _shingles(tokens: Sequence[str]) -> frozenset[tuple[str, ...]]:
+def kernel_shingles(kernel: Kernel) -> Shingles:
+    """What is left of a kernel file without names, numbers, comments and layout: to find near-duplicates by.
+
+    Its CUDA C++ word by word, where names that the author chose for values and functions are all alike, then its
+    Python like a problem's.
+    """
+    words = [word for text in kernel.cuda_sources for word in _cuda_words(text)]
+    try:
+        body = ast.parse(kernel.source).body
+    except (SyntaxError, ValueError):
+        return _shingles(re.findall(r"\w+", kernel.source))
+    own = {f".{name}" for name in kernel.bound_functions}
+    tokens = _tokens([node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)])
+    return _shingles([*words, *(".name" if token in own else token for token in tokens)])
+
+
+def _cuda_words(text: str) -> list[str]:
+    text = _CUDA_NOISE.sub(" ", text)
+    own = {match[2] for match in re.finditer(r"\b(\w+)\s+(\w+)\s*\([^;{}]*\)\s*\{", text)}
+    words = []
+    for member, name, call, number, sign in _CUDA_TOKEN.findall(text):
+        if name:
+            is_library = member or _CUDA_NAMES.fullmatch(name) or (call and name not in own)
+            words += [member] * bool(member) + [name if is_library else "name"] + ["("] * bool(call)
+        else:
+            words.append("number" if number else sign)
+    return words
+
+
+def _shingles(tokens: Sequence[str]) -> Shingles:
     count = max(1, len(tokens) - SHINGLE + 1)
     return frozenset(tuple(tokens[start : start + SHINGLE]) for start in range(count))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from itertools import islice
@@ -113,6 +113,20 @@ def read_notes(path: Path) -> dict[str, Any]:
     """What `write_samples` was given as `notes`."""
     found: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {}).get(b"dice", b"{}"))
     return found
+
+
+def read_sets(paths: Sequence[Path]) -> Iterator[Sample]:
+    """The samples of several files, and of all Parquet files directly in folders, in name order. Raises `UserError`."""
+    for path in paths:
+        yield from (sample for file in sample_files(path) for sample in read_samples(file))
+
+
+def sample_files(path: Path) -> list[Path]:
+    """The file itself, or the Parquet files of a folder. Raises `UserError` where there is none."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"The folder {path} holds no .parquet file.")
+    return files
 
 
 def _row(sample: Sample) -> dict[str, str]:

@@ -377,7 +377,7 @@ class Job:
         options = self.options
         with gpu.alone(), self.record.clock("time"):
             try:
-                contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed)
+                contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed, options.timing_s)
                 facts = timing.facts(
                     contest, self._ask_oracle, options.cache_dir, self.problem.id, options.compile_baseline
                 )

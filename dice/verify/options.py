@@ -39,6 +39,7 @@ class Options:
     trials: int = 5
     seed: int | None = None  # None: secret and random, the only choice a hostile candidate cannot prepare for
     timing: bool = True  # on the cuda backend
+    timing_s: float = 3.0  # at most this long for one candidate; shorter leaves the speed-up's interval wider
     compile_timeout_s: float = 120.0
     run_timeout_s: float = 60.0  # everything the candidate does, compiling excepted
     memory_mb: int = 8192  # host memory
@@ -55,7 +56,7 @@ class Options:
             raise ValueError(f"trials must be at least 1, not {self.trials}")
         if self.scale is not None and not 0 < self.scale <= 1:
             raise ValueError(f"scale must be in (0, 1], not {self.scale}")
-        if min(self.compile_timeout_s, self.run_timeout_s, self.memory_mb) <= 0:
+        if min(self.compile_timeout_s, self.run_timeout_s, self.memory_mb, self.timing_s) <= 0:
             raise ValueError("time and memory limits must be positive")
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).absolute())  # children work in folders of their own
 

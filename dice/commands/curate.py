@@ -1,0 +1,237 @@
+"""`dice data measure`, `dice data cuke`, `dice data rl`: from samples to the sets that models are trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dice.errors import UserError
+
+if TYPE_CHECKING:
+    from dice.cli_data import Cuke, Measure, Rl
+    from dice.data.decontaminate import Index
+
+Show = Callable[[int, int], None]
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+
+
+def measure(args: Measure) -> int:
+    from dice.data.measure import Shard, measure
+    from dice.verify import Options
+
+    _require(args.samples, "SAMPLES.parquet")
+    try:
+        options = Options(
+            trials=args.trials,
+            timing=args.timing,
+            timing_s=args.timing_seconds,
+            compile_baseline=args.compile_baseline,
+            compile_timeout_s=args.compile_timeout,
+            run_timeout_s=args.run_timeout,
+            memory_mb=args.memory_mb,
+        )
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
+    with progress("measuring") as (show,):
+        report = measure(
+            args.samples,
+            args.out,
+            shard=Shard.parse(args.shard),
+            backend=args.backend,
+            options=options,
+            workers=args.workers or None,
+            devices=args.devices or None,
+            progress=show,
+        )
+    if args.json:
+        print(json.dumps(report))
+    else:
+        show_measured(Console(), report)
+        print(f"written to {args.out}")
+    return 0
+
+
+def cuke(args: Cuke) -> int:
+    from dice.data.cuke.candidates import Settings
+    from dice.data.cuke.curate import candidates, curate, report_on
+    from dice.data.cuke.write import write
+    from dice.data.sample import read_sets
+
+    _require_measured([*args.measured, *args.structural], "MEASURED")
+    if args.out is None and not args.dry_run:
+        raise UserError("Say where the set goes: --out DIR, or --dry-run for the report alone.")
+    settings = Settings(
+        base=args.base,
+        min_speedup=args.min_speedup,
+        confident=args.confident,
+        concise=args.concise,
+        near_duplicate=args.near_duplicate,
+        prompt=args.prompt,
+    )
+    given = candidates(read_sets(args.measured), read_sets(args.structural), settings)
+    curation = curate(given, settings, _index(args.benchmarks))
+    report = report_on(curation)
+    if args.out is not None and not args.dry_run:
+        write(curation, report, args.out, _command(args))
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    show_curated(Console(), report)
+    if args.out is not None and not args.dry_run:
+        print(f"written to {args.out}")
+    return 0
+
+
+def rl(args: Rl) -> int:
+    from dice.data.rl.audit import Audits
+    from dice.data.rl.build import generation, infilling
+    from dice.data.rl.order import Ranker, offline_labeller
+    from dice.data.rl.write import write
+    from dice.data.sample import read_sets
+
+    _require_measured(args.samples, "SAMPLES.parquet")
+    if min(args.infill, args.generate) < 0:
+        raise UserError("A set cannot have fewer than 0 rows.")
+    samples, index = list(read_sets(args.samples)), _index(args.benchmarks)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with progress("auditing", "labelling") as (show, show_labels):
+        labeller = offline_labeller(args.workers, args.out / "difficulty.jsonl", show_labels)
+        ranker = Ranker(labeller)
+        audits = Audits.open(args.audit, args.out / "audit.jsonl", args.backend, args.timeout, args.workers, show)
+        cores, split = infilling(samples, args.infill, ranker, index)
+        problems, audited = generation(samples, args.generate, ranker, audits, index)
+    report = {
+        "infilling": split.to_json() | {"levels": _levels(one.ranked.level for one in cores)},
+        "generation": audited.to_json() | {"levels": _levels(one.level for one in problems)},
+        "difficulty": {"labeller": "offline" if labeller else "none installed", "rows": ranker.counts},
+        "audits": audits.counts,
+        "benchmarks": index.digest if index else "",
+    }
+    write(cores, problems, report, args.out)
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    _show_rl(Console(), report)
+    print(f"written to {args.out}")
+    return 0
+
+
+# -- what they share ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(*names: str) -> Iterator[list[Show]]:
+    """A bar on stderr for each name, with a rate and the time that remains; it shows once it is told of."""
+    with Progress(*COLUMNS, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bars:
+        yield [_bar(bars, name) for name in names]
+
+
+def _bar(bars: Progress, name: str) -> Show:
+    task = bars.add_task(name, total=None, rate="", visible=False)
+
+    def show(done: int, total: int) -> None:
+        speed = bars.tasks[task].finished_speed or bars.tasks[task].speed
+        rate = f"{60 * speed:.0f}/min" if speed else ""
+        bars.update(task, completed=done, total=total, rate=rate, visible=True)
+
+    return show
+
+
+def _require_measured(paths: Sequence[Path], what: str) -> None:
+    from dice.data.measure import require_complete
+
+    _require(paths, what)
+    for folder in filter(Path.is_dir, paths):
+        require_complete(folder)
+
+
+def _require(paths: Sequence[Path], what: str) -> None:
+    if not paths:
+        raise UserError(f"Give at least one {what}: a Parquet file of samples, or a folder of them.")
+    missing = next((path for path in paths if not path.exists()), None)
+    if missing is not None:
+        raise UserError(f"There is no file or folder {missing}.")
+
+
+def _index(folders: Sequence[Path]) -> Index | None:
+    from dice.data.decontaminate import Index
+
+    return Index.from_folders(folders) if folders else None
+
+
+def _command(args: Cuke) -> str:
+    """The command line that builds the set again, with folder names alone: paths differ between machines."""
+    words = ["dice data cuke", *(path.name for path in args.measured), "-o", args.out.name if args.out else "DIR"]
+    words += ["--base", *args.base, "--min-speedup", f"{args.min_speedup:g}"]
+    words += ["--structural", *(path.name for path in args.structural)] * bool(args.structural)
+    words += ["--benchmarks", *(path.name for path in args.benchmarks)] * bool(args.benchmarks)
+    words += ["--confident"] * args.confident + ["--concise"] * args.concise
+    words += ["--near-duplicate", f"{args.near_duplicate:g}", "--prompt", args.prompt]
+    return " ".join(words)
+
+
+# -- the terminal ------------------------------------------------------------------------------------------------------
+
+
+def show_measured(console: Console, report: dict[str, Any]) -> None:
+    outcomes = Table("outcome", "pairs", title=f"{report['pairs']} pairs of {report['samples']} samples")
+    for name, count in report["outcomes"].items():
+        outcomes.add_row(name, str(count))
+    for kind, count in report["deceptions"].items():
+        outcomes.add_row(f"  {kind}", str(count))
+    console.print(outcomes)
+    _show_histogram(console, report["speedup"])
+    if report["unmeasured"]:
+        why = "; ".join(f"{message} ({count})" for message, count in report["unmeasured_because"].items())
+        print(f"{report['unmeasured']} pairs are not measured yet, run again to try them: {why or 'not reached'}")
+
+
+def show_curated(console: Console, report: dict[str, Any]) -> None:
+    table = Table("rule", "rows", "a row that", title=f"{report['rows_in']} rows in, {report['kept']} kept")
+    for name, one in report["removed"].items():
+        table.add_row(name, str(one["rows"]), one["what"])
+    console.print(table)
+    parts = ", ".join(f"{count} {part}" for part, count in report["parts"].items())
+    print(f"kept: {parts}")
+    _show_histogram(console, report["speedup"])
+
+
+def _show_histogram(console: Console, speedup: dict[str, Any]) -> None:
+    measured = [name for name in ("eager", "compile") if speedup[name]["values"]]
+    if not measured:
+        print("speed-ups: none measured")
+        return
+    table = Table("speed-up", *(f"over {name}" for name in measured), title="correct and timed (paper, Table 12)")
+    for bucket in speedup["eager"]["buckets"]:
+        cells = [f"{speedup[name]['buckets'][bucket]} ({speedup[name]['percent'][bucket]}%)" for name in measured]
+        table.add_row(bucket, *cells)
+    console.print(table)
+
+
+def _show_rl(console: Console, report: dict[str, Any]) -> None:
+    for name in ("infilling", "generation"):
+        part = report[name]
+        levels = ", ".join(f"{count} {level}" for level, count in part["levels"].items())
+        table = Table("left out", "rows", title=f"{name}: {part['kept']} of {part['rows_in']} rows ({levels})")
+        for reason, one in part["removed"].items():
+            table.add_row(reason, str(one["rows"]))
+        console.print(table)
+    if report["difficulty"]["labeller"] != "offline":
+        print("no difficulty labeller is installed: rows without a label are ordered by the length of their problem")
+
+
+def _levels(levels: Iterator[str]) -> dict[str, int]:
+    from collections import Counter
+
+    from dice.data.rl.order import LEVELS
+
+    counts = Counter(level or "unknown" for level in levels)
+    return {level: counts[level] for level in (*LEVELS, "unknown") if counts[level]}

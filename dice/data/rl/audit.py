@@ -1,0 +1,71 @@
+"""Audits of problems: from a report that `dice data inspect` wrote, the missing ones run here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dice.data.audit.findings import Audit
+from dice.data.audit.run import Settings, audit_all
+from dice.data.sample import Sample
+from dice.errors import MachineError, UserError
+from dice.verify.options import resolve_backend
+
+
+@dataclass
+class Audits:
+    """Callable: the audit of every sample's problem. What runs here is kept in `record` and not run again."""
+
+    known: dict[str, Audit]  # by the problem's id
+    record: Path
+    settings: Settings
+    workers: int
+    progress: Callable[[int, int], None]
+    counts: dict[str, int] = field(default_factory=lambda: {"given": 0, "run": 0})
+
+    @classmethod
+    def open(
+        cls,
+        given: Path | None,
+        record: Path,
+        backend: str,
+        limit_s: float,
+        workers: int,
+        progress: Callable[[int, int], None],
+    ) -> Audits:
+        """`given`: the JSON report to take audits from. Raises `UserError` when it is none."""
+        settings = Settings(backend=_backend(backend), limit_s=limit_s)
+        return cls(_read(given) if given else {}, record, settings, workers, progress)
+
+    def __call__(self, samples: Sequence[Sample]) -> list[Audit]:
+        missing = [sample.as_problem() for sample in samples if sample.as_problem().id not in self.known]
+        self.counts["given"] += len(samples) - len(missing)
+        self.counts["run"] += len(missing)
+        if missing:
+            found = audit_all(missing, self.settings, workers=self.workers, record=self.record, progress=self.progress)
+            self.known |= {audit.problem: audit for audit in found}
+        return [self.known[sample.as_problem().id] for sample in samples]
+
+
+def _read(path: Path) -> dict[str, Audit]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["audits"]
+        return {row["problem"]: Audit.from_json(row) for row in rows}
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"{path} is no audit: give the .json file that `dice data inspect --out` writes.") from None
+
+
+def _backend(wanted: str) -> str:
+    """Running a reference takes no compiler, so a machine without one can audit on its CPU."""
+    if wanted == "emulated":
+        return wanted
+    try:
+        return resolve_backend(wanted)
+    except MachineError:
+        if wanted == "cuda":
+            raise
+        return "emulated"
