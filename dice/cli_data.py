@@ -318,12 +318,34 @@ class Rl:
 
 
 @dataclass
+class Structural:
+    """Write the structural problems: building blocks of mainstream language models, at several of their dimensions."""
+
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Folder for a file per problem, structural.parquet and index.json."""
+    scale: Literal["full", "reduced"] = "full"
+    """full: dimensions worth a GPU; reduced: the same text with small ones, for a CPU."""
+    family: str = ""
+    """Only the problems that mirror this model family, such as "Llama 3"."""
+    list: bool = False
+    """Print what there is, and write nothing unless --out is given."""
+    json: bool = False
+    """Print the index as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.structural import run
+
+        return run(self)
+
+
+@dataclass
 class Data:
     """Make training data, and look at the problems it is made from."""
 
     command: (
         Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
         | Annotated[Import, subcommand("import", description=Import.__doc__)]
+        | Annotated[Structural, subcommand("structural", description=Structural.__doc__)]
         | Annotated[Inspect, subcommand("inspect", description=Inspect.__doc__)]
         | Annotated[Measure, subcommand("measure", description=Measure.__doc__)]
         | Annotated[Cuke, subcommand("cuke", description=Cuke.__doc__)]

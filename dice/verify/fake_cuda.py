@@ -172,6 +172,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.record_stream: _no_op(),
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
     torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: DEVICE,
+    torch.Tensor.device.__get__: lambda tensor: tensor.device if tensor.is_meta else DEVICE,  # meta: no data to move
     torch.Tensor.get_device: lambda tensor: 0,
 }
