@@ -26,10 +26,10 @@ class Synth:
     """Pairs of training compositions with other text, for comparison."""
     seed: int = 0
     workers: int = os.cpu_count() or 1
-    """Candidates verified at once."""
+    """Processes that draw pairs, and candidates verified at once; what is written does not depend on it."""
     backend: Backend = "auto"
     verify: bool = True
-    """Verify each pair; without it, pairs are only written."""
+    """Verify each pair; without it, pairs are only drawn and checked for whole syntax."""
     prose_free: bool = False
     """Also write each training pair without docstrings and comments, so that a model learns to read the code."""
     decontaminate: tuple[Path, ...] = ()

@@ -6,7 +6,7 @@ Layout of the output folder:
     train/train-00000.parquet  shards of training pairs, each written whole or not at all
     heldout.parquet            compositions and operator contexts that no training pair has
     control.parquet            training compositions with other text, shapes and constants
-    report.json                counts: kept, dropped and why, compositions, lengths
+    report.json                counts: kept, dropped and why, compositions, families and their styles, lengths
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dice import prompts
 from dice.data import synth
-from dice.data.decontaminate import Index, Match
-from dice.data.layout import relaid
-from dice.data.prose import without_prose
-from dice.data.synth import Pair
+from dice.data.decontaminate import Index
+from dice.data.drafting import Batch, Candidate, draft_all, text_id
 from dice.errors import MachineError, UserError
-from dice.problem import Problem
 from dice.verdict import Verdict
 
 SHARD_PAIRS = 500
@@ -111,42 +105,46 @@ def build(
 
     `pairs` counts candidates: those that verification or decontamination drops are not replaced. `prose_free` writes
     each training pair a second time without docstrings and comments (`dice/data/prose.py`): the same program.
+    `workers` processes draw the pairs, and as many candidates are verified at once; the bytes do not depend on it.
     Raises `UserError` when `out` holds another corpus, `MachineError` when verification cannot work here.
     """
-    index = Index.from_folders(decontaminate) if decontaminate else None
-    benchmarks = index.digest if index else ""
+    folders = tuple(Path(folder) for folder in decontaminate)
+    benchmarks = Index.from_folders(folders).digest if folders else ""
     request = Request(pairs, heldout, control, seed, verify, shard_pairs, prose_free, benchmarks, generator_version())
     _open_folder(out, request, resume)
+    plan = _plan(out, request, folders)
+    missing = [batch for path, batch in plan if not path.exists()]
     with ExitStack() as stack:
+        drafts = stack.enter_context(closing(draft_all(missing, workers)))
         writer = _Writer(
-            index=index,
             verifier=stack.enter_context(_verifier(backend)) if verify else None,
             workers=workers,
-            seed=seed,
             progress=progress or (lambda done, total, what: None),
             total=pairs + heldout + control,
         )
-        for number, start in enumerate(range(0, pairs, shard_pairs)):
-            indices = range(start, min(start + shard_pairs, pairs))
-            writer.write(
-                out / "train" / f"train-{number:05d}.parquet",
-                partial(_train_pairs, seed, indices),
-                len(indices),
-                prose_free,
-            )
-        test_seed = seed + 1_000_003
-        writer.write(out / "heldout.parquet", lambda: enumerate(synth.heldout(heldout, test_seed)), heldout)
-        known = control if pairs else 0
-        writer.write(
-            out / "control.parquet", lambda: enumerate(synth.in_distribution(known, test_seed, seed, pairs)), known
-        )
+        for path, batch in plan:
+            if path.exists():
+                writer.skip(path, batch.stop - batch.start)
+            else:
+                writer.write(path, next(drafts))
     report = _report(out, request)
     _replace(out / "report.json", (json.dumps(report, indent=1) + "\n").encode())
     return report
 
 
-def _train_pairs(seed: int, indices: Iterable[int]) -> Iterator[tuple[int, Pair]]:
-    return ((index, synth.generate(seed, index)) for index in indices)
+def _plan(out: Path, request: Request, benchmarks: tuple[Path, ...]) -> list[tuple[Path, Batch]]:
+    """Every file of the corpus with what it is drawn from, in the order in which they are written."""
+    plan = []
+    for number, start in enumerate(range(0, request.pairs, request.shard_pairs)):
+        stop = min(start + request.shard_pairs, request.pairs)
+        batch = Batch("train", request.seed, start, stop, benchmarks, request.prose_free)
+        plan.append((out / "train" / f"train-{number:05d}.parquet", batch))
+    test_seed = request.seed + 1_000_003
+    known = request.control if request.pairs else 0
+    heldout = Batch("heldout", test_seed, 0, request.heldout, benchmarks, train_seed=request.seed)
+    control = Batch("control", test_seed, 0, known, benchmarks, train_seed=request.seed, known=request.pairs)
+    plan += [(out / "heldout.parquet", heldout), (out / "control.parquet", control)]
+    return plan
 
 
 def _open_folder(out: Path, request: Request, resume: bool) -> None:
@@ -167,39 +165,32 @@ def _open_folder(out: Path, request: Request, resume: bool) -> None:
 class _Writer:
     """Writes one Parquet file at a time; what is finished already is left alone."""
 
-    def __init__(
-        self, *, index: Index | None, verifier: Any, workers: int, seed: int, progress: Progress, total: int
-    ) -> None:
-        self.index = index
+    def __init__(self, *, verifier: Any, workers: int, progress: Progress, total: int) -> None:
         self.verifier = verifier
         self.workers = workers
-        self.seed = seed
         self.progress = progress
         self.total = total
         self.done = 0
-        self.seen: set[str] = set()  # problems of earlier files: each text occurs once
+        self.seen: set[str] = set()  # problems in finished files: each text occurs once
 
-    def write(
-        self, path: Path, draw: Callable[[], Iterator[tuple[int, Pair]]], count: int, prose_free: bool = False
-    ) -> None:
-        if path.exists():
-            table = pq.read_table(path, columns=["problem"])
-            self.seen.update(map(_text_id, table["problem"].to_pylist()))
-            self.done += count
-            self.progress(self.done, self.total, path.name)
-            return
-        started = time.monotonic()
+    def skip(self, path: Path, count: int) -> None:
+        """Count a finished file."""
+        self.seen.update(map(text_id, pq.read_table(path, columns=["problem"])["problem"].to_pylist()))
+        self.done += count
+        self.progress(self.done, self.total, path.name)
+
+    def write(self, path: Path, candidates: list[Candidate]) -> None:
         dropped: Counter[str] = Counter()
-        matches: list[Match] = []
-        kept = [item for item in draw() if self._is_wanted(item[1], dropped, matches)]
-        self.done += count - len(kept)
-        rows = [self._row(*item, verdict) for item, verdict in self._verified(kept, dropped, path.name)]
-        if prose_free:
-            rows = [row for pair in rows for row in (pair, _without_prose(pair))]
-        self.seen.update(_text_id(row["problem"]) for row in rows)
-        seconds = round(time.monotonic() - started, 2)
-        notes = {"dropped": dict(dropped), "in_benchmarks": list(map(asdict, matches)), "seconds": seconds}
-        schema = _SCHEMA.with_metadata({"dice": json.dumps(notes)})
+        matches = [item.match for item in candidates if item.match]
+        kept = self._wanted(candidates, dropped)
+        self.done += len(candidates) - len(kept)
+        rows = [
+            row | {"verdict": verdict}
+            for item, verdict in self._verified(kept, dropped, path.name)
+            for row in item.rows
+        ]
+        self.seen.update(text_id(row["problem"]) for row in rows)
+        schema = _SCHEMA.with_metadata({"dice": json.dumps({"dropped": dict(dropped), "in_benchmarks": matches})})
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
@@ -207,28 +198,29 @@ class _Writer:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _is_wanted(self, pair: Pair, dropped: Counter[str], matches: list[Match]) -> bool:
-        text = _text_id(pair.problem.source)
-        if text in self.seen:
-            dropped["repeats an earlier problem"] += 1
-            return False
-        self.seen.add(text)
-        match = self.index.find(pair.problem) if self.index else None
-        if match is not None:
-            dropped["is in a benchmark"] += 1
-            matches.append(match)
-            return False
-        return True
+    def _wanted(self, candidates: list[Candidate], dropped: Counter[str]) -> list[Candidate]:
+        here: set[str] = set()
+        kept = []
+        for item in candidates:
+            text = item.text_ids[0]
+            if text in self.seen or text in here:
+                dropped["repeats an earlier problem"] += 1
+            elif item.fault:
+                dropped[f"{item.fault}: {item.pair.family}"] += 1
+            elif item.match:
+                dropped["is in a benchmark"] += 1
+            else:
+                here.add(text)
+                kept.append(item)
+        return kept
 
-    def _verified(
-        self, items: list[tuple[int, Pair]], dropped: Counter[str], what: str
-    ) -> Iterator[tuple[tuple[int, Pair], str]]:
+    def _verified(self, items: list[Candidate], dropped: Counter[str], what: str) -> Iterator[tuple[Candidate, str]]:
         if self.verifier is None:
             self.done += len(items)
             self.progress(self.done, self.total, what)
             yield from ((item, "") for item in items)
             return
-        jobs = [(pair.check_problem, pair.kernel) for _, pair in items]
+        jobs = [(item.pair.check_problem, item.pair.kernel) for item in items]
         verdicts: dict[int, Verdict] = {}
         for position, verdict in self.verifier.verify_many(jobs, workers=self.workers):
             verdicts[position] = verdict
@@ -242,26 +234,7 @@ class _Writer:
             if verdict.correct:
                 yield item, verdict.outcome
             else:
-                dropped[f"{verdict.outcome}: {item[1].family}"] += 1
-
-    def _row(self, index: int, pair: Pair, verdict: str) -> dict[str, Any]:
-        source = relaid(pair.problem.source, random.Random(f"{self.seed}:{index}:layout"))
-        return {
-            "problem": source,
-            "kernel": pair.kernel.source,
-            "prompt": prompts.zero_shot(Problem(source, pair.problem.name)),
-            "response": prompts.reply(pair.kernel),
-            "name": pair.problem.name,
-            "family": pair.family,
-            "style": pair.style,
-            "operators": list(pair.operators),
-            "composition": pair.composition,
-            "split": pair.split,
-            "heldout_by": pair.heldout_by,
-            "seed": self.seed,
-            "index": index,
-            "verdict": verdict,
-        }
+                dropped[f"{verdict.outcome}: {item.pair.family}"] += 1
 
 
 def _report(out: Path, request: Request) -> dict[str, Any]:
@@ -273,30 +246,34 @@ def _report(out: Path, request: Request) -> dict[str, Any]:
         ("control", [out / "control.parquet"]),
     ):
         dropped: Counter[str] = Counter()
-        seconds = 0.0
         matches: list[dict[str, Any]] = []
+        characters: Counter[str] = Counter()
         rows: list[dict[str, Any]] = []
         for path in paths:
             file = pq.ParquetFile(path)
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])
             dropped.update(notes["dropped"])
             matches += notes["in_benchmarks"]
-            seconds += notes["seconds"]
-            columns = ["family", "style", "composition", "heldout_by", "operators", "prompt", "response"]
-            rows += file.read(columns=columns).to_pylist()
+            rows += file.read(columns=["family", "style", "composition", "heldout_by", "operators"]).to_pylist()
+            texts = file.read(columns=["prompt", "response"])
+            characters.update({name: pc.sum(pc.utf8_length(texts[name])).as_py() or 0 for name in texts.column_names})
         count = max(1, len(rows))
+        families = Counter(row["family"] for row in rows)
         report[name] = {
             "pairs": len(rows),
             "dropped": dict(dropped.most_common()),
             "in_benchmarks": matches,
             "compositions": len({row["composition"] for row in rows}),
             "operators": len({operator for row in rows for operator in row["operators"]}),
-            "families": dict(Counter(row["family"] for row in rows).most_common()),
+            "families": dict(families.most_common()),
             "styles": dict(Counter(row["style"] for row in rows).most_common()),
+            "family_styles": {
+                family: dict(Counter(row["style"] for row in rows if row["family"] == family).most_common())
+                for family, _ in families.most_common()
+            },
             "heldout_by": dict(Counter(row["heldout_by"] for row in rows if row["heldout_by"])),
-            "mean_prompt_characters": round(sum(len(row["prompt"]) for row in rows) / count, 1),
-            "mean_response_characters": round(sum(len(row["response"]) for row in rows) / count, 1),
-            "seconds": round(seconds, 1),
+            "mean_prompt_characters": round(characters["prompt"] / count, 1),
+            "mean_response_characters": round(characters["response"] / count, 1),
         }
     return report
 
@@ -305,18 +282,6 @@ def _verifier(backend: str) -> Any:
     from dice.verify import Options, Verifier
 
     return Verifier(backend=backend, options=Options(trials=3, timing=False))
-
-
-def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
-    rng = random.Random(f"{row['seed']}:{row['index']}:prose")
-    source = relaid(without_prose(row["problem"], rng), rng)
-    return row | {"problem": source, "prompt": prompts.zero_shot(Problem(source, row["name"]))}
-
-
-def _text_id(source: str) -> str:
-    """The same for every layout of a text."""
-    source = "\n".join(line for line in source.split("\n") if line.strip())
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dice.data import corpus, synth
+from dice.data import corpus, drafting, synth
 from dice.data.pairs import read_pairs
 from dice.errors import MachineError, UserError
 from dice.verdict import Verdict
@@ -165,3 +165,24 @@ def test_a_verified_corpus(tmp_path: Path) -> None:
     small = SMALL | {"verify": True, "pairs": 4, "heldout": 0, "control": 0}
     report = corpus.build(tmp_path, backend="emulated", workers=2, **small)
     assert report["train"]["pairs"] == 4
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
+    corpus.build(tmp_path / "one", **SMALL, workers=1, prose_free=True)
+    corpus.build(tmp_path / "three", **SMALL, workers=3, prose_free=True)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
+    assert len(files) == 7
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "three" / file).read_bytes(), file
+
+
+def test_families_and_their_styles_are_counted(tmp_path: Path) -> None:
+    report = corpus.build(tmp_path, **SMALL)["train"]
+    assert report["families"] == {name: sum(styles.values()) for name, styles in report["family_styles"].items()}
+    assert sum(report["styles"].values()) == report["pairs"]
+
+
+def test_pairs_with_broken_texts_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafting, "fault", lambda pair: "broken" if pair.family == "matmul" else "")
+    report = corpus.build(tmp_path, **SMALL)["train"]
+    assert report["dropped"]["broken: matmul"] > 0 and "matmul" not in report["families"]

@@ -21,6 +21,7 @@ from dice.data.synth.script import Script, Value
 from dice.data.synth.split import HELD_OUT_CELLS, held_out_by
 
 SEED = 5
+ELSEWHERE = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")
 TRAIN = 3000
 SCALARS = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}
 NAMES = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
@@ -230,13 +231,13 @@ def _outputs(source: str) -> torch.Tensor:
 
 
 def test_a_sample_of_every_family_and_style_is_right(train: list[Pair]) -> None:
-    """One pair of each style of each family through the emulated verifier."""
+    """One pair of each style through the emulated verifier; `ELSEWHERE`: families of test_synth_families.py."""
     verify = pytest.importorskip("dice.verify")
     try:
         verify.resolve_backend("emulated")
     except verify.BackendUnavailable as reason:
         pytest.skip(str(reason))
-    chosen = {(pair.family, pair.style): pair for pair in reversed(train)}
+    chosen = {(pair.family, pair.style): pair for pair in reversed(train) if pair.family not in ELSEWHERE}
     pairs = [chosen[key] for key in sorted(chosen)]
     with verify.Verifier(backend="emulated", options=verify.Options(trials=2, timing=False)) as verifier:
         verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)

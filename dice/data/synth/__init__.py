@@ -42,7 +42,7 @@ def heldout(n: int, seed: int) -> list[Pair]:
             return list(pairs.values())
         rng = random.Random(f"{seed}:{index}:heldout")
         family = _NAMES[index % len(_NAMES)]
-        rule = ("composition", "operator")[index // len(_NAMES) % 2]
+        rule = ("composition", "operator")[(index // len(_NAMES) + index % len(_NAMES)) % 2]
         plan = _draw_family(rng, family, rule)
         pair = _render(plan, rng, f"heldout_{index}", large_share=0.0)
         pairs.setdefault(pair.problem.source, pair)

@@ -31,6 +31,9 @@ _IDLE: dict[Sign, frozenset[str]] = {
             "hardswish",
             "hardsigmoid",
             "sigmoid",
+            "relu_squared",
+            "quick_gelu",
+            "squareplus",
         }
     ),
 }
@@ -71,6 +74,8 @@ def draw_scalars(rng: random.Random, operator: Operator, state: ChainState) -> t
             return (rounded(rng, 0.1, 3.0),)
         case "mul":
             return (rounded(rng, 0.1, 3.0),)
+        case "mul_shift":
+            return (rounded(rng, 0.2, 3.0), rounded(rng, 0.1, 3.0))
         case "div":
             return (rounded(rng, 0.5, 6.0),)
         case "hardtanh" | "clamp":
@@ -91,6 +96,11 @@ def draw_scalars(rng: random.Random, operator: Operator, state: ChainState) -> t
         case "softshrink" | "hardshrink":
             return (rounded(rng, 0.1, 0.9),)
     return ()
+
+
+def statements(steps: Sequence[Step], indent: int, variable: str = "v") -> str:
+    """The chain's statements, one per line."""
+    return "".join(f"{' ' * indent}{step.cuda(variable)}\n" for step in steps)
 
 
 def rounded(rng: random.Random, low: float, high: float) -> float:

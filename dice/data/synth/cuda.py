@@ -6,15 +6,17 @@ per role (`x`, `y`, `out`, `n`, `row`, `D`, ...), so that a small model can lear
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import indent
 
-from dice.data.synth.chain import Step
+from dice.data.synth.chain import Step, statements
 from dice.data.synth.script import Script
 
 FILE = '''import torch
 import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
+{imports}from torch.utils.cpp_extension import load_inline
 
 cuda_source = """
 #include <torch/extension.h>
@@ -41,7 +43,7 @@ ops = load_inline(
 
 class ModelNew(nn.Module):
 {init}    def forward(self, {arguments}):
-        return ops.{name}_cuda({call})
+{before}        return {result}
 '''
 
 
@@ -112,6 +114,39 @@ ELEMENT = """    int i = blockIdx.x * blockDim.x + threadIdx.x;
     }}
 """
 ELEMENT_GRID = "(n + 255) / 256, 256"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """How threads share `n` outputs, each computed from its index `i` by lines that set `v`."""
+
+    style: str
+    loop: str  # with one {body}, or nothing around it
+    depth: int  # spaces before the body's lines
+    setup: str  # host line before the launch
+    grid: str
+
+
+SWEEPS: tuple[Sweep, ...] = (
+    Sweep("plain", ELEMENT.replace("{lines}        out[i] = v;\n", "{body}"), 8, "", ELEMENT_GRID),
+    Sweep(
+        "grid_stride",
+        "    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {{\n"
+        "{body}    }}\n",
+        8,
+        "    int blocks = std::min((n + 255) / 256, 2048);\n",
+        "blocks, 256",
+    ),
+    Sweep(
+        "four_per_thread",
+        "    int first = blockIdx.x * 1024 + threadIdx.x;\n    for (int t = 0; t < 4; t++) {{\n"
+        "        int i = first + t * 256;\n        if (i < n) {{\n{body}        }}\n    }}\n",
+        12,
+        "",
+        "(n + 1023) / 1024, 256",
+    ),
+)
+
 # The sum of `v` over all elements: a grid of blocks, one atomic addition each.
 TOTAL = """    float s = 0.0f;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {{
@@ -152,11 +187,6 @@ def reduction_helper(scope: Scope, kind: str, ctype: str = "float") -> str:
         f"    __syncthreads();\n    v = s[0];\n    for (int k = 1; k < 8; k++) v = {joined('v', 's[k]')};\n"
         "    __syncthreads();\n    return v;\n}\n\n"
     )
-
-
-def statements(steps: Sequence[Step], indent: int, variable: str = "v") -> str:
-    """The chain's statements, one per line."""
-    return "".join(f"{' ' * indent}{step.cuda(variable)}\n" for step in steps)
 
 
 def lines(*parts: str | Sequence[Step | str], indent: int = 8) -> str:
@@ -205,31 +235,55 @@ class KernelFile:
     def per_element(self, text: str, integers: Sequence[str] = ("n",)) -> str:
         return self.kernel(ELEMENT.format(lines=text), integers)
 
+    def sweep(
+        self, rng: random.Random, text: str, integers: Sequence[str] = ("n",), weights: Sequence[float] = (6, 2, 2)
+    ) -> tuple[str, str, str]:
+        """Kernel, launch and style where one thread computes one output; `text` (indented by 8) sets `v` from `i`."""
+        sweep = rng.choices(SWEEPS, weights)[0]
+        body = indent(text + "        out[i] = v;\n", " " * (sweep.depth - 8))
+        launch = sweep.setup + self.launch(sweep.grid, integers)
+        return self.kernel(sweep.loop.format(body=body), integers), launch, sweep.style
+
     def launch(self, grid: str, integers: Sequence[str] = ()) -> str:
         arguments = [f"{tensor.name}.data_ptr<{tensor.type}>()" for tensor in self.tensors]
         arguments += [f"out.data_ptr<{self.out_type}>()", *integers, *self.floats]
         return f"    {self.name}_kernel<<<{grid}>>>({', '.join(arguments)});\n"
 
-    def write(self, code: str, host: str, integers: Sequence[tuple[str, str]] = ()) -> str:
+    def write(
+        self,
+        code: str,
+        host: str,
+        integers: Sequence[tuple[str, str]] = (),
+        *,
+        inputs: Sequence[str] | None = None,
+        before: Sequence[str] = (),
+        result: str = "{}",
+    ) -> str:
         """The whole file. `host` is the body between the `contiguous` lines and `return out`.
 
-        `integers` are further host parameters with the expression that `forward` passes for each.
+        `integers` are further host parameters with the expression that `forward` passes for each. Where PyTorch does
+        part of the work: `inputs` are the arguments of `forward`, `before` its lines before the kernel is called, and
+        `result` what it returns, with {} for the kernel's output.
         """
         scalars = self.script.scalars
         parameters = [f"torch::Tensor {tensor.name}" for tensor in self.tensors]
         parameters += [f"int {name}" for name, _ in integers] + [f"{ctype} {name}" for name, ctype in scalars.items()]
         call = [tensor.python for tensor in self.tensors]
         call += [expression for _, expression in integers] + [f"self.{name}" for name in scalars]
-        inputs = [tensor.name for tensor in self.tensors if tensor.is_input]
-        contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in inputs)
+        passed = [tensor.name for tensor in self.tensors if tensor.is_input]
+        contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in passed)
+        python = "\n".join([*before, result])
+        imports = "import torch.nn.functional as F\n" * ("F." in python) + "import math\n" * ("math." in python)
         return FILE.format(
+            imports=imports,
             code=code.strip("\n"),
             name=self.name,
             parameters=", ".join(parameters),
             host=(contiguous + host).rstrip("\n"),
             init=self._init(),
-            arguments=", ".join(inputs),
-            call=", ".join(call),
+            arguments=", ".join(passed if inputs is None else inputs),
+            before="".join(f"        {line}\n" for line in before),
+            result=result.format(f"ops.{self.name}_cuda({', '.join(call)})"),
         )
 
     def _init(self) -> str:

@@ -42,6 +42,13 @@ DIMENSION_NAMES: dict[str, tuple[str, ...]] = {
     "in_features": ("in_features", "input_size", "input_dim", "in_dim", "d_in", "num_inputs"),
     "out_features": ("out_features", "output_size", "hidden_size", "out_dim", "d_out", "num_outputs"),
     "classes": ("num_classes", "classes", "n_classes", "vocab_size", "num_labels"),
+    "in_channels": ("in_channels", "channels", "C", "c_in", "num_channels", "in_ch"),
+    "out_channels": ("out_channels", "filters", "c_out", "num_filters", "out_ch", "planes"),
+    "hidden": ("hidden_size", "hidden", "hidden_dim", "d_ff", "units", "inner_size"),
+    "rows": ("num_rows", "table_rows", "vocab", "entries", "num_items", "n_rows"),
+    "head_size": ("head_dim", "d_head", "head_size", "dim_head", "d_k"),
+    "depth": ("depth", "frames", "D", "num_slices", "dim_d"),
+    "heads": ("num_heads", "heads", "n_heads", "H", "nheads"),
 }
 
 _SIZE_ARGUMENTS = ("num_features", "dim", "hidden_size", "features", "normalized_size", "channels", "size", "width")
@@ -55,6 +62,11 @@ INPUT_NAMES: dict[str, tuple[str, ...]] = {
     "a": ("A", "a", "x", "left", "mat1", "lhs", "query"),
     "b": ("B", "b", "y", "right", "mat2", "rhs", "other"),
     "vector": ("v", "vec", "b", "vector", "B"),
+    "state": ("h", "hidden", "state", "h_prev", "prev"),
+    "index": ("index", "idx", "indices", "ids", "token_ids"),
+    "query": ("q", "query", "queries", "Q"),
+    "key": ("k", "key", "keys", "K_in"),
+    "value": ("v", "value", "values", "V"),
     "mask": ("mask", "attn_mask", "bias_mask", "additive_mask"),
     "predictions": ("predictions", "pred", "input", "x", "logits", "outputs", "preds", "y_pred"),
     "targets": ("targets", "target", "y", "labels", "y_true", "reference"),
@@ -62,6 +74,7 @@ INPUT_NAMES: dict[str, tuple[str, ...]] = {
     "anchor": ("anchor", "a", "query", "x"),
     "positive": ("positive", "pos", "p", "same"),
     "negative": ("negative", "neg", "n_sample", "different"),
+    "variance": ("var", "variance", "sigma_sq", "variances"),
     "x1": ("x1", "a", "u", "first", "x", "left"),
     "x2": ("x2", "b", "v", "second", "y", "right"),
 }
@@ -84,6 +97,8 @@ SCALAR_NAMES: dict[str, tuple[str, ...]] = {
     "temperature": ("temperature", "temp", "tau"),
     "margin": ("margin", "gap"),
     "eps": ("eps", "epsilon"),
+    "smoothing": ("label_smoothing", "smoothing", "eps_ls"),
+    "quantile": ("quantile", "tau", "q_level"),
     "weight": ("lerp_weight", "mix", "amount"),
     "dim": ("dim", "axis", "reduce_dim", "dimension"),
     "kernel_size": ("kernel_size", "window", "pool_size"),
@@ -94,6 +109,10 @@ SCALAR_NAMES: dict[str, tuple[str, ...]] = {
     "in_features": ("in_features", "input_size", "in_dim", "fan_in"),
     "out_features": ("out_features", "output_size", "out_dim", "hidden"),
     "diagonal": ("diagonal", "offset_diag"),
+    "hidden": ("hidden_size", "hidden_dim", "d_hidden", "units"),
+    "classes": ("num_classes", "out_size", "n_out", "num_outputs"),
+    "in_channels": ("in_channels", "in_ch", "in_planes", "c_in", "channels_in"),
+    "out_channels": ("out_channels", "out_ch", "out_planes", "c_out", "num_filters"),
 }
 
 ATTRIBUTE_NAMES: dict[str, tuple[str, ...]] = {
@@ -115,6 +134,8 @@ ATTRIBUTE_NAMES: dict[str, tuple[str, ...]] = {
     "mean": ("running_mean", "mean", "mu"),
     "var": ("running_var", "var", "variance"),
     "glu": ("glu", "gate"),
+    "embedding": ("embedding", "embed", "emb", "table"),
+    "conv": ("conv", "conv1", "convolution", "layer", "c1"),
 }
 
 CONSTANT_REMARKS = ("Shapes", "Test configuration", "problem size", "Dimensions of the inputs", "Settings")

@@ -8,6 +8,7 @@ kernel needs to know: constructor arguments, parameters and scalars. All randomn
 from __future__ import annotations
 
 import functools
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -63,9 +64,31 @@ RESERVED = frozenset(
         "half",
         "weight",
         "bias",
+        "top",
+        "left",
+        "sum",
+        "part",
+        "lane",
+        "first",
+        "start",
+        "step",
+        "size",
+        "query",
+        "key",
+        "head",
+        "index",
+        "index_of",
+        "length",
+        "channel",
+        "total",
+        "limit",
+        "low",
+        "high",
+        "count",
     ]
 )
 MAX_LINE = 84
+MAX_LARGE_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +114,7 @@ class Dimension:
     name: str | None  # None: printed as a literal
     small: int
     large: int
+    step: int = 1  # must divide both
 
 
 @dataclass(slots=True)
@@ -120,6 +144,7 @@ class Script:
         self.dimensions: list[Dimension] = []
         self.arguments: list[Argument] = []
         self.inputs: list[Input] = []
+        self.results: list[list[str]] = []  # shapes of tensors that may be larger than the inputs
         self.init: list[str] = []  # problem's __init__
         self.shared_init: list[str] = []  # lines of __init__ the kernel needs too: parameters, scalars
         self.body: list[str] = []
@@ -153,11 +178,11 @@ class Script:
         self.names.add(name)
         return name
 
-    def dimension(self, role: str, small: int, large: int) -> str:
+    def dimension(self, role: str, small: int, large: int, step: int = 1) -> str:
         """A new size; returns its mark."""
         named = self.named_dimensions and self.rng.random() < 0.95
         name = self.fresh(DIMENSION_NAMES[role]) if named else None
-        self.dimensions.append(Dimension(name, small, large))
+        self.dimensions.append(Dimension(name, small, large, step))
         return f"@{len(self.dimensions) - 1}@"
 
     def small(self, mark: str) -> int:
@@ -224,29 +249,40 @@ class Script:
             result = self.bind(result, comment)
         return result
 
-    def chain(self, value: Value, names: Sequence[str], *, state: ChainState | None = None) -> tuple[Value, list[Step]]:
-        """Apply elementwise operators in turn. Returns the value and the steps for the kernel."""
+    def chain(
+        self,
+        value: Value,
+        names: Sequence[str],
+        *,
+        state: ChainState | None = None,
+        numbers: Sequence[tuple[float, ...]] | None = None,
+    ) -> tuple[Value, list[Step]]:
+        """Apply elementwise operators in turn. Returns the value and the steps for the kernel.
+
+        `numbers`: the operators' scalars, where they are given; else they are drawn.
+        """
         state = state or ChainState()
         steps = []
         for index, name in enumerate(names):
             operator = OPERATORS[name]
-            following = OPERATORS[names[index + 1]] if index + 1 < len(names) else None
-            value, step = self._operator(value, operator, state, following)
+            given = numbers[index] if numbers is not None else None
+            value, step = self._operator(value, operator, state, given)
             state = state.after(operator)
             steps.append(step)
         return value, steps
 
     def _operator(
-        self, value: Value, operator: Operator, state: ChainState, following: Operator | None
+        self, value: Value, operator: Operator, state: ChainState, given: tuple[float, ...] | None
     ) -> tuple[Value, Step]:
         if operator.jumps:  # rounding or comparing numbers of [0, 1) leaves next to nothing of them
             for item in self.inputs:
                 item.make = item.make.replace("torch.rand({shape})", "torch.randn({shape})")
-        plain = operator.plain and self.rng.random() < 0.4
+        plain = operator.plain and given in (None, operator.defaults) and self.rng.random() < 0.4
         form = self._pick(operator.plain if plain else operator.spellings)
         if operator.name == "clamp" and value.text.startswith("-"):
             value = self.bind(value)
-        numbers = operator.defaults if plain else draw_scalars(self.rng, operator, state)
+        drawn = given if given is not None else draw_scalars(self.rng, operator, state)
+        numbers = operator.defaults if plain else drawn
         scalars = [
             self.scalar(role, number, may_be_argument=not plain)
             for role, number in zip(operator.scalars, numbers, strict=True)
@@ -277,6 +313,8 @@ class Script:
 
     def render(self, *, large: bool = False) -> str:
         """The file's text, with the large or the small shapes."""
+        if large:
+            self._limit_large()
         head = self._imports()
         constants = self._constants(large)
         model = self._model(large)
@@ -286,6 +324,14 @@ class Script:
         text = "\n\n".join(sections) if self.layout < 0.4 else sections[0] + "\n\n\n" + "\n\n".join(sections[1:])
         return text + "\n"
 
+    def _limit_large(self) -> None:
+        """Halve the longest dimensions of tensors that would not fit a GPU's memory several times over."""
+        for shape in (*(item.shape for item in self.inputs), *self.results):
+            used = [self.dimensions[int(match)] for text in shape for match in _MARK.findall(text)]
+            while math.prod(dimension.large for dimension in used) > MAX_LARGE_ELEMENTS:
+                longest = max(used, key=lambda dimension: dimension.large)
+                longest.large = max(1, longest.large // 2 // longest.step) * longest.step
+
     def fill(self, text: str, large: bool) -> str:
         """Replace dimension marks by names or numbers."""
         return _MARK.sub(lambda match: self._dimension_text(int(match[1]), large), text)
@@ -293,6 +339,12 @@ class Script:
     def _dimension_text(self, index: int, large: bool) -> str:
         dimension = self.dimensions[index]
         return dimension.name or str(dimension.large if large else dimension.small)
+
+    @property
+    def _text(self) -> str:
+        """Whatever may mention a dimension."""
+        shapes = [text for item in self.inputs for text in (*item.shape, item.make)]
+        return "\n".join([*shapes, *(item.value for item in self.arguments), *self.body, *self.init, *self.shared_init])
 
     def _imports(self) -> str:
         code = "\n".join(self.init + self.shared_init + self.body + [item.make for item in self.inputs])
@@ -305,7 +357,9 @@ class Script:
 
     def _constants(self, large: bool) -> str:
         lines = [
-            f"{item.name} = {item.large if large else item.small}" for item in self.dimensions if item.name is not None
+            f"{item.name} = {item.large if large else item.small}"
+            for index, item in enumerate(self.dimensions)
+            if item.name is not None and f"@{index}@" in self._text
         ]
         lines += [f"{item.name} = {item.value}" for item in self.arguments if item.constant]
         if lines and self.remark < 0.15:

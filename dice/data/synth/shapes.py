@@ -41,6 +41,7 @@ SMALL: dict[str, tuple[int, ...]] = {
     "channels": (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64),
     "height": (5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32),
     "width": (5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32),
+    "depth": (4, 5, 6, 8, 10, 12),
     "length": (8, 10, 16, 20, 30, 32, 33, 48, 50, 64, 100, 128, 150, 200, 256),
     "m": (1, 4, 7, 8, 15, 16, 17, 20, 24, 31, 32, 33, 40, 48, 50, 64, 72, 80, 96, 100, 128),
     "n": (3, 4, 7, 8, 15, 16, 17, 20, 24, 31, 32, 33, 40, 48, 50, 64, 72, 80, 96, 100, 128),
@@ -56,10 +57,11 @@ LARGE: dict[str, tuple[int, ...]] = {
     "channels": (32, 48, 64, 96, 128, 256, 512),
     "height": (56, 64, 96, 112, 128, 224, 256, 512),
     "width": (56, 64, 96, 112, 128, 224, 256, 512),
+    "depth": (16, 24, 32, 48),
     "length": (512, 1000, 1024, 4096, 8192, 16384, 32768, 65536, 131072),
-    "m": (256, 512, 1000, 1024, 2048, 4096, 8192, 16384),
-    "n": (256, 512, 1000, 1024, 2048, 4096, 8192, 16384),
-    "k": (32, 64, 256, 512, 1024, 2048, 4096, 8192),
+    "m": (256, 512, 1000, 1024, 2048, 4096, 8192),
+    "n": (256, 512, 1000, 1024, 2048, 4096),
+    "k": (32, 64, 256, 512, 1024, 2048, 4096),
     "in_features": (512, 768, 1024, 2048, 3072, 4096, 8192),
     "out_features": (512, 768, 1000, 1024, 2048, 4096, 8192),
     "classes": (1000, 1024, 4096, 10000, 32000, 50000),
@@ -92,7 +94,8 @@ def draw_shape(
     for axis, number in (multiple or {}).items():
         small[axis] = max(1, small[axis] // number) * number
         large[axis] = max(1, large[axis] // number) * number
-    return [script.dimension(role, *sizes) for role, *sizes in zip(roles, small, large, strict=True)]
+    steps = [(multiple or {}).get(axis, 1) for axis in range(rank)]
+    return [script.dimension(role, *sizes) for role, *sizes in zip(roles, small, large, steps, strict=True)]
 
 
 def draw_rank(rng: random.Random, weights: tuple[float, ...] = (1, 5, 2, 2)) -> int:

@@ -41,6 +41,21 @@ HELD_OUT_CELLS: frozenset[tuple[str, str]] = frozenset(
         ("sin", "mask.chain"),
         ("bmm", "matmul.layout=nt"),
         ("rms_norm", "norm.residual"),
+        ("softplus", "vector.post"),
+        ("gelu", "vector.post"),
+        ("silu", "conv.post"),
+        ("transposed", "conv.dilated"),
+        ("tanh", "fusion.chain"),
+        ("conv3d", "fusion.tail=map"),
+        ("elu", "attention.post"),
+        ("cross", "attention.mask=added"),
+        ("sigmoid", "layout.post"),
+        ("mish", "layout.pre"),
+        ("gelu_tanh", "indexing.post"),
+        ("tanh", "indexing.post"),
+        ("hardswish", "network.chain"),
+        ("softsign", "network.chain"),
+        ("relu", "normalize.post"),
     }
 )
 

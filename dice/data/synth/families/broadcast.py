@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.phrasing import SCALAR_NAMES
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.script import Script, Value
@@ -18,6 +18,23 @@ CORES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "mul": ("scaling by {what}", ("{x} * {w}", "torch.mul({x}, {w})"), "v = v * w;"),
     "max": ("the maximum with {what}", ("torch.maximum({x}, {w})",), "v = fmaxf(v, w);"),
     "min": ("the minimum with {what}", ("torch.minimum({x}, {w})",), "v = fminf(v, w);"),
+    "prelu": ("a learned slope from {what}", ("torch.where({x} > 0, {x}, {w} * {x})",), "v = v > 0.0f ? v : w * v;"),
+    "sigmoid_gate": (
+        "a sigmoid gate from {what}",
+        ("{x} * torch.sigmoid({w})", "torch.sigmoid({w}) * {x}"),
+        "v = v / (1.0f + expf(-w));",
+    ),
+    "div_abs": (
+        "a guarded division by {what}",
+        ("{x} / (torch.abs({w}) + 1)", "{x} / ({w}.abs() + 1.0)"),
+        "v = v / (fabsf(w) + 1.0f);",
+    ),
+    "squared_difference": (
+        "the squared difference to {what}",
+        ("({x} - {w}) ** 2", "torch.square({x} - {w})", "({x} - {w}).pow(2)"),
+        "v = (v - w) * (v - w);",
+    ),
+    "one_plus": ("a residual product with {what}", ("{x} * (1 + {w})", "{x} * ({w} + 1.0)"), "v = v * (1.0f + w);"),
     "affine": ("an affine map with {what}", ("{x} * {w} + {u}", "torch.addcmul({u}, {x}, {w})"), "v = v * w + u;"),
 }
 KINDS: dict[str, str] = {
@@ -26,7 +43,7 @@ KINDS: dict[str, str] = {
     "row": "one value per row",
     "scalar": "a single value",
 }
-_STATE = ChainState("any", 12.0, False)
+_STATE = ChainState("any", 17.0, False)
 
 
 def sample(rng: random.Random) -> Plan:
@@ -34,7 +51,7 @@ def sample(rng: random.Random) -> Plan:
     kind = rng.choices(tuple(KINDS), (4, 3, 2, 1))[0]
     source = "input" if kind == "row" or (kind != "scalar" and rng.random() < 0.3) else "parameter"
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1)))
-    pre = pre if state_after(pre).magnitude <= 15 else ()
+    pre = pre if state_after(pre).magnitude <= 15 and core != "prelu" else ()
     post = draw_chain(rng, chain_length(rng, (3, 4, 3)), _STATE)
     return Plan(NAME, core, chains(pre=pre, post=post), (f"over={kind}", f"from={source}"))
 
@@ -73,11 +90,9 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         "scalar": "",
     }[kind]
     loads = [f"float {variable} = {name}[{index}];" for variable, name in zip("wu", names, strict=False)]
-    code = file.per_element(lines("float v = x[i];", pre, loads, statement, post), integers)
-    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n" + file.launch(
-        ELEMENT_GRID, integers
-    )
-    return Draft(script, file.write(code, host), "plain")
+    code, launch, style = file.sweep(rng, lines("float v = x[i];", pre, loads, statement, post), integers)
+    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n"
+    return Draft(script, file.write(code, host + launch), style)
 
 
 def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int) -> list[tuple[str, str | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.operators import OPERATORS
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.script import Script, Value
@@ -85,7 +85,8 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     first, second = ("base + half", "base") if gate_first else ("base", "base + half")
-    code = file.per_element(
+    code, launch, style = file.sweep(
+        rng,
         lines(
             "int base = i / half * 2 * half + i % half;",
             f"float v = x[{first}];",
@@ -104,7 +105,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         "int n = out.numel(), half = " + ("x.size(1) / 2 * x.stride(1);" if channel else "x.size(-1) / 2;"),
         indent=4,
     )
-    return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "half"])), "plain")
+    return Draft(script, file.write(code, host + launch), style)
 
 
 def _halves(plan: Plan, script: Script, x: Value, dim: str, gate_first: bool):  # type: ignore[no-untyped-def]

@@ -6,9 +6,10 @@ import random
 
 from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain
 from dice.data.synth.cuda import KernelFile, Tensor
-from dice.data.synth.families.matmul import product_kernel, size
+from dice.data.synth.families.matmul import size
 from dice.data.synth.phrasing import SCALAR_NAMES
 from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.products import Operands, product
 from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, sentence
 
@@ -38,6 +39,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     weights = plan.features[0].removeprefix("weights=")
     x = script.input("x", [*batch, k])
     other = script.input("y", [*batch, n]) if residual else None
+    script.results.append([*batch, n])
     value, weight, bias = _layer(plan, script, x, weights, inputs, outputs)
     if other:
         value = script.apply(
@@ -54,20 +56,16 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         + [Tensor("bias", bias)] * bool(bias)
     )
     file = KernelFile(script, NAME, tensors)
-    layout = "nn" if weights == "nn" else "nt"
-    extra = "v += bias[col];\n" if bias else ""
-    extra += ("        " if bias else "") + "v += y[row * N + col];\n" if residual else ""
-    style, kernel, block = product_kernel(rng, layout, "", extra, post)
-    if style == "naive":
-        kernel = kernel.replace("        v += y[", "    v += y[")
-    kernel = kernel.replace("a[", "x[").replace("b[", "weight[")
-    code = file.kernel(kernel, ["M", "N", "K"])
-    host = f"    int K = x.size(-1), N = weight.size({1 if weights == 'nn' else 0}), M = x.numel() / K;\n"
-    host += (
-        "    auto sizes = x.sizes().vec();\n    sizes.back() = N;\n    auto out = torch::empty(sizes, x.options());\n"
-    )
-    host += f"    dim3 grid((N + {block - 1}) / {block}, (M + {block - 1}) / {block});\n"
-    return Draft(script, file.write(code, host + file.launch(f"grid, dim3({block}, {block})", ["M", "N", "K"])), style)
+    transposed = weights != "nn"  # the weight's rows are outputs
+    extra = ["v += bias[col];"] * bool(bias) + ["v += y[row * N + col];"] * residual
+    side = "weight[col * K + {k}]" if transposed else "weight[{k} * N + col]"
+    plain = ("x", "weight") if transposed else ()
+    kernel = product(rng, Operands("x[row * K + {k}]", side, b_k_first=not transposed, extra=extra, plain=plain), post)
+    code = file.kernel(kernel.body, ["M", "N", "K"])
+    host = f"    int K = x.size(-1), N = weight.size({0 if transposed else 1}), M = x.numel() / K;\n"
+    host += "    auto sizes = x.sizes().vec();\n    sizes.back() = N;\n"
+    host += f"    auto out = torch::{'zeros' if kernel.slices else 'empty'}(sizes, x.options());\n{kernel.grid()}"
+    return Draft(script, file.write(code, host + file.launch(kernel.launch, ["M", "N", "K"])), kernel.style)
 
 
 def _layer(plan: Plan, script: Script, x: Value, weights: str, inputs: str, outputs: str) -> tuple[Value, str, str]:
@@ -87,8 +85,14 @@ def _layer(plan: Plan, script: Script, x: Value, weights: str, inputs: str, outp
         bias = script.attribute("bias", f"nn.Parameter(torch.{start}({outputs}))", shared=True)
     if weights == "nt" and rng.random() < 0.6:
         return script.apply(f"F.linear({{x}}, {weight}{', ' + bias if bias else ''})", x, "linear layer"), weight, bias
-    side = f"{weight}.t()" if weights == "nt" else weight
-    value = script.apply(rng.choice((f"torch.matmul({{x}}, {side})", f"{{x}} @ {side}")), x, "matrix product")
+    turned = rng.choice((f"{weight}.t()", f"{weight}.T", f"{weight}.mT", f"{weight}.transpose(0, 1)"))
+    side = turned if weights == "nt" else weight
+    if bias and len(script.inputs[0].shape) == 2 and rng.random() < 0.25:
+        return script.apply(f"torch.addmm({bias}, {{x}}, {side})", x, "linear layer"), weight, bias
+    forms = [f"torch.matmul({{x}}, {side})", f"{{x}} @ {side}", f"{{x}}.matmul({side})"]
+    if weights == "nt":
+        forms.append(f"torch.einsum('...i,oi->...o', {{x}}, {weight})")
+    value = script.apply(rng.choice(forms), x, "matrix product")
     if bias:
-        value = script.apply(f"{{x}} + {bias}", value, "bias")
+        value = script.apply(rng.choice((f"{{x}} + {bias}", f"torch.add({{x}}, {bias})")), value, "bias")
     return value, weight, bias

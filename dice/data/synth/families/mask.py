@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import ELEMENT_GRID, KernelFile, Tensor, lines
+from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
@@ -76,8 +76,8 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     keep = condition.format(a=cuda)
     select = f"v = {keep} ? v : {fill}f;"
-    code = file.per_element(
-        lines("int r = i / N % M, c = i % N;", "float v = x[i];", steps, select, post), ["n", "M", "N"]
+    code, launch, style = file.sweep(
+        rng, lines("int r = i / N % M, c = i % N;", "float v = x[i];", steps, select, post), ["n", "M", "N"]
     )
     host = "    auto out = torch::empty_like(x);\n    int n = x.numel(), M = x.size(-2), N = x.size(-1);\n"
-    return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "M", "N"])), "plain")
+    return Draft(script, file.write(code, host + launch), style)

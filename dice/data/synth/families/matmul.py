@@ -1,95 +1,52 @@
-"""Matrix products: A @ B with either side transposed, batched, with a vector, outer; an added matrix; a chain after."""
+"""Matrix products in every form (see `forms.py`), combined with another matrix or vector, with chains around."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain
-from dice.data.synth.cuda import (
-    BLOCK_SHUFFLE,
-    ELEMENT_GRID,
-    WARP,
-    KernelFile,
-    Tensor,
-    lines,
-    reduction_helper,
-    statements,
-)
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, rounded, state_after
+from dice.data.synth.cuda import KernelFile, Tensor
+from dice.data.synth.forms import FORMS, Form
 from dice.data.synth.operators import OPERATORS, SATURATES
 from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.products import Operands, product
 from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import LARGE, SMALL, describe, sentence
 
 NAME = "matmul"
 _STATE = ChainState("any", 18.0, False)
 
-# layout -> (shape of a, shape of b) by letter, spellings
-LAYOUTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "nn": ("mk", "kn", ("torch.matmul({x}, {y})", "{x} @ {y}", "torch.mm({x}, {y})", "{x}.matmul({y})", "{x}.mm({y})")),
-    "nt": (
-        "mk",
-        "nk",
-        (
-            "torch.matmul({x}, {y}.T)",
-            "{x} @ {y}.t()",
-            "torch.mm({x}, {y}.T)",
-            "{x} @ {y}.transpose(0, 1)",
-            "F.linear({x}, {y})",
-        ),
-    ),
-    "tn": (
-        "km",
-        "kn",
-        ("torch.matmul({x}.T, {y})", "{x}.t() @ {y}", "torch.mm({x}.t(), {y})", "{x}.transpose(0, 1) @ {y}"),
-    ),
-    "tt": ("km", "nk", ("torch.matmul({x}.T, {y}.T)", "{x}.t() @ {y}.t()")),
-}
-BATCHED: dict[str, tuple[str, ...]] = {
-    "nn": ("torch.bmm({x}, {y})", "torch.matmul({x}, {y})", "{x} @ {y}"),
-    "nt": (
-        "torch.bmm({x}, {y}.transpose(1, 2))",
-        "torch.matmul({x}, {y}.transpose(-2, -1))",
-        "{x} @ {y}.transpose(-1, -2)",
-    ),
-    "tn": ("torch.bmm({x}.transpose(1, 2), {y})", "torch.matmul({x}.transpose(-2, -1), {y})"),
-}
-_A = {"n": "a[row * K + {k}]", "t": "a[{k} * M + row]"}
-_B = {"n": "b[{k} * N + col]", "t": "b[col * K + {k}]"}
 
-TILED = """    __shared__ float as[{tile}][{tile}], bs[{tile}][{tile}];
-    int tx = threadIdx.x, ty = threadIdx.y;
-    int row = blockIdx.y * {tile} + ty, col = blockIdx.x * {tile} + tx;
-{offset}    float v = 0.0f;
-    for (int k = 0; k < K; k += {tile}) {{
-        as[ty][tx] = row < M && k + tx < K ? {a} : 0.0f;
-        bs[ty][tx] = col < N && k + ty < K ? {b} : 0.0f;
-        __syncthreads();
-        for (int j = 0; j < {tile}; j++) v += as[ty][j] * bs[j][tx];
-        __syncthreads();
-    }}
-    if (row < M && col < N) {{
-{epilogue}    }}
-"""
-NAIVE = """    int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
-    if (row >= M || col >= N) return;
-{offset}    float v = 0.0f;
-    for (int k = 0; k < K; k++) v += {a} * {b};
-{epilogue}"""
+_WEIGHTS = {"matmul": 9, "bmm": 4, "bmm4": 2, "flat3": 2, "flat4": 1, "shared_left": 1, "gram": 1.5}
+_TRANSPOSED = {
+    2: ("{o}.T", "{o}.t()", "{o}.transpose(0, 1)", "{o}.mT", "{o}.permute(1, 0)", "torch.transpose({o}, 0, 1)"),
+    3: ("{o}.transpose(1, 2)", "{o}.transpose(-2, -1)", "{o}.mT", "{o}.permute(0, 2, 1)", "torch.transpose({o}, 1, 2)"),
+    4: ("{o}.transpose(-2, -1)", "{o}.transpose(2, 3)", "{o}.mT", "{o}.transpose(-1, -2)", "{o}.permute(0, 1, 3, 2)"),
+}
+_ALPHABETS = ("bhmnk", "bhijk", "bhmnd", "nhijk", "zhijl", "bhqkd", "xyijk")
+# What may be combined with the product: text around {P}, the tensor's shape by letter, statement
+PARTNERS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "add": (("{P} + {z}", "{z} + {P}", "torch.add({P}, {z})"), "out", "v += {c};"),
+    "mul": (("{P} * {z}", "torch.mul({P}, {z})"), "out", "v *= {c};"),
+    "sub": (("{P} - {z}", "torch.sub({P}, {z})"), "out", "v -= {c};"),
+    "bias": (("{P} + {z}", "torch.add({P}, {z})"), "n", "v += {c};"),
+    "column": (("{P} + {z}",), "m1", "v += {c};"),
+}
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choices(("matmul", "bmm", "matvec", "outer"), (6, 3, 2, 1))[0]
-    features = []
-    if core in ("matmul", "bmm"):
-        layouts = LAYOUTS if core == "matmul" else BATCHED
-        features.append(f"layout={rng.choices(tuple(layouts), (6, 3, 2, 1)[: len(layouts)])[0]}")
-        features += ["added"] if rng.random() < 0.2 else []
-    elif core == "matvec":
-        features.append("layout=nn")
-    else:
-        features.append("layout=outer")
-    post = draw_chain(rng, chain_length(rng, (3, 4, 2)), _STATE)
-    return Plan(NAME, core, chains(post=post), tuple(features))
+    core = rng.choices(tuple(FORMS), [_WEIGHTS.get(name, 0.6) for name in FORMS])[0]
+    layouts = FORMS[core]
+    layout = rng.choices(tuple(layouts), (6, 3, 2, 1)[: len(layouts)])[0]
+    features = [f"layout={layout}"]
+    if rng.random() < 0.3 and core not in ("product_transposed", "tril_result", "triu_result"):
+        partners = ["add", "add", "mul", "sub", "bias"] + ["column", "alpha_beta"] * (core == "matmul")
+        features.append(f"with={rng.choice(partners)}")
+    pre = draw_chain(rng, 1) if rng.random() < 0.15 and core in ("matmul", "bmm", "flat3") else ()
+    pre = pre if state_after(pre).magnitude <= 6 and layout[0] == "n" else ()
+    post = draw_chain(rng, chain_length(rng, (3, 4, 2, 1)), _STATE)
+    return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
 
 
 def size(script: Script, role: str) -> str:
@@ -103,106 +60,183 @@ def sampler(script: Script, plan: Plan) -> str:
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
-    if plan.core in ("matvec", "outer"):
-        return _vector(plan, rng)
-    script = Script(rng)
-    batched = plan.core == "bmm"
-    layout = plan.features[0].removeprefix("layout=")
-    first, second, spellings = LAYOUTS[layout]
-    batch = [script.dimension("batch", rng.choice((1, 2, 3, 4, 5, 8)), rng.choice((16, 32, 64)))] if batched else []
-    marks = {letter: size(script, letter) for letter in "mkn"}
-    if not batched and rng.random() < 0.15:  # square
-        marks = dict.fromkeys("mkn", marks["m"])
-        script.dimensions[int(marks["m"].strip("@"))].small = rng.choice((16, 24, 32, 48, 64))
+    form = FORMS[plan.core][plan.features[0].removeprefix("layout=")]
+    script = Script(rng, keep_inputs=not form.b)
+    marks, long_k = _sizes(script, form)
+    script.results.append([marks[letter] for letter in form.out])
     script.sampler = sampler(script, plan)
-    a = script.input("a", [*batch, *(marks[letter] for letter in first)])
-    b = script.input("b", [*batch, *(marks[letter] for letter in second)])
-    added = script.input("z", [*batch, marks["m"], marks["n"]]) if plan.has("added") else None
-    text = rng.choice(BATCHED[layout] if batched else spellings)
-    value = script.apply(text, a, "matrix product", y=b.text)
-    if added:
-        value = script.apply(rng.choice((f"{{x}} + {added.text}", f"{added.text} + {{x}}")), value, "add")
+    a = script.input("a", [marks[letter] for letter in form.a])
+    b = script.input("b", [marks[letter] for letter in form.b]) if form.b else a
+    value, pre = script.chain(a, plan.chain("pre"))
+    partner = next((item.removeprefix("with=") for item in plan.features if item.startswith("with=")), "")
+    tensors = [Tensor("a", "a")] + [Tensor("b", "b")] * bool(form.b) + [Tensor("c", "c")] * bool(partner)
+    value, extra = _spell(script, form, value, b, partner, marks)
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
     script.finish(value)
-    what = "a batched matrix product" if batched else "a matrix product"
-    script.title = sentence(what, "adding a matrix" * bool(added), describe(plan.chain("post")))
+    what = {"": "", "alpha_beta": "adding a scaled matrix", "bias": "adding a vector", "column": "adding a column"}
+    script.title = sentence(
+        describe(plan.chain("pre")),
+        form.phrase,
+        what.get(partner, f"{partner} of a matrix"),
+        describe(plan.chain("post")),
+    )
 
-    tensors = [Tensor("a", "a"), Tensor("b", "b")] + [Tensor("c", "c")] * bool(added)
     file = KernelFile(script, plan.core, tensors)
-    offset = (
-        "    a += blockIdx.z * M * K;\n    b += blockIdx.z * K * N;\n    out += blockIdx.z * M * N;\n"
-        if batched
-        else ""
+    operands = _operands(form, [*extra, *([f"v = {form.keep} ? v : 0.0f;"] if form.keep else [])], partner)
+    if pre:
+        operands = replace(operands, a=file.load(pre, operands.a), plain=())
+    kernel = product(rng, operands, post, long_k=long_k)
+    code = file.pre(pre) + file.kernel(kernel.body, ["M", "N", "K"])
+    host = _host(form, kernel.slices) + kernel.grid(" * ".join(_extent(form, letter) for letter in form.batches))
+    return Draft(script, file.write(code, host + file.launch(kernel.launch, ["M", "N", "K"])), kernel.style)
+
+
+def _sizes(script: Script, form: Form) -> tuple[dict[str, str], bool]:
+    """A size for each letter, and whether k is much the longest."""
+    rng = script.rng
+    marks: dict[str, str] = {}
+    for letter in dict.fromkeys(form.a + form.b):
+        if letter in "bh":
+            small = rng.choice((1, 2, 3, 4, 5, 8) if letter == "b" else (1, 2, 3, 4))
+            marks[letter] = script.dimension({"b": "batch", "h": "heads"}[letter], small, rng.choice((8, 12, 16, 32)))
+        else:
+            marks[letter] = size(script, letter)
+    marks |= dict.fromkeys(form.square, marks[form.square[0]]) if form.square else {}
+    shape = rng.choices(("any", "square", "tall", "small_k", "long_k"), (12, 3, 1, 1, 1.5))[0]
+    dimension = {letter: script.dimensions[int(mark.strip("@"))] for letter, mark in marks.items()}
+    if shape == "square" and len(form.a) == 2 and not form.square:
+        marks |= dict.fromkeys("mkn", marks["m"])
+        dimension["m"].small = rng.choice((16, 24, 32, 48, 64))
+    if shape == "square" or form.square == "mkn":
+        return marks, False
+    if shape == "tall":
+        dimension["m"].small, dimension["m"].large = rng.choice((128, 200, 256)), rng.choice((16384, 32768))
+        if "n" in dimension and "n" not in form.square:
+            dimension["n"].small = dimension["n"].large = rng.choice((4, 8, 16, 32))
+    if shape == "small_k" and "k" not in form.square and not form.flat:
+        dimension["k"].small = dimension["k"].large = rng.choice((2, 3, 4, 8, 16, 32))
+    if shape == "long_k" and "k" not in form.square:
+        for letter in dimension:
+            dimension[letter].small = rng.choice((2, 3, 4, 5, 8, 12))
+        dimension["k"].small, dimension["k"].large = rng.choice((256, 300, 512, 1000)), rng.choice((65536, 131072))
+        return marks, True
+    return marks, False
+
+
+def _spell(
+    script: Script, form: Form, a: Value, b: Value, partner: str, marks: dict[str, str]
+) -> tuple[Value, list[str]]:
+    """The product in one of its spellings, combined with its partner; the partner's statements for the kernel."""
+    rng = script.rng
+    if not form.b and not a.is_name:
+        a = b = script.bind(a)
+    operands = zip(form.spelled, "AB", ("{x}", "{y}"), (form.a, form.b or form.a), _turns(form), strict=True)
+    left, right = (
+        text.replace(f"{{{slot}}}", _side(rng, name, letters, turned == "t"))
+        for text, slot, name, letters, turned in operands
     )
-    offset += "    c += blockIdx.z * M * N;\n" if batched and added else ""
-    extra = "v += c[row * N + col];\n" if added else ""
-    style, kernel, block = product_kernel(rng, layout, offset, extra, post)
-    code = file.kernel(kernel, ["M", "N", "K"])
-    m, k = (-2, -1) if first == "mk" else (-1, -2)
-    n = -1 if second == "kn" else -2
-    host = f"    int M = a.size({m}), K = a.size({k}), N = b.size({n});\n"
-    host += f"    auto out = torch::empty({{{'a.size(0), ' * batched}M, N}}, a.options());\n"
-    host += f"    dim3 grid((N + {block - 1}) / {block}, (M + {block - 1}) / {block}{', a.size(0)' * batched});\n"
-    return Draft(script, file.write(code, host + file.launch(f"grid, dim3({block}, {block})", ["M", "N", "K"])), style)
+    if partner == "alpha_beta":
+        return _addmm(script, form, a, b, (left, right), marks)
+    text = _product(rng, form, left, right)
+    if form.around != "{P}":
+        bare = form.around.startswith("torch") or (text.startswith("torch") and "@" not in text)
+        text = form.around.replace("{P}", text if bare else f"({text})")
+    value = script.apply(text, a, form.phrase, y=b.text)
+    if not partner:
+        return value, []
+    texts, shape, statement = PARTNERS[partner]
+    letters = {"out": form.out, "n": "n", "m1": "m"}[shape]
+    other = script.input("z", [marks[letter] for letter in letters] + ["1"] * (shape == "m1"))
+    value = script.apply(rng.choice(texts).replace("{P}", "{x}"), value, partner, z=other.text)
+    return value, [statement.format(c={"out": "c[row * N + col]", "n": "c[col]", "m1": "c[row]"}[shape])]
 
 
-def product_kernel(
-    rng: random.Random, layout: str, offset: str, extra: str, post: list[Step], *, tiled: float = 0.7
-) -> tuple[str, str, int]:
-    """Style, body and block width of a product; `offset` moves the pointers, `extra` precedes the chain."""
-    if rng.random() >= tiled:
-        epilogue = (f"    {extra}" if extra else "") + statements(post, 4) + "    out[row * N + col] = v;\n"
-        a, b = _A[layout[0]].format(k="k"), _B[layout[1]].format(k="k")
-        return "naive", NAIVE.format(offset=offset, a=a, b=b, epilogue=epilogue), 16
-    tile = 16 if rng.random() < 0.8 else 32
-    epilogue = (f"        {extra}" if extra else "") + statements(post, 8) + "        out[row * N + col] = v;\n"
-    a, b = _bracket(_A[layout[0]], "k + tx"), _bracket(_B[layout[1]], "k + ty")
-    return f"tiled{tile}", TILED.format(tile=tile, offset=offset, a=a, b=b, epilogue=epilogue), tile
+def _product(rng: random.Random, form: Form, left: str, right: str) -> str:
+    """The text of the product alone."""
+    plain = form.spelled == ("{A}", "{B}") and bool(form.b)
+    if plain and form.around == "{P}" and rng.random() < 0.15:
+        return _einsum(rng, form)
+    if plain and form.layout == "nt" and len(form.b) == 2 and rng.random() < 0.25:
+        return rng.choice(("F.linear({x}, {y})", "torch.inner({x}, {y})"))
+    ranks = (len(form.a), len(form.b or form.a))
+    special = {(2, 2): ("torch.mm({l}, {r})", "{l}.mm({r})"), (3, 3): ("torch.bmm({l}, {r})", "{l}.bmm({r})")}
+    calls = ("torch.matmul({l}, {r})", "{l} @ {r}", "{l} @ {r}", "{l}.matmul({r})", *special.get(ranks, ()))
+    call: str = rng.choice(calls)
+    return call.format(l=left, r=right)
 
 
-def _bracket(text: str, index: str) -> str:
-    """`row * K + k + tx` needs no parentheses, `(k + tx) * M` does."""
-    return text.format(k=f"({index})" if "[{k} *" in text else index)
-
-
-def _vector(plan: Plan, rng: random.Random) -> Draft:
-    script = Script(rng)
-    script.sampler = sampler(script, plan)
-    m, n = size(script, "m"), size(script, "n")
-    if plan.core == "outer":
-        x, y = script.input("x1", [m]), script.input("x2", [n])
-        text = rng.choice(
-            ("torch.outer({x}, {y})", "{x}.unsqueeze(1) * {y}.unsqueeze(0)", "{x}[:, None] * {y}[None, :]")
+def _addmm(
+    script: Script, form: Form, a: Value, b: Value, sides: tuple[str, str], marks: dict[str, str]
+) -> tuple[Value, list[str]]:
+    rng = script.rng
+    other = script.input("z", [marks["m"], marks["n"]])
+    beta, alpha = script.scalar("shift", rounded(rng, 0.2, 2.0)), script.scalar("scale", rounded(rng, 0.2, 2.0))
+    text = rng.choice(
+        (
+            "torch.addmm({z}, {l}, {r}, beta={s}, alpha={t})",
+            "{s} * {z} + {t} * ({l} @ {r})",
+            "{t} * torch.matmul({l}, {r}) + {s} * {z}",
+            "{z}.addmm({l}, {r}, beta={s}, alpha={t})",
         )
-        names, title = ("x", "y"), "an outer product"
+    ).format(l=sides[0], r=sides[1], z=other.text, s=beta.forward, t=alpha.forward)
+    value = script.apply(text, a, form.phrase, y=b.text)
+    return value, [f"v = {alpha.cuda} * v + {beta.cuda} * c[row * N + col];"]
+
+
+def _turns(form: Form) -> str:
+    """Which sides are transposed in the text; for a matrix with itself, the one that its layout names."""
+    if form.b:
+        return form.layout
+    return "nn" if form.square == "mkn" else "tn" if form.a.endswith("km") else "nt"
+
+
+def _side(rng: random.Random, name: str, letters: str, turned: bool) -> str:
+    return rng.choice(_TRANSPOSED[len(letters)]).replace("{o}", name) if turned else name
+
+
+def _einsum(rng: random.Random, form: Form) -> str:
+    letters = str.maketrans("bhmnk", rng.choice(_ALPHABETS))
+    quote = rng.choice("'\"")
+    equation = f"{form.a},{form.b}->{form.out}".translate(letters)
+    return f"torch.einsum({quote}{equation}{quote}, {{x}}, {{y}})"
+
+
+def _operands(form: Form, extra: list[str], partner: str) -> Operands:
+    a_first, b_first = form.a.endswith("km"), not (form.b or form.a).endswith("nk")
+    a = form.element or ("a[{k} * M + row]" if a_first else "a[row * K + {k}]")
+    if form.b:
+        name, b = "b", "b[{k} * N + col]" if b_first else "b[col * K + {k}]"
     else:
-        x, y = script.input("a", [m, n]), script.input("vector", [n])
-        column = rng.random() < 0.4
-        if column:
-            script.inputs[-1].shape.append("1")
-        text = rng.choice(
-            ("torch.matmul({x}, {y})", "{x} @ {y}")
-            if column
-            else ("torch.mv({x}, {y})", "{x} @ {y}", "torch.matmul({x}, {y})", "({x} * {y}).sum(dim=1)")
-        )
-        names, title = ("a", "b"), "a matrix-vector product"
-    value: Value = script.apply(text, x, title, y=y.text)
-    value, post = script.chain(value, plan.chain("post"), state=_STATE)
-    script.finish(value)
-    script.title = sentence(title, describe(plan.chain("post")))
-    file = KernelFile(script, plan.core, [Tensor(name, name) for name in names])
-    if plan.core == "outer":
-        code = file.per_element(lines("float v = x[i / N] * y[i % N];", post), ["n", "N"])
-        host = "    int M = x.numel(), N = y.numel(), n = M * N;\n    auto out = torch::empty({M, N}, x.options());\n"
-        return Draft(script, file.write(code, host + file.launch(ELEMENT_GRID, ["n", "N"])), "plain")
-    scope = rng.choices((BLOCK_SHUFFLE, WARP), (7, 3))[0]
-    store = lines("float v = s;", post, "out[row] = v;")
-    integers = ["D"] + ["rows"] * ("rows" in scope.start)
-    code = reduction_helper(scope, "sum") + file.kernel(
-        f"{scope.start}    float s = 0.0f;\n    {scope.loop} s += a[row * D + j] * b[j];\n"
-        f"{scope.reduce('sum', 's')}    if ({scope.lead}) {{\n{store}    }}\n",
-        integers,
-    )
-    shape = "{rows, 1}" if column else "{rows}"
-    host = f"    int D = a.size(1), rows = a.size(0);\n    auto out = torch::empty({shape}, a.options());\n"
-    return Draft(script, file.write(code, host + file.launch(scope.grid, integers)), scope.style)
+        b_first = a_first or form.square == "mkn"
+        name, b = "a", "a[{k} * N + col]" if b_first else "a[col * K + {k}]"
+    plain = () if form.keep_a or form.keep_b or form.element or a_first or b_first else ("a", name)
+    a = f"({form.keep_a} ? {a} : 0.0f)" if form.keep_a else a
+    b = f"({form.keep_b} ? {b} : 0.0f)" if form.keep_b else b
+    offset = ""
+    if form.batches:
+        offset = "    a += blockIdx.z * M * K;\n" if len(form.a) > 2 else ""
+        offset += "    b += blockIdx.z * K * N;\n" if len(form.b) > 2 else ""
+        offset += "    out += blockIdx.z * M * N;\n"
+        offset += "    c += blockIdx.z * M * N;\n" if partner in ("add", "mul", "sub") else ""
+    at = "col * M + row" if form.out.endswith("nm") else "row * N + col"
+    return Operands(a, b, a_first, b_first, offset, extra, at, plain, bool(form.batches))
+
+
+def _extent(form: Form, letter: str) -> str:
+    """The size of a dimension in host code, counted from the end where a batch may stand in front."""
+    name, letters = ("a", form.a) if letter in form.a else ("b", form.b)
+    if letter not in letters:
+        name, letters, letter = "a", form.a, {"n": "m"}[letter]
+    place = letters.index(letter)
+    return f"{name}.size({place if len(letters) < 3 or letter in 'bh' else place - len(letters)})"
+
+
+def _host(form: Form, zeros: bool) -> str:
+    make = "zeros" if zeros else "empty"
+    if form.flat:
+        host = f"    int K = a.size(-1), M = a.numel() / K, N = {_extent(form, 'n')};\n"
+        host += "    auto sizes = a.sizes().vec();\n    sizes.back() = N;\n"
+        return host + f"    auto out = torch::{make}(sizes, a.options());\n"
+    host = "    int " + ", ".join(f"{letter.upper()} = {_extent(form, letter)}" for letter in "mkn") + ";\n"
+    sizes = ", ".join(letter.upper() if letter in "mn" else _extent(form, letter) for letter in form.out)
+    return host + f"    auto out = torch::{make}({{{sizes}}}, a.options());\n"

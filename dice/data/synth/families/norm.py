@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after, statements
 from dice.data.synth.cuda import (
     BLOCK_SHUFFLE,
     ELEMENT_GRID,
@@ -14,7 +14,6 @@ from dice.data.synth.cuda import (
     Tensor,
     lines,
     reduction_helper,
-    statements,
 )
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.rows import MOMENTS, SQUARES, draw_scope, row_body
@@ -254,7 +253,7 @@ def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], la
         eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
         flag = (", affine=True" if instance else "") if affine else ("" if instance else ", affine=False")
         name = f"nn.InstanceNorm{suffix}" if instance else f"nn.BatchNorm{suffix}"
-        flag += "" if instance else ", track_running_stats=False"
+        flag += "" if instance or rng.random() < 0.5 else ", track_running_stats=False"
         return _module(plan, script, layer, value, f"{name}({size}{eps}{flag})")
     if affine:
         _affine(plan, script, layer, _size(script, shape[1]))

@@ -1,39 +1,59 @@
-"""Pooling windows in one and two dimensions, with a chain before and after."""
+"""Pooling in one to three dimensions: max, average, power average, adaptive and global; a chain before and after."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.convolution import Window
+from dice.data.synth.cuda import KernelFile, Tensor, lines, reduction_helper
+from dice.data.synth.families.conv import SPATIAL, rank_of
 from dice.data.synth.plan import Draft, Plan
-from dice.data.synth.script import Scalar, Script
+from dice.data.synth.rows import MAX, SUM, draw_scope, row_body
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "pool"
-CORES = ("max_pool", "avg_pool")
+CORES = {"max_pool": 4.0, "avg_pool": 4.0, "lp_pool": 1.5, "adaptive_avg": 2.0, "adaptive_max": 1.5}
+CORES |= {"global_avg": 2.0, "global_max": 1.5}
 _STATE = ChainState("any", 4.5, False)
 
-ONE = """    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    int start = i % OW * stride - padding;
-    const float* p = x + i / OW * W;
-    float v = {identity};
-    for (int c = max(start, 0); c < min(start + size, W); c++) v = {combine};
-"""
-TWO = """    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    int top = i / OW % OH * stride - padding, left = i % OW * stride - padding;
-    const float* p = x + i / OW / OH * H * W;
-    float v = {identity};
-    for (int r = max(top, 0); r < min(top + size, H); r++)
-        for (int c = max(left, 0); c < min(left + size, W); c++) v = {combine};
-"""
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the values of a window become one: first value, update with {load}, result."""
+
+    first: str
+    update: str
+    result: str = ""
+    phrase: str = ""
+
+
+KINDS: dict[str, Kind] = {
+    "max": Kind("-INFINITY", "v = fmaxf(v, {load});", "", "max pooling"),
+    "avg": Kind("0.0f", "v += {load};", "v = v / {count};", "average pooling"),
+    "lp": Kind("0.0f", "v += {load} * {load};", "v = sqrtf(v);", "power-average pooling"),
+}
+
+
+def kind_of(plan: Plan) -> str:
+    return next(name for name in KINDS if name in plan.core)
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choice(CORES)
-    features = [f"rank={rng.choices((1, 2), (2, 3))[0]}", *(["padded"] if rng.random() < 0.5 else [])]
+    core = rng.choices(tuple(CORES), tuple(CORES.values()))[0]
+    rank = rng.choices((1, 2, 3), (3, 5, 2))[0]
+    rank = min(rank, 2) if core == "lp_pool" else rank
+    features = [f"rank={rank}"]
+    if core in ("max_pool", "avg_pool"):
+        features += ["padded"] if rng.random() < 0.5 else []
+        features += ["ceil"] if rng.random() < 0.2 else []
+        special = "dilated" if core == "max_pool" else "inside"  # inside: count_include_pad=False
+        features += [special] if rng.random() < 0.2 else []
+    features += ["asymmetric"] if "global" not in core and rank > 1 and rng.random() < 0.2 else []
+    if core.startswith("global"):
+        features += ["keepdim"] if rng.random() < 0.6 else []
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1)))
     pre = pre if state_after(pre).magnitude <= 30 else ()
     post = draw_chain(rng, chain_length(rng, (3, 4, 2)), _STATE)
@@ -42,74 +62,154 @@ def sample(rng: random.Random) -> Plan:
 
 def render(plan: Plan, rng: random.Random) -> Draft:
     script = Script(rng)
-    two = plan.has("rank=2")
-    kernel = rng.choice((2, 3, 3, 4, 5))
-    roles = ("batch", "channels", "height", "width") if two else ("batch", "channels", "length")
+    rank = rank_of(plan)
+    roles = ("batch", "channels", *SPATIAL[rank])
     shape = draw_shape(script, len(roles), roles=roles, most=16384)
     for mark in shape[2:]:
         dimension = script.dimensions[int(mark.strip("@"))]
-        dimension.small = max(dimension.small, 8)
+        dimension.small = max(dimension.small, 9)
     value, pre = script.chain(script.input("x", shape), plan.chain("pre"))
-    numbers = [kernel, rng.choice((1, 2, 2, 3, kernel)), rng.randint(1, kernel // 2) if plan.has("padded") else 0]
-    values = [
-        script.scalar(role, number, hint="int")
-        for role, number in zip(("kernel_size", "stride", "padding"), numbers, strict=True)
-    ]
-    kind = "max" if plan.core == "max_pool" else "avg"
-    if rng.random() < 0.5:
-        module = f"nn.{kind.capitalize()}Pool{2 if two else 1}d"
-        arguments = _arguments(rng, [item.init for item in values], numbers)
-        attribute = script.attribute("pool", f"{module}({arguments})", shared=False)
-        value = script.apply(f"{attribute}({{x}})", value, "pooling")
-    else:
-        arguments = _arguments(rng, [item.forward for item in values], numbers)
-        value = script.apply(f"F.{kind}_pool{2 if two else 1}d({{x}}, {arguments})", value, "pooling")
+    write = _global if plan.core.startswith("global") else _adaptive if plan.core.startswith("adaptive") else _window
+    what = f"{plan.core.split('_')[0]} " if not plan.core.endswith("pool") else ""
+    phrase = (
+        f"{what}{KINDS[kind_of(plan)].phrase} in {('one dimension', 'two dimensions', 'three dimensions')[rank - 1]}"
+    )
+    script.title = sentence(describe(plan.chain("pre")), phrase, describe(plan.chain("post")))
+    return write(plan, script, value, pre)
+
+
+def _call(script: Script, module: str, function: str, arguments: list[str], value: Value) -> Value:
+    """As a module of torch.nn or as a function."""
+    text = ", ".join(arguments)
+    if script.rng.random() < 0.5:
+        attribute = script.attribute("pool", f"{module}({text})", shared=False)
+        return script.apply(f"{attribute}({{x}})", value, "pooling")
+    return script.apply(f"{function}({{x}}, {text})", value, "pooling")
+
+
+def _numbers(rng: random.Random, numbers: tuple[int, ...]) -> str:
+    same = len(set(numbers)) == 1 and rng.random() < 0.85
+    return str(numbers[0]) if same else f"({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)})"
+
+
+def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
+    rng, rank, kind = script.rng, rank_of(plan), kind_of(plan)
+    one = rng.choice((2, 3, 3, 4, 5) if rank < 3 else (2, 3))
+    kernel = tuple(rng.choice((2, 3, 4)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
+    stride = kernel if rng.random() < 0.5 else (rng.choice((1, 2, 3)),) * rank
+    padding = tuple(rng.randint(1, max(1, size // 2)) for size in kernel) if plan.has("padded") else (0,) * rank
+    padding = padding if plan.has("asymmetric") else (min(padding),) * rank
+    dilation = (2,) * rank if plan.has("dilated") else (1,) * rank
+    inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
+    arguments = ["2"] if kind == "lp" else []
+    arguments.append(_numbers(rng, kernel) if rng.random() < 0.5 else f"kernel_size={_numbers(rng, kernel)}")
+    if stride != kernel or rng.random() < 0.4:
+        arguments.append(f"stride={_numbers(rng, stride)}")
+    arguments += [f"padding={_numbers(rng, padding)}"] if any(padding) else []
+    arguments += [f"dilation={_numbers(rng, dilation)}"] if plan.has("dilated") else []
+    arguments += ["ceil_mode=True"] if plan.has("ceil") else []
+    arguments += ["count_include_pad=False"] if inside and kind == "avg" else []
+    title = {"max": "MaxPool", "avg": "AvgPool", "lp": "LPPool"}[kind]
+    value = _call(script, f"nn.{title}{rank}d", f"F.{kind}_pool{rank}d", arguments, value)
+
+    window = Window(kernel, stride, padding, dilation, (0,) * rank)
+    count = "count" if kind == "avg" and (inside or plan.has("ceil")) else str(window.volume)
+    update = KINDS[kind].update + ("\ncount++;" if count == "count" else "") + "\n"
+    sizes = window.sizes()
+    if plan.has("ceil"):
+        sizes = ", ".join(
+            f"{out} = pooled({size}, {k}, {s}, {p}, {d})"
+            for (size, out, *_), k, s, p, d in zip(window.axes, kernel, stride, padding, dilation, strict=True)
+        )
+    helper = CEIL if plan.has("ceil") else ""
+    return _finish(plan, script, value, pre, window, (window.walk(update, 8), count, sizes, helper))
+
+
+CEIL = """// the last window must begin inside the input or its left padding
+int pooled(int size, int kernel, int stride, int padding, int dilation) {
+    int last = (size + 2 * padding - dilation * (kernel - 1) - 1 + stride - 1) / stride;
+    return last * stride >= size + padding ? last : last + 1;
+}
+
+"""
+
+
+def _adaptive(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
+    rng, rank, kind = script.rng, rank_of(plan), kind_of(plan)
+    one = rng.choice((2, 3, 4, 5, 6, 7, 8))
+    sizes = tuple(rng.choice((1, 2, 3, 4, 5, 7)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
+    name = kind.capitalize()
+    value = _call(
+        script, f"nn.Adaptive{name}Pool{rank}d", f"F.adaptive_{kind}_pool{rank}d", [_numbers(rng, sizes)], value
+    )
+    window = Window(*(((1,) * rank,) * 5))
+    text, places, counts = "", window.axes, []
+    for size, out, _, at, step in places:
+        text += lines(f"int {step}0 = {at} * {size} / {out}, {step}1 = (({at} + 1) * {size} + {out} - 1) / {out};")
+        counts.append(f"({step}1 - {step}0)")
+    for depth, (_, _, place, _, step) in enumerate(places):
+        text += f"{' ' * (8 + 4 * depth)}for (int {place} = {step}0; {place} < {step}1; {place}++)\n"
+    text += f"{' ' * (8 + 4 * rank)}{KINDS[kind].update}\n"
+    extents = ", ".join(f"{axis[1]} = {size}" for axis, size in zip(places, sizes, strict=True))
+    return _finish(plan, script, value, pre, window, (text, f"({' * '.join(counts)})", extents, ""))
+
+
+def _finish(
+    plan: Plan, script: Script, value: Value, pre: list[Step], window: Window, parts: tuple[str, str, str, str]
+) -> Draft:
+    """One output a thread. `parts`: the loops over the window, the divisor, the output's extents, a helper."""
+    walk, count, extents, helper = parts
+    kind = KINDS[kind_of(plan)]
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
     script.finish(value)
-    what = (
-        f"{'max' if plan.core == 'max_pool' else 'average'} pooling in {'two dimensions' if two else 'one dimension'}"
-    )
-    script.title = sentence(describe(plan.chain("pre")), what, describe(plan.chain("post")))
-    return _kernel(plan, script, values, pre, post, two)
-
-
-def _arguments(rng: random.Random, texts: list[str], numbers: list[int]) -> str:
-    """Kernel size, stride and padding; what equals PyTorch's default may be left out."""
-    size, stride, padding = texts
-    plain = padding.isdigit() and numbers[2] == 0 and rng.random() < 0.7
-    if plain and stride.isdigit() and numbers[1] == numbers[0] and rng.random() < 0.7:
-        return size if rng.random() < 0.5 else f"kernel_size={size}"
-    if rng.random() < 0.5:
-        return f"kernel_size={size}, stride={stride}" + ("" if plain else f", padding={padding}")
-    return f"{size}, {stride}" + ("" if plain else f", {padding}")
-
-
-def _kernel(plan: Plan, script: Script, values: list[Scalar], pre: list[Step], post: list[Step], two: bool) -> Draft:
-    # The window always reaches the kernel as three integers; literals are passed by `forward`.
-    names = ("size", "stride", "padding")
-    passed = [
-        (name, f"self.{item.init}" if item.init == item.cuda and not item.cuda.isdigit() else item.cuda)
-        for name, item in zip(names, values, strict=True)
-    ]
-    for item in values:
-        script.scalars.pop(item.cuda, None)
     file = KernelFile(script, NAME, [Tensor("x", "x")])
-    load = file.load(pre, "p[r * W + c]" if two else "p[c]")
-    is_max = plan.core == "max_pool"
-    body = (TWO if two else ONE).format(
-        identity="-INFINITY" if is_max else "0.0f", combine=f"fmaxf(v, {load})" if is_max else f"v + {load}"
+    plane = " * ".join(axis[1] for axis in window.axes)
+    load = file.load(pre, f"x[plane + {window.inside}]")
+    text = lines(
+        f"int p = i % ({plane}), plane = i / ({plane}) * {' * '.join(axis[0] for axis in window.axes)};",
+        f"int {window.unpack('p')}{', count = 0' if count == 'count' else ''};",
+        f"float v = {kind.first};",
     )
-    body += "" if is_max else f"    v = v / {'(size * size)' if two else 'size'};\n"
-    body += f"{statements(post, 4)}    out[i] = v;\n"
-    sizes = ["H", "W", "OH", "OW"] if two else ["W", "OW"]
-    integers = ["n", *sizes, *names]
-    code = file.pre(pre) + file.kernel(body, integers)
-    if two:
-        host = "    int H = x.size(2), W = x.size(3);\n"
-        host += "    int OH = (H + 2 * padding - size) / stride + 1, OW = (W + 2 * padding - size) / stride + 1;\n"
-        host += "    auto out = torch::empty({x.size(0), x.size(1), OH, OW}, x.options());\n"
+    text += walk.replace("{load}", load) + lines(kind.result.format(count=count), post)
+    names = [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes]
+    code, launch, style = file.sweep(script.rng, text, ["n", *names])
+    spatial = ", ".join(f"{axis[0]} = x.size({place + 2})" for place, axis in enumerate(window.axes))
+    host = f"    int {spatial};\n    int {extents};\n"
+    host += f"    auto out = torch::empty({{x.size(0), x.size(1), {plane.replace(' * ', ', ')}}}, x.options());\n"
+    host += "    int n = out.numel();\n"
+    return Draft(script, file.write(helper + file.pre(pre) + code, host + launch), style)
+
+
+def _global(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
+    """All positions of a channel: a reduction of a row."""
+    rng, rank, kind = script.rng, rank_of(plan), kind_of(plan)
+    dims = (
+        rng.choice((str(tuple(range(2, rank + 2))), str(list(range(-rank, 0)))))
+        if rank > 1
+        else rng.choice(("2", "-1"))
+    )
+    keep = ", keepdim=True" if plan.has("keepdim") else ""
+    name = {"avg": "mean", "max": "amax"}[kind]
+    if plan.has("keepdim") and rng.random() < 0.6:
+        ones = rng.choice(("1", f"({', '.join('1' * rank)})")) if rank > 1 else "1"
+        module = f"nn.Adaptive{kind.capitalize()}Pool{rank}d"
+        value = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
+    elif not plan.has("keepdim") and rng.random() < 0.4:
+        text = f"F.adaptive_{kind}_pool{rank}d({{x}}, 1).flatten(1)"
+        value = script.apply(text, value, "global pooling")
     else:
-        host = "    int W = x.size(2), OW = (W + 2 * padding - size) / stride + 1;\n"
-        host += "    auto out = torch::empty({x.size(0), x.size(1), OW}, x.options());\n"
-    host += "    int n = out.numel();\n" + file.launch("(n + 255) / 256, 256", integers)
-    return Draft(script, file.write(code, host, passed), "plain")
+        text = rng.choice((f"torch.{name}({{x}}, dim={dims}{keep})", f"{{x}}.{name}(dim={dims}{keep})"))
+        value = script.apply(text, value, "global pooling")
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    scope = draw_scope(rng, True)
+    integers = ["D"] + ["rows"] * ("rows" in scope.start)
+    body, result = (SUM, "s / D") if kind == "avg" else (MAX, "m")
+    text = f"{scope.start}    int base = row * D;\n{row_body(body, scope.loop, file.load(pre, 'x[base + j]'), scope)}"
+    text += f"    if ({scope.lead}) {{\n{lines(f'float v = {result};', post, 'out[row] = v;')}    }}\n"
+    code = reduction_helper(scope, "sum" if kind == "avg" else "max") + file.pre(pre) + file.kernel(text, integers)
+    shape = ", ".join(["x.size(0)", "x.size(1)", *(["1"] * rank if plan.has("keepdim") else [])])
+    host = "    int D = x.stride(1), rows = x.size(0) * x.size(1);\n"
+    host += f"    auto out = torch::empty({{{shape}}}, x.options());\n"
+    return Draft(script, file.write(code, host + file.launch(scope.grid, integers)), scope.style)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after, statements
 from dice.data.synth.cuda import (
     BLOCK_SHUFFLE,
     TOTAL,
@@ -15,199 +14,16 @@ from dice.data.synth.cuda import (
     Tensor,
     lines,
     reduction_helper,
-    statements,
 )
 from dice.data.synth.plan import Draft, Plan
-from dice.data.synth.rows import (
-    ARGMAX,
-    ARGMIN,
-    EXP,
-    MAX,
-    MIN,
-    MOMENTS,
-    SQUARES,
-    SUM,
-    Axis,
-    draw_axis,
-    draw_scope,
-    row_body,
-)
+from dice.data.synth.reductions import REDUCTIONS, Reduction
+from dice.data.synth.rows import Axis, draw_axis, draw_scope, row_body
 from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "reduce"
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """{d} is the dimension, {k} the keepdim argument. `body` has {load}, {loop} and reductions as <kind:variable>."""
-
-    phrase: str
-    spellings: tuple[str, ...]
-    body: str
-    result: str
-    kinds: tuple[str, ...]
-    magnitude: float = 60.0
-    several: bool = True  # also over two dimensions at once, or all
-    all_spellings: tuple[str, ...] = ()
-
-
-REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction(
-        "a sum",
-        ("torch.sum({x}, dim={d}{k})", "{x}.sum(dim={d}{k})"),
-        SUM,
-        "s",
-        ("sum",),
-        100.0,
-        True,
-        ("torch.sum({x})", "{x}.sum()"),
-    ),
-    "mean": Reduction(
-        "a mean",
-        ("torch.mean({x}, dim={d}{k})", "{x}.mean(dim={d}{k})"),
-        SUM,
-        "s / D",
-        ("sum",),
-        5.0,
-        True,
-        ("torch.mean({x})", "{x}.mean()"),
-    ),
-    "max": Reduction(
-        "a maximum",
-        (
-            "torch.amax({x}, dim={d}{k})",
-            "{x}.amax(dim={d}{k})",
-            "torch.max({x}, dim={d}{k})[0]",
-            "torch.max({x}, dim={d}{k}).values",
-            "{x}.max(dim={d}{k})[0]",
-        ),
-        MAX,
-        "m",
-        ("max",),
-        6.0,
-        True,
-        ("torch.max({x})", "{x}.max()"),
-    ),
-    "min": Reduction(
-        "a minimum",
-        (
-            "torch.amin({x}, dim={d}{k})",
-            "{x}.amin(dim={d}{k})",
-            "torch.min({x}, dim={d}{k})[0]",
-            "torch.min({x}, dim={d}{k}).values",
-            "{x}.min(dim={d}{k})[0]",
-        ),
-        MIN,
-        "m",
-        ("min",),
-        6.0,
-        True,
-        ("torch.min({x})", "{x}.min()"),
-    ),
-    "prod": Reduction(
-        "a product",
-        ("torch.prod({x}, dim={d}{k})", "{x}.prod(dim={d}{k})"),
-        "float s = 1.0f;\n{loop} s *= {load};\n<prod:s>\n",
-        "s",
-        ("prod",),
-        100.0,
-        False,
-    ),
-    "l1": Reduction(
-        "an L1 norm",
-        (
-            "torch.norm({x}, p=1, dim={d}{k})",
-            "torch.linalg.vector_norm({x}, ord=1, dim={d}{k})",
-            "{x}.abs().sum(dim={d}{k})",
-            "torch.sum(torch.abs({x}), dim={d}{k})",
-        ),
-        "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
-        "s",
-        ("sum",),
-        100.0,
-        False,
-    ),
-    "l2": Reduction(
-        "an L2 norm",
-        (
-            "torch.norm({x}, p=2, dim={d}{k})",
-            "torch.norm({x}, dim={d}{k})",
-            "{x}.norm(dim={d}{k})",
-            "torch.linalg.vector_norm({x}, dim={d}{k})",
-            "torch.sqrt(torch.sum({x} ** 2, dim={d}{k}))",
-        ),
-        SQUARES,
-        "sqrtf(s)",
-        ("sum",),
-        50.0,
-        False,
-        ("torch.norm({x})", "{x}.norm()"),
-    ),
-    "var": Reduction(
-        "a variance",
-        ("torch.var({x}, dim={d}{k})", "{x}.var(dim={d}{k})"),
-        MOMENTS,
-        "q / (D - 1)",
-        ("sum",),
-        10.0,
-        True,
-        ("torch.var({x})", "{x}.var()"),
-    ),
-    "var_biased": Reduction(
-        "a biased variance",
-        (
-            "torch.var({x}, dim={d}, unbiased=False{k})",
-            "{x}.var(dim={d}, unbiased=False{k})",
-            "torch.var({x}, dim={d}, correction=0{k})",
-        ),
-        MOMENTS,
-        "q / D",
-        ("sum",),
-        10.0,
-    ),
-    "std": Reduction(
-        "a standard deviation",
-        ("torch.std({x}, dim={d}{k})", "{x}.std(dim={d}{k})"),
-        MOMENTS,
-        "sqrtf(q / (D - 1))",
-        ("sum",),
-        5.0,
-        True,
-        ("torch.std({x})", "{x}.std()"),
-    ),
-    "logsumexp": Reduction(
-        "a log-sum-exp",
-        ("torch.logsumexp({x}, dim={d}{k})", "{x}.logsumexp(dim={d}{k})"),
-        EXP,
-        "m + logf(s)",
-        ("max", "sum"),
-        15.0,
-    ),
-    "argmax": Reduction(
-        "the index of the maximum",
-        (
-            "torch.argmax({x}, dim={d}{k})",
-            "{x}.argmax(dim={d}{k})",
-            "torch.max({x}, dim={d}{k})[1]",
-            "torch.max({x}, dim={d}{k}).indices",
-        ),
-        ARGMAX,
-        "k",
-        ("max", "min"),
-        0.0,
-        False,
-    ),
-    "argmin": Reduction(
-        "the index of the minimum",
-        ("torch.argmin({x}, dim={d}{k})", "{x}.argmin(dim={d}{k})", "torch.min({x}, dim={d}{k})[1]"),
-        ARGMIN,
-        "k",
-        ("min",),
-        0.0,
-        False,
-    ),
-}
 _INDEX_CHAINS = ((), (), ("neg",), ("abs",), ("relu",), ("square",))
 _ATOMIC = {"sum": "s", "mean": "s / n"}
 
@@ -223,7 +39,9 @@ def sample(rng: random.Random) -> Plan:
     if core in ("argmax", "argmin"):
         return Plan(NAME, core, chains(pre=rng.choice(_INDEX_CHAINS)), tuple(features))
     pre = draw_chain(rng, chain_length(rng, (4, 3, 2)))
-    pre = pre if state_after(pre).magnitude <= 30 and core != "prod" else ()
+    # A constant row has no deviation at all; behind a chain, the rounding of its mean would show under the root.
+    most = {"prod": 0, "std": 0, "std_biased": 0, "sum_exp": 4, "logmeanexp": 15}.get(core, 30)
+    pre = pre if state_after(pre).magnitude <= most else ()
     post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ChainState("any", reduction.magnitude, False))
     return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
 
@@ -240,7 +58,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     sampler = "torch.rand({shape}) + 0.5" if plan.core == "prod" else None
     if plan.core == "prod":
         _shorten(script, axis.index if axis else 0)
-    if plan.core in ("var", "std"):
+    if plan.core in ("var", "std", "var_biased", "std_biased"):
         _lengthen(script, axis.index if axis else rank - 1)
     value, pre = script.chain(script.input("x", shape, sampler), plan.chain("pre"))
     keepdim = plan.has("keepdim")

@@ -1,59 +1,136 @@
-"""Running sums and products along a dimension, forwards or backwards, with a chain before and after."""
+"""Running sums, products and extremes along a dimension: forwards, backwards, exclusive, masked; chains around them."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.plan import Draft, Plan
-from dice.data.synth.rows import draw_axis
+from dice.data.synth.rows import Axis, draw_axis
 from dice.data.synth.script import Script
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "scan"
-# core -> phrase, spellings, first value, update with {load}
-CORES: dict[str, tuple[str, tuple[str, ...], str, str]] = {
-    "cumsum": (
-        "a cumulative sum",
-        ("torch.cumsum({x}, dim={d})", "{x}.cumsum(dim={d})", "torch.cumsum({x}, {d})"),
-        "0.0f",
-        "s += {load};",
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`join` combines what came before, {a}, with the next value, {b}. `exclusive`: the own value does not count."""
+
+    phrase: str
+    spellings: tuple[str, ...]
+    first: str
+    join: str
+    reverse: bool = False
+    exclusive: bool = False
+    masked: bool = False
+
+
+_SUM, _PRODUCT = ("0.0f", "{a} + {b}"), ("1.0f", "{a} * {b}")
+SCANS: dict[str, Scan] = {
+    "cumsum": Scan(
+        "a cumulative sum", ("torch.cumsum({x}, dim={d})", "{x}.cumsum(dim={d})", "torch.cumsum({x}, {d})"), *_SUM
     ),
-    "cumprod": (
-        "a cumulative product",
-        ("torch.cumprod({x}, dim={d})", "{x}.cumprod(dim={d})"),
-        "1.0f",
-        "s *= {load};",
-    ),
-    "cummax": (
+    "cumprod": Scan("a cumulative product", ("torch.cumprod({x}, dim={d})", "{x}.cumprod(dim={d})"), *_PRODUCT),
+    "cummax": Scan(
         "a running maximum",
         ("torch.cummax({x}, dim={d})[0]", "torch.cummax({x}, dim={d}).values"),
         "-INFINITY",
-        "s = fmaxf(s, {load});",
+        "fmaxf({a}, {b})",
     ),
-    "cummin": (
+    "cummin": Scan(
         "a running minimum",
         ("torch.cummin({x}, dim={d})[0]", "torch.cummin({x}, dim={d}).values"),
         "INFINITY",
-        "s = fminf(s, {load});",
+        "fminf({a}, {b})",
     ),
-    "reverse_cumsum": (
+    "reverse_cumsum": Scan(
         "a cumulative sum from the end",
         (
             "torch.flip(torch.cumsum(torch.flip({x}, dims=[{d}]), dim={d}), dims=[{d}])",
             "{x}.flip({d}).cumsum({d}).flip({d})",
         ),
-        "0.0f",
-        "s += {load};",
+        *_SUM,
+        reverse=True,
+    ),
+    "reverse_cumprod": Scan(
+        "a cumulative product from the end",
+        ("{x}.flip({d}).cumprod({d}).flip({d})", "torch.cumprod({x}.flip({d}), dim={d}).flip({d})"),
+        *_PRODUCT,
+        reverse=True,
+    ),
+    "exclusive_cumsum": Scan(
+        "an exclusive cumulative sum",
+        ("torch.cumsum({x}, dim={d}) - {x}", "{x}.cumsum({d}) - {x}"),
+        *_SUM,
+        exclusive=True,
+    ),
+    "masked_cumsum": Scan(
+        "a cumulative sum under a mask",
+        ("torch.cumsum({x} * {y}, dim={d})", "({x} * {y}).cumsum(dim={d})"),
+        *_SUM,
+        masked=True,
+    ),
+    "logcumsumexp": Scan(
+        "a cumulative log-sum-exp",
+        ("torch.logcumsumexp({x}, dim={d})", "{x}.logcumsumexp({d})"),
+        "-INFINITY",
+        "log_add({a}, {b})",
     ),
 }
+LOG_ADD = """__device__ float log_add(float a, float b) {
+    float m = fmaxf(a, b);
+    return m == -INFINITY ? m : m + logf(expf(a - m) + expf(b - m));
+}
+
+"""
+SERIAL = """    float s = {first};
+    {loop} {{
+{step}    }}
+"""
+# 256 neighbours at a time: each takes what stands 1, 2, 4, ... places before it; the carry comes from earlier ones.
+BLOCK = """    __shared__ float p[256];
+    float s = {first};
+    for (int top = 0; top < D; top += 256) {{
+        int j = {place};
+        p[threadIdx.x] = top + threadIdx.x < D ? {load} : {first};
+        __syncthreads();
+        for (int k = 1; k < 256; k *= 2) {{
+            float before = threadIdx.x >= k ? p[threadIdx.x - k] : {first};
+            __syncthreads();
+            p[threadIdx.x] = {before_own};
+            __syncthreads();
+        }}
+        if (top + threadIdx.x < D) {{
+            float v = {carry_own};
+{store}        }}
+        s = {carry_last};
+        __syncthreads();
+    }}
+"""
+WARP = """    float s = {first};
+    for (int top = 0; top < D; top += 32) {{
+        int j = {place};
+        float v = top + lane < D ? {load} : {first};
+        for (int k = 1; k < 32; k *= 2) {{
+            float before = __shfl_up_sync(0xffffffff, v, k);
+            if (lane >= k) v = {before_own};
+        }}
+        v = {carry_own};
+        s = __shfl_sync(0xffffffff, v, 31);
+        if (top + lane < D) {{
+{store}        }}
+    }}
+"""
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choices(tuple(CORES), (4, 2, 1, 1, 2))[0]
+    core = rng.choices(tuple(SCANS), (4, 2, 1, 1, 2, 1, 1.5, 1.5, 1))[0]
     position = rng.choices(("last", "first", "middle"), (4, 2, 2))[0]
-    pre = () if core == "cumprod" else draw_chain(rng, chain_length(rng, (3, 4, 1)))
+    scan = SCANS[core]
+    pre = () if "prod" in core or scan.exclusive else draw_chain(rng, chain_length(rng, (3, 4, 1)))
     pre = pre if state_after(pre).magnitude <= 12 else ()
     post = draw_chain(rng, chain_length(rng, (4, 3, 1)), _state(core))
     return Plan(NAME, core, chains(pre=pre, post=post), (f"dim={position}",))
@@ -64,28 +141,59 @@ def _state(core: str) -> ChainState:
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
-    phrase, spellings, start, update = CORES[plan.core]
-    script = Script(rng)
-    axis = draw_axis(script, plan.features[0].removeprefix("dim="), scopes=False)
+    scan = SCANS[plan.core]
+    script = Script(rng, keep_inputs=scan.masked)
+    axis = draw_axis(script, plan.features[0].removeprefix("dim="))
     shape = draw_shape(script, axis.rank, most=16384)
     dimension = script.dimensions[axis.index]
-    dimension.small = max(3, min(dimension.small, 24 if plan.core == "cumprod" else 200))
-    sampler = "torch.rand({shape}) + 0.5" if plan.core == "cumprod" else None
+    product = "prod" in plan.core
+    dimension.small = max(3, min(dimension.small, 24 if product else 300))
+    dimension.large = min(dimension.large, 32) if product else dimension.large
+    sampler = "torch.rand({shape}) + 0.5" if product else None
     value, pre = script.chain(script.input("x", shape, sampler), plan.chain("pre"))
-    value = script.apply(rng.choice(spellings).replace("{d}", axis.text.forward), value, phrase)
+    fields = {}
+    if scan.masked:
+        fields["y"] = script.input("mask", shape, "torch.randint(0, 2, ({shape},)).float()").text
+    value = script.apply(rng.choice(scan.spellings).replace("{d}", axis.text.forward), value, scan.phrase, **fields)
     value, post = script.chain(value, plan.chain("post"), state=_state(plan.core))
     script.finish(value)
-    script.title = sentence(describe(plan.chain("pre")), phrase, describe(plan.chain("post")))
+    script.title = sentence(describe(plan.chain("pre")), scan.phrase, describe(plan.chain("post")))
 
-    file = KernelFile(script, NAME, [Tensor("x", "x")])
-    load = file.load(pre, f"x[{axis.at}]")
-    loop = "for (int j = D - 1; j >= 0; j--)" if plan.core == "reverse_cumsum" else axis.scope.loop
-    result = (
-        f"        float v = s;\n{statements(post, 8)}        out[{axis.at}] = v;\n"
-        if post
-        else f"        out[{axis.at}] = s;\n"
-    )
-    body = f"{axis.start}    float s = {start};\n    {loop} {{\n        {update.format(load=load)}\n{result}    }}\n"
-    code = file.pre(pre) + file.kernel(body, axis.integers)
+    file = KernelFile(script, NAME, [Tensor("x", "x")] + [Tensor("y", "y")] * scan.masked)
+    load = file.load(pre, f"x[{axis.at}]") + (f" * y[{axis.at}]" if scan.masked else "")
+    store = (*post, f"out[{axis.at}] = v;")
+    helper = LOG_ADD if "log_add" in scan.join else ""
+    body, style = _body(scan, axis, load, store)
+    code = helper + file.pre(pre) + file.kernel(f"{axis.start}{body}", axis.integers)
     host = f"    auto out = torch::empty_like(x);\n{axis.sizes}{file.launch(axis.scope.grid, axis.integers)}"
-    return Draft(script, file.write(code, host), axis.scope.style)
+    return Draft(script, file.write(code, host), style)
+
+
+def _body(scan: Scan, axis: Axis, load: str, store: tuple[object, ...]) -> tuple[str, str]:
+    """The scan of one row by a thread, a warp or a block, and its style."""
+    threads = {"warp_per_row": "lane", "thread_per_row": ""}.get(axis.scope.style, "threadIdx.x")
+    if not threads or scan.exclusive:
+        loop = "for (int j = D - 1; j >= 0; j--)" if scan.reverse else "for (int j = 0; j < D; j++)"
+        join = f"s = {scan.join.format(a='s', b=load)};"
+        step = ("float v = s;", join, *store) if scan.exclusive else (join, "float v = s;", *store)
+        body = SERIAL.format(first=scan.first, loop=loop, step=lines(step))  # type: ignore[arg-type]
+        if threads:  # one of the row's threads does it all
+            body = f"    if ({axis.scope.lead}) {{\n{_deeper(body)}    }}\n"
+        return body, "serial" if threads else axis.scope.style
+    place = f"D - 1 - top - {threads}" if scan.reverse else f"top + {threads}"
+    own = "p[threadIdx.x]" if threads == "threadIdx.x" else "v"
+    text = BLOCK if threads == "threadIdx.x" else WARP
+    body = text.format(
+        first=scan.first,
+        place=place,
+        load=load,
+        before_own=scan.join.format(a="before", b=own),
+        carry_own=scan.join.format(a="s", b=own),
+        carry_last=scan.join.format(a="s", b="p[255]"),
+        store=lines(store, indent=12),  # type: ignore[arg-type]
+    )
+    return body, "block_scan" if text is BLOCK else "warp_scan"
+
+
+def _deeper(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())

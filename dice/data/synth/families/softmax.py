@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import KernelFile, Tensor, statements
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after, statements
+from dice.data.synth.cuda import KernelFile, Tensor
 from dice.data.synth.operators import Sign
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.rows import EXP, MAX, MIN, MOMENTS, SQUARES, SUM, draw_axis, row_body
@@ -78,8 +78,8 @@ ROW_MAPS: dict[str, RowMap] = {
         (
             "F.normalize({x}, p=2, dim={d})",
             "F.normalize({x}, dim={d})",
-            "{x} / torch.norm({x}, p=2, dim={d}, keepdim=True)",
-            "{x} / {x}.norm(dim={d}, keepdim=True)",
+            "{x} / torch.norm({x}, p=2, dim={d}, keepdim=True).clamp(min=1e-12)",
+            "{x} / {x}.norm(dim={d}, keepdim=True).clamp_min(1e-12)",
         ),
         SQUARES,
         "{load} / fmaxf(sqrtf(s), 1e-12f)",
@@ -90,8 +90,8 @@ ROW_MAPS: dict[str, RowMap] = {
         "L1 normalization",
         (
             "F.normalize({x}, p=1, dim={d})",
-            "{x} / torch.sum(torch.abs({x}), dim={d}, keepdim=True)",
-            "{x} / {x}.abs().sum(dim={d}, keepdim=True)",
+            "{x} / torch.sum(torch.abs({x}), dim={d}, keepdim=True).clamp(min=1e-12)",
+            "{x} / {x}.abs().sum(dim={d}, keepdim=True).clamp_min(1e-12)",
         ),
         "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
         "{load} / fmaxf(s, 1e-12f)",
@@ -129,6 +129,37 @@ ROW_MAPS: dict[str, RowMap] = {
         "({load} - mean) / (sqrtf(q / (D - 1)) + 1e-5f)",
         ("sum",),
         6.0,
+    ),
+    "minmax": RowMap(
+        "min-max scaling",
+        ("({x} - {x}.amin({d}, keepdim=True)) / ({x}.amax({d}, keepdim=True) - {x}.amin({d}, keepdim=True) + 1e-3)",),
+        MAX + "float q = INFINITY;\n{loop} q = fminf(q, {load});\n<min:q>\n",
+        "({load} - q) / (m - q + 1e-3f)",
+        ("max", "min"),
+        1.0,
+        sign="nonneg",
+    ),
+    "squash": RowMap(
+        "squashing by the norm",
+        (
+            "{x} * {x}.norm(dim={d}, keepdim=True) / (1 + {x}.norm(dim={d}, keepdim=True) ** 2)",
+            "{x} * torch.norm({x}, dim={d}, keepdim=True) / (1.0 + {x}.pow(2).sum(dim={d}, keepdim=True))",
+        ),
+        SQUARES,
+        "{load} * sqrtf(s) / (1.0f + s)",
+        ("sum",),
+        1.0,
+    ),
+    "max_normalize": RowMap(
+        "division by the largest magnitude",
+        (
+            "{x} / ({x}.abs().amax(dim={d}, keepdim=True) + 1e-5)",
+            "{x} / (torch.amax(torch.abs({x}), dim={d}, keepdim=True) + 1e-5)",
+        ),
+        "float m = 0.0f;\n{loop} m = fmaxf(m, fabsf({load}));\n<max:m>\n",
+        "{load} / (m + 1e-5f)",
+        ("max",),
+        1.0,
     ),
     "rms_scale": RowMap(
         "division by the root mean square",

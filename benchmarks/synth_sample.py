@@ -1,0 +1,143 @@
+"""How right, honest and fast the synthetic corpus is: a random sample of it through the verifier, with timing on a GPU.
+
+    python benchmarks/synth_sample.py --out sample.json --pairs 2000 --backend cuda --budget 500
+    python benchmarks/synth_sample.py --out sample.json --report
+
+A run ends by itself when its budget of seconds is spent; the same command goes on where it ended. Pairs are judged on
+the shapes that verify in a moment (`check_problem`): speed-ups there say what launches are saved, not what a large
+tensor would show. `--large` judges the printed shapes instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dice.data import synth
+from dice.data.corpus import generator_version
+from dice.verdict import Verdict
+
+BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # upper ends of the histogram's bars; the last bar is open
+STRIDE = 104_729  # a prime: neighbouring indices of the sample lie far apart in the corpus
+
+
+def sample(seed: int, count: int) -> list[synth.Pair]:
+    """Pairs from all over the corpus of that seed."""
+    return [synth.generate(seed, number * STRIDE % 10_000_000) for number in range(count)]
+
+
+def bucket(speedup: float) -> str:
+    upper = next((end for end in BUCKETS if speedup < end), None)
+    return f"< {upper:g}" if upper else f">= {BUCKETS[-1]:g}"
+
+
+def row(number: int, pair: synth.Pair, verdict: Verdict) -> dict[str, Any]:
+    """What is kept of one verdict; texts only where something failed."""
+    kept: dict[str, Any] = {"number": number, "family": pair.family, "style": pair.style, "outcome": verdict.outcome}
+    kept["composition"] = pair.composition
+    if verdict.correct and verdict.timing:
+        kept["speedup"] = round(verdict.timing.speedup, 3)
+    if not verdict.correct:
+        kept |= {"message": verdict.message, "problem": pair.check_problem.source, "kernel": pair.kernel.source}
+    return kept
+
+
+def verify(args: argparse.Namespace, known: dict[int, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    from dice.verify import Options, Verifier
+
+    deadline = time.monotonic() + args.budget
+    pairs = sample(args.seed, args.pairs)
+    pending = [number for number in range(len(pairs)) if number not in known]
+    options = Options(trials=args.trials, timing=args.backend != "emulated", sanitize=args.sanitize)
+    with Verifier(backend=args.backend, options=options) as verifier:
+
+        def jobs() -> Iterator[tuple[Any, Any]]:
+            for number in pending:
+                if time.monotonic() > deadline:
+                    return
+                pair = pairs[number]
+                yield (pair.problem if args.large else pair.check_problem), pair.kernel
+
+        for position, verdict in verifier.verify_many(jobs(), workers=args.workers):
+            number = pending[position]
+            yield row(number, pairs[number], verdict)
+
+
+def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    families: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in rows:
+        families[one["family"]].append(one)
+    judged = [one for one in rows if one["outcome"] not in ("unsupported", "infra_error")]
+    right = sum(one["outcome"] == "correct" for one in judged)
+    return {
+        "pairs": len(rows),
+        "outcomes": dict(Counter(one["outcome"] for one in rows).most_common()),
+        "correct_share": round(right / len(judged), 5) if judged else None,
+        "families": {
+            name: {
+                "pairs": len(group),
+                "outcomes": dict(Counter(one["outcome"] for one in group)),
+                "styles": dict(Counter(one["style"] for one in group).most_common()),
+                **_speeds([one["speedup"] for one in group if "speedup" in one]),
+            }
+            for name, group in sorted(families.items())
+        },
+        "failures": [one for one in rows if one["outcome"] != "correct"],
+    }
+
+
+def _speeds(speedups: list[float]) -> dict[str, Any]:
+    if not speedups:
+        return {}
+    counts = Counter(map(bucket, speedups))
+    labels = [*(f"< {end:g}" for end in BUCKETS), f">= {BUCKETS[-1]:g}"]
+    middle = sorted(speedups)[len(speedups) // 2]
+    return {"median_speedup": middle, "histogram": {label: counts[label] for label in labels if counts[label]}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON file; what it holds already is not verified again"
+    )
+    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", default="auto", choices=("auto", "cuda", "emulated"))
+    parser.add_argument("--workers", type=int, default=None, help="jobs under way at once")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=500.0, help="seconds after which no further pair is begun")
+    parser.add_argument("--large", action="store_true", help="judge the printed shapes, where they are large")
+    parser.add_argument("--sanitize", action="store_true", help="also look for races (much slower)")
+    parser.add_argument("--report", action="store_true", help="only print what the file holds")
+    args = parser.parse_args()
+
+    settings = {"seed": args.seed, "generator": generator_version(), "large": args.large}
+    log = args.out.with_suffix(".jsonl")
+    rows = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")] if log.exists() else []
+    if rows and rows[0] != settings:
+        raise SystemExit(f"{log} holds a sample of {rows[0]}, not of {settings}: choose another --out.")
+    known = {one["number"]: one for one in rows[1:]}
+    if not args.report:
+        with log.open("a") as file:
+            if not rows:
+                file.write(json.dumps(settings) + "\n")
+            for one in verify(args, known):
+                known[one["number"]] = one
+                file.write(json.dumps(one) + "\n")
+                file.flush()
+    found = {"settings": settings, **report([known[number] for number in sorted(known)])}
+    temporary = args.out.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(found, indent=1) + "\n")
+    os.replace(temporary, args.out)
+    summary = {name: found[name] for name in ("pairs", "outcomes", "correct_share")}
+    print(json.dumps(summary | {"missing": args.pairs - len(known)}))
+
+
+if __name__ == "__main__":
+    main()

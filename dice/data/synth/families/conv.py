@@ -1,0 +1,166 @@
+"""Convolutions in one to three dimensions: standard, transposed, depthwise, grouped, pointwise; a chain after."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain
+from dice.data.synth.convolution import Convolution, Window
+from dice.data.synth.cuda import KernelFile, Tensor
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
+from dice.data.synth.shapes import describe, sentence
+
+NAME = "conv"
+CORES = {"conv": 6.0, "transposed": 3.0, "depthwise": 2.5, "grouped": 2.0, "pointwise": 1.5, "transposed_grouped": 0.8}
+SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+STATE = ChainState("any", 8.0, False)
+MAX_PRODUCTS = 2_000_000  # multiplications in the small problem: what the emulator does in a moment
+
+
+def sample(rng: random.Random) -> Plan:
+    core = rng.choices(tuple(CORES), tuple(CORES.values()))[0]
+    features = [f"rank={rng.choices((1, 2, 3), (3, 6, 2))[0]}"]
+    chances = {"strided": 0.35, "padded": 0.6, "dilated": 0.2, "asymmetric": 0.2}
+    if core == "pointwise":
+        chances = {"strided": 0.15}
+    features += [name for name, chance in chances.items() if rng.random() < chance]
+    features += ["bias"] if rng.random() < 0.65 else []
+    return Plan(NAME, core, chains(post=draw_chain(rng, chain_length(rng, (3, 4, 2, 1)), STATE)), tuple(features))
+
+
+def rank_of(plan: Plan) -> int:
+    return next(int(item.removeprefix("rank=")) for item in plan.features if item.startswith("rank="))
+
+
+def draw_window(plan: Plan, rng: random.Random) -> Window:
+    """Kernel, stride, padding and dilation along each axis, as the plan's features allow."""
+    rank, transposed = rank_of(plan), plan.core.startswith("transposed")
+    largest = {1: (2, 3, 3, 4, 5, 7, 9), 2: (2, 3, 3, 3, 5, 7), 3: (2, 3, 3)}[rank]
+    one = rng.choice(largest)
+    kernel = tuple(rng.choice((1, *largest)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
+    kernel = (1,) * rank if plan.core == "pointwise" else kernel
+    stride = (rng.choice((2, 2, 3)) if plan.has("strided") else 1,) * rank
+    dilation = (rng.choice((2, 2, 3)) if plan.has("dilated") else 1,) * rank
+    most = [max(0, step * (size - 1)) for step, size in zip(dilation, kernel, strict=True)]
+    padding = (
+        tuple(rng.randint(1, max(1, reach // 2)) if reach else 0 for reach in most)
+        if plan.has("padded")
+        else (0,) * rank
+    )
+    padding = padding if plan.has("asymmetric") else (min(padding),) * rank
+    extra = (0,) * rank
+    if transposed and stride[0] > 1 and rng.random() < 0.5:
+        extra = (rng.randint(1, stride[0] - 1),) * rank
+    groups = 0 if plan.core == "depthwise" else rng.choice((2, 3, 4)) if plan.core.endswith("grouped") else 1
+    return Window(kernel, stride, padding, dilation, extra, transposed, groups)
+
+
+def draw_input(script: Script, window: Window) -> tuple[list[str], str, int]:
+    """The input's shape, the mark of the output channels (empty for depthwise: those of the input), and their ratio."""
+    rng, rank = script.rng, len(window.kernel)
+    groups = max(window.groups, 1)
+    inputs = rng.choice((1, 2, 3, 4, 6, 8)) * groups
+    outputs = rng.choice((1, 2, 3, 4, 5, 8, 12, 16)) * groups
+    reach = [step * (size - 1) + 1 for step, size in zip(window.dilation, window.kernel, strict=True)]
+    small = [max(rng.choice((5, 6, 8, 9, 11, 12, 16, 20) if rank < 3 else (4, 5, 6, 8)), span) for span in reach]
+    if rank == 1:
+        small = [max(rng.choice((16, 20, 33, 50, 64, 100)), reach[0])]
+    grown = math.prod(window.stride) if window.transposed else 1 / math.prod(window.stride)
+    work = inputs * outputs / groups * math.prod(small) * window.volume * grown
+    batch = rng.choice([size for size in (1, 2, 3, 4, 8) if size * work <= MAX_PRODUCTS] or [1])
+    large = {1: (512, 1024, 4096, 16384), 2: (32, 56, 64, 112, 128, 224), 3: (16, 24, 32)}[rank]
+    shape = [script.dimension("batch", batch, rng.choice((4, 8, 16, 32)))]
+    shape += [script.dimension("in_channels", inputs, rng.choice((8, 16, 32, 64)) * groups, groups)]
+    shape += [script.dimension(role, size, rng.choice(large)) for role, size in zip(SPATIAL[rank], small, strict=True)]
+    if window.groups == 0:
+        return shape, "", rng.choice((1, 1, 1, 2, 3))
+    return shape, script.dimension("out_channels", outputs, rng.choice((8, 16, 32, 64)) * groups, groups), 1
+
+
+def layer_text(script: Script, window: Window, inputs: str, outputs: str, bias: bool) -> str:
+    """The constructor call of torch.nn."""
+    rank = len(window.kernel)
+    parts = [inputs, outputs, _tuple(script, window.kernel, "kernel_size")]
+    parts += _options(script, window, f"groups={window.groups or inputs}")
+    parts += [] if bias else ["bias=False"]
+    return f"nn.Conv{'Transpose' if window.transposed else ''}{rank}d({', '.join(parts)})"
+
+
+def _tuple(script: Script, numbers: tuple[int, ...], keyword: str = "") -> str:
+    same = len(set(numbers)) == 1 and script.rng.random() < 0.8
+    text = str(numbers[0]) if same else f"({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)})"
+    return f"{keyword}={text}" if keyword and script.rng.random() < 0.6 else text
+
+
+def _options(script: Script, window: Window, groups: str) -> list[str]:
+    """Keyword arguments; what equals PyTorch's default may be left out."""
+    rng = script.rng
+    texts = []
+    for name, numbers, default in (
+        ("stride", window.stride, 1),
+        ("padding", window.padding, 0),
+        ("output_padding", window.output_padding, 0),
+        ("dilation", window.dilation, 1),
+    ):
+        if set(numbers) != {default} or (name in ("stride", "padding") and rng.random() < 0.25):
+            texts.append(f"{name}={_tuple(script, numbers)}")
+    whole = [step * (size - 1) for step, size in zip(window.dilation, window.kernel, strict=True)]
+    same = [reach == 2 * pad for reach, pad in zip(whole, window.padding, strict=True)]
+    if all(same) and set(window.stride) == {1} and not window.transposed and any(window.padding) and rng.random() < 0.2:
+        texts = ["padding='same'" if text.startswith("padding") else text for text in texts]
+    return texts + ([groups] if window.groups != 1 else [])
+
+
+def layer(
+    script: Script, window: Window, value: Value, shape: list[str], outputs: str, ratio: int, bias: bool
+) -> tuple[Value, str, str]:
+    """The convolution's value, and how ModelNew spells its weight and bias."""
+    rng, rank = script.rng, len(window.kernel)
+    inputs = script.argument(SCALAR_NAMES["in_channels"], shape[1], "int")
+    made = script.argument(SCALAR_NAMES["out_channels"], outputs, "int") if outputs else inputs
+    made = f"{inputs} * {ratio}" if ratio > 1 else made
+    if rng.random() < 0.75:
+        attribute = script.attribute("conv", layer_text(script, window, inputs, made, bias), shared=True)
+        value = script.apply(f"{attribute}({{x}})", value, "convolution")
+        return value, f"{attribute}.weight", f"{attribute}.bias" if bias else ""
+    groups = str(window.groups or inputs)
+    each = "1" if window.groups == 0 else inputs if groups == "1" else f"{inputs} // {groups}"
+    sizes = [made, each]
+    if window.transposed:
+        sizes = [inputs, made if groups == "1" else f"{made} // {groups}"]
+    scale = rng.choice((" * 0.1", " * 0.2"))
+    text = f"nn.Parameter(torch.randn({', '.join([*sizes, *map(str, window.kernel)])}){scale})"
+    weight = script.attribute("weight", text, shared=True)
+    offset = script.attribute("bias", f"nn.Parameter(torch.randn({made}))", shared=True) if bias else ""
+    if not window.groups:
+        script.init.append(f"self.groups = {inputs}")
+    options = _options(script, window, f"groups={'self.groups' if not window.groups else groups}")
+    arguments = ", ".join(["{x}", weight, *([offset] if offset else []), *options])
+    name = f"F.conv{'_transpose' if window.transposed else ''}{rank}d"
+    return script.apply(f"{name}({arguments})", value, "convolution"), weight, offset
+
+
+def describe_window(plan: Plan) -> str:
+    names = {"conv": "convolution", "transposed": "transposed convolution", "depthwise": "depthwise convolution"}
+    names |= {"grouped": "grouped convolution", "pointwise": "1x1 convolution"}
+    names |= {"transposed_grouped": "grouped transposed convolution"}
+    adjectives = [word for word in ("strided", "dilated") if plan.has(word)]
+    return f"a {' '.join([*adjectives, f'{rank_of(plan)}D', names[plan.core]])}"
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng)
+    window = draw_window(plan, rng)
+    shape, outputs, ratio = draw_input(script, window)
+    x = script.input("x", shape)
+    value, weight, bias = layer(script, window, x, shape, outputs, ratio, plan.has("bias"))
+    value, post = script.chain(value, plan.chain("post"), state=STATE)
+    script.finish(value)
+    script.title = sentence(describe_window(plan), describe(plan.chain("post")))
+    tensors = [Tensor("x", "x"), Tensor("weight", weight), *([Tensor("bias", bias)] if bias else [])]
+    file = KernelFile(script, NAME, tensors)
+    code, host, style = Convolution(window, bool(bias), post).write(file, rng)
+    return Draft(script, file.write(code, host), style)

@@ -1,0 +1,171 @@
+"""A library layer kept as it is, and everything behind it in one kernel: chains, channel parameters, a second input,
+then nothing more, a softmax-like map, or a reduction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after, statements
+from dice.data.synth.combine import COMBINES
+from dice.data.synth.cuda import THREAD, KernelFile, Tensor, lines, reduction_helper
+from dice.data.synth.families.softmax import ROW_MAPS, RowMap
+from dice.data.synth.library import HEADS, Head, draw_head, is_last
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.reductions import REDUCTIONS, Reduction
+from dice.data.synth.rows import draw_scope, row_body
+from dice.data.synth.script import Script, Value
+from dice.data.synth.shapes import describe, sentence
+
+NAME = "fusion"
+_STATE = ChainState("any", 8.0, False)
+_PARTNERS = ("add2", "add2", "mul2", "sub2", "maximum", "sigmoid_gate", "tanh_gate", "mean2", "one_plus", "add_scaled")
+_REDUCED = ("sum", "mean", "max", "min", "l1", "l2", "logsumexp", "var_biased")
+# What channel parameters do: text with the parameter {w}, statement with its element
+PARAMETERS: dict[str, tuple[str, str]] = {
+    "bias": ("{x} + {w}", "v += {e};"),
+    "scale": ("{x} * {w}", "v *= {e};"),
+    "subtract": ("{x} - {w}", "v -= {e};"),
+}
+
+
+def sample(rng: random.Random) -> Plan:
+    head = draw_head(rng)
+    tail = rng.choices(("element", "map", "reduce"), (6, 2, 2.5))[0]
+    features = [f"tail={tail}"]
+    chain = draw_chain(rng, chain_length(rng, (1, 4, 4, 2, 1)), _STATE)
+    if tail == "element":
+        features += [f"parameter={rng.choice(tuple(PARAMETERS))}"] if rng.random() < 0.4 else []
+        features += [f"with={rng.choice(_PARTNERS)}"] if rng.random() < 0.3 and head[:4] != "conv" else []
+        chain = chain or draw_chain(rng, 2, _STATE)
+        post = (
+            draw_chain(rng, chain_length(rng, (2, 3, 2)), ChainState("any", 60.0, False)) if len(features) > 1 else ()
+        )
+        return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
+    chain = chain if state_after(chain, _STATE).magnitude <= 15 else ()
+    core = rng.choice(tuple(ROW_MAPS) if tail == "map" else _REDUCED)
+    after = ROW_MAPS[core].after if tail == "map" else ChainState("any", REDUCTIONS[core].magnitude, False)
+    features.append(f"over={core}")
+    where = ["channels"] if is_last(head) or tail == "map" else ["channels", "space"]
+    features.append(f"dim={rng.choice(where)}")
+    features += ["keepdim"] if tail == "reduce" and rng.random() < 0.4 else []
+    post = draw_chain(rng, chain_length(rng, (4, 3, 1)), after)
+    return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng, keep_inputs=not is_last(plan.core))
+    head = HEADS[plan.core](script)
+    value, steps = script.chain(head.value, plan.chain("chain"), state=_STATE)
+    write = _element if plan.has("tail=element") else _along
+    return write(plan, script, head, value, steps)
+
+
+def _value_of(plan: Plan, feature: str) -> str:
+    return next((item.removeprefix(f"{feature}=") for item in plan.features if item.startswith(f"{feature}=")), "")
+
+
+def _element(plan: Plan, script: Script, head: Head, value: Value, steps: list[Step]) -> Draft:
+    rng = script.rng
+    text: list[str | Step] = []
+    tensors, integers, sizes, phrases = [Tensor("x", "x")], ["n"], "", [head.phrase, describe(plan.chain("chain"))]
+    parameter, partner = _value_of(plan, "parameter"), _value_of(plan, "with")
+    if parameter:
+        template, statement = PARAMETERS[parameter]
+        spread = "" if head.last else ", 1" * (head.rank - 2)
+        start = rng.choice(("randn", "rand", "randn"))
+        size = (
+            head.channels if "@" not in head.channels else script.argument(SCALAR_NAMES["size"], head.channels, "int")
+        )
+        made = f"nn.Parameter(torch.{start}({size}{spread}))"
+        attribute = script.attribute("parameter", made, shared=True)
+        value = script.apply(template.replace("{w}", attribute), value, parameter)
+        tensors.append(Tensor("weight", attribute))
+        index = "i % C" if head.last else "i / inner % C"
+        integers += ["C"] if head.last else ["C", "inner"]
+        sizes = ", C = x.size(-1)" if head.last else ", C = x.size(1), inner = x.stride(1)"
+        text.append(statement.format(e=f"weight[{index}]"))
+        phrases.append(f"a {parameter} for each channel")
+    inputs = list(head.inputs)
+    if partner:
+        combine = COMBINES[partner]
+        other = script.input("z", head.shape)
+        fields, cuda = {"y": other.text}, ""
+        if combine.scalar:
+            scalar = script.scalar(combine.scalar, round(rng.uniform(0.1, 2), 2))
+            fields["a"], cuda = scalar.forward, scalar.cuda
+        value = script.apply(rng.choice(combine.spellings), value, combine.phrase, **fields)
+        tensors.append(Tensor("y", "y"))
+        inputs.append("y")
+        text += ["float w = y[i];", combine.statement.format(a=cuda)]
+        phrases.append(combine.phrase)
+    value, post = script.chain(value, plan.chain("post"), state=ChainState("any", 60.0, False))
+    script.finish(value)
+    script.title = sentence(*phrases, describe(plan.chain("post")))
+    file = KernelFile(script, NAME, tensors)
+    code, launch, style = file.sweep(rng, lines("float v = x[i];", steps, text, post), integers)
+    host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n"
+    return Draft(script, file.write(code, host + launch, inputs=inputs, before=[head.line]), style)
+
+
+def _along(plan: Plan, script: Script, head: Head, value: Value, steps: list[Step]) -> Draft:
+    """Maps and reductions along the channels, or over all of space."""
+    rng, core = script.rng, _value_of(plan, "over")
+    space, keepdim, mapped = plan.has("dim=space"), plan.has("keepdim"), plan.has("tail=map")
+    strided = not head.last and not space
+    dim = "-1" if head.last else "1"
+    if space:
+        dim = rng.choice((str(tuple(range(2, head.rank))), str(tuple(range(2 - head.rank, 0)))))
+        dim = dim if head.rank > 3 else rng.choice(("2", "-1"))
+    row: RowMap | Reduction = ROW_MAPS[core] if mapped else REDUCTIONS[core]
+    texts = [text for text in row.spellings if head.rank <= 3 or not space or not ("[" in text or "values" in text)]
+    text = rng.choice(texts).replace("{d}", dim).replace("{k}", ", keepdim=True" if keepdim else "")
+    value = script.apply(text, value, row.phrase)
+    after = row.after if isinstance(row, RowMap) else ChainState("any", row.magnitude, False)
+    value, post = script.chain(value, plan.chain("post"), state=after)
+    script.finish(value)
+    over = "over all positions" if space else "over the channels"
+    script.title = sentence(
+        head.phrase, describe(plan.chain("chain")), f"{row.phrase} {over}", describe(plan.chain("post"))
+    )
+
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    scope = THREAD if strided else draw_scope(rng, True)
+    at = "base + j * inner" if strided else "base + j"
+    start = f"{scope.start}    int base = {'row / inner * D * inner + row % inner' if strided else 'row * D'};\n"
+    integers = ["D"] + ["inner"] * strided + ["rows"] * ("rows" in scope.start)
+    load = file.load(steps, f"x[{at}]")
+    body = start + row_body(row.body, scope.loop, load, scope)
+    if mapped:
+        body += f"    {scope.loop} {{\n        float v = {row.result.format(load=load)};\n"
+        body += f"{statements(post, 8)}        out[{at}] = v;\n    }}\n"
+    else:
+        body += _store(row.result, post, scope.lead)
+    extent = f"D = {'x.size(-1)' if head.last else 'x.size(1)'}"
+    extent = "D = x.stride(1)" if space else extent + (", inner = x.stride(1)" if strided else "")
+    host = f"    int {extent}, rows = x.numel() / D;\n"
+    host += "    auto out = torch::empty_like(x);\n" if mapped else _reduced(head, space, keepdim)
+    code = "".join(reduction_helper(scope, kind) for kind in row.kinds) + file.pre(steps) + file.kernel(body, integers)
+    text = file.write(code, host + file.launch(scope.grid, integers), inputs=head.inputs, before=[head.line])
+    return Draft(script, text, scope.style)
+
+
+def _store(result: str, post: Sequence[Step], lead: str) -> str:
+    """One thread finishes the row."""
+    depth = 8 if lead else 4
+    text = lines(f"float v = {result};", list(post), "out[row] = v;", indent=depth)
+    return f"    if ({lead}) {{\n{text}    }}\n" if lead else text
+
+
+def _reduced(head: Head, space: bool, keepdim: bool) -> str:
+    """Host lines that allocate the output of a reduction."""
+    text = "    auto sizes = x.sizes().vec();\n"
+    if space:
+        ones = "".join(f" sizes[{axis}] =" for axis in range(2, head.rank))
+        text += f"   {ones} 1;\n" if keepdim else "    sizes.resize(2);\n"
+    elif head.last:
+        text += "    sizes.back() = 1;\n" if keepdim else "    sizes.pop_back();\n"
+    else:
+        text += "    sizes[1] = 1;\n" if keepdim else "    sizes.erase(sizes.begin() + 1);\n"
+    return f"{text}    auto out = torch::empty(sizes, x.options());\n"

@@ -1,0 +1,148 @@
+"""Whole small networks with one of their parts in a kernel of its own, called once or several times."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, draw_scalars, statements
+from dice.data.synth.cuda import KernelFile, Tensor, lines, reduction_helper
+from dice.data.synth.families.softmax import ROW_MAPS
+from dice.data.synth.networks import NETWORKS, PARTS, Network, Part
+from dice.data.synth.operators import OPERATORS
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.rows import draw_scope, row_body
+from dice.data.synth.script import Script, Value
+from dice.data.synth.shapes import describe, sentence
+
+NAME = "network"
+_STATE = ChainState("any", 8.0, False)
+_MARKED = re.compile(r"<(?P<operands>[^<>]+)>")
+# size -> role, small sizes, large sizes
+SIZES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+    "b": ("batch", (1, 2, 4, 8), (16, 32, 64, 128)),
+    "t": ("sequence", (4, 7, 8, 12, 16), (128, 256, 512)),
+    "d": ("in_features", (8, 16, 20, 32, 48), (256, 512, 768, 1024)),
+    "h": ("hidden", (12, 16, 32, 40, 64), (512, 1024, 2048)),
+    "o": ("classes", (4, 5, 10, 16), (10, 100, 1000)),
+    "c": ("in_channels", (2, 3, 4, 8), (3, 16, 32, 64)),
+    "k": ("out_channels", (4, 6, 8, 16), (32, 64, 128)),
+    "s": ("height", (6, 8, 10, 12), (32, 56, 64)),
+}
+
+
+def sample(rng: random.Random) -> Plan:
+    core = rng.choice(tuple(NETWORKS))
+    name = rng.choice(NETWORKS[core].parts)
+    part = PARTS[name]
+    state = ROW_MAPS[part.along].after if part.along else _STATE
+    least = 1 if name in ("activation", "residual", "cross") else 0
+    chain = draw_chain(rng, max(least, chain_length(rng, (3, 5, 3, 1))), state)
+    return Plan(NAME, core, chains(chain=chain), (f"part={name}",))
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    network = NETWORKS[plan.core]
+    part = PARTS[plan.features[0].removeprefix("part=")]
+    script = Script(rng, keep_inputs=True)
+    script.flow = rng.choice(("fresh", "nested"))
+    script.argument_rate = 0.0  # one chain, written several times: its numbers stand in the text
+    names, kept = _declare(script, network)
+    state = ROW_MAPS[part.along].after if part.along else _STATE
+    numbers = _numbers(rng, plan.chain("chain"), state)
+    steps: list[Step] = []
+    before = []
+    for line in network.lines:
+        before.append(_MARKED.sub(lambda match: _called(match["operands"]), line).format(**kept))
+        written = line.format(**names)
+        marked = _MARKED.search(written)
+        if marked:
+            value = _value(script, part, [item.strip() for item in marked["operands"].split("|")])
+            value, steps = script.chain(value, plan.chain("chain"), state=state, numbers=numbers)
+            written = written[: marked.start()] + value.text + written[marked.end() :]
+        script.body.append(written)
+    script.title = sentence(network.phrase, describe(plan.chain("chain")))
+    return _kernel(script, network, part, steps, before)
+
+
+def _declare(script: Script, network: Network) -> tuple[dict[str, str], dict[str, str]]:
+    """Sizes, inputs and layers. How the problem's text calls each, and how ModelNew does."""
+    rng = script.rng
+    script.names |= {"x", "y", "z", "n", "q", "k", "v", "code", "logits", "scores", "weights"}  # of the lines
+    letters = dict.fromkeys([size for *_, sizes in network.inputs for size in sizes] + [*network.sizes])
+    marks = {letter: script.dimension(SIZES[letter][0], *map(rng.choice, SIZES[letter][1:])) for letter in letters}
+    arguments = {
+        letter: script.argument(SCALAR_NAMES[SIZES[letter][0]], marks[letter], "int") for letter in network.sizes
+    }
+    names, kept = {}, {}
+    for name, role, sizes in network.inputs:
+        script.names.discard("x" if name == "x" else "")
+        value = script.input(role, [marks[size] for size in sizes], "torch.randn({shape})")
+        names[name if name == "x" else f"{name}0"] = value.text
+        kept[name if name == "x" else f"{name}0"] = name
+    for name, role, text in network.layers:
+        attribute = script.attribute(role, text.format(**arguments), shared=True)
+        names[name] = kept[name] = attribute
+    return names, kept
+
+
+def _numbers(rng: random.Random, names: tuple[str, ...], state: ChainState) -> list[tuple[float, ...]]:
+    """The scalars of a chain, drawn once for all its places."""
+    drawn = []
+    for name in names:
+        drawn.append(draw_scalars(rng, OPERATORS[name], state))
+        state = state.after(OPERATORS[name])
+    return drawn
+
+
+def _called(operands: str) -> str:
+    return f"ops.{NAME}_cuda({', '.join(item.strip() for item in operands.split('|'))})"
+
+
+def _value(script: Script, part: Part, operands: list[str]) -> Value:
+    """The marked part in PyTorch, before its chain."""
+    rng = script.rng
+    first = Value(operands[0], True, operands[0].isidentifier())
+    if part.along:
+        row_map = ROW_MAPS[part.along]
+        return script.apply(rng.choice(row_map.spellings).replace("{d}", "-1"), first, row_map.phrase)
+    if part.operands == 1:
+        return first
+    texts = [
+        text if text.isidentifier() or part.text.count(f"{{{slot}}}") < 2 else _bound(script, text)
+        for slot, text in zip("xyz", operands, strict=False)
+    ]
+    first = Value(texts[0], True, texts[0].isidentifier())
+    return script.apply(part.text, first, part.phrase, **dict(zip("yz", texts[1:], strict=False)))
+
+
+def _bound(script: Script, text: str) -> str:
+    flow, script.flow = script.flow, "fresh"
+    name = script.bind(Value(text, True, False)).text
+    script.flow = flow
+    return name
+
+
+def _kernel(script: Script, network: Network, part: Part, steps: list[Step], before: list[str]) -> Draft:
+    rng = script.rng
+    inputs = [name for name, *_ in network.inputs]
+    names = ["x", "y", "z"][: part.operands]
+    file = KernelFile(script, NAME, [Tensor(name, name) for name in names])
+    result = before[-1].removeprefix("return ")
+    if part.along:
+        row_map, scope = ROW_MAPS[part.along], draw_scope(rng, True)
+        integers = ["D"] + ["rows"] * ("rows" in scope.start)
+        body = f"{scope.start}    int base = row * D;\n{row_body(row_map.body, scope.loop, 'x[base + j]', scope)}"
+        body += f"    {scope.loop} {{\n        float v = {row_map.result.format(load='x[base + j]')};\n"
+        body += f"{statements(steps, 8)}        out[base + j] = v;\n    }}\n"
+        code = "".join(reduction_helper(scope, kind) for kind in row_map.kinds) + file.kernel(body, integers)
+        host = "    auto out = torch::empty_like(x);\n    int D = x.size(-1), rows = x.numel() / D;\n"
+        text = file.write(
+            code, host + file.launch(scope.grid, integers), inputs=inputs, before=before[:-1], result=result
+        )
+        return Draft(script, text, scope.style)
+    loads = [f"float {variable} = {name}[i];" for variable, name in zip("vwu", names, strict=False)]
+    code, launch, style = file.sweep(rng, lines(loads, part.statement, steps))
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
+    return Draft(script, file.write(code, host + launch, inputs=inputs, before=before[:-1], result=result), style)

@@ -1,0 +1,166 @@
+"""Normalisations beyond the layers of torch.nn's usual ones: over channels at each place, over neighbouring channels,
+over a whole tensor."""
+
+from __future__ import annotations
+
+import random
+
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
+from dice.data.synth.cuda import BLOCK_SHUFFLE, BLOCK_TREE, KernelFile, Tensor, lines, reduction_helper
+from dice.data.synth.phrasing import SCALAR_NAMES
+from dice.data.synth.plan import Draft, Plan
+from dice.data.synth.script import Script, Value
+from dice.data.synth.shapes import describe, draw_rank, draw_shape, sentence
+
+NAME = "normalize"
+CORES = {
+    "local_response": 2.0,
+    "channel_norm": 3.0,
+    "channel_rms": 2.0,
+    "whole_l2": 2.0,
+    "whole_l1": 1.0,
+    "whole_rms": 1.0,
+}
+_STATE = ChainState("any", 6.0, False)
+PHRASES = {
+    "local_response": "local response normalization",
+    "channel_norm": "layer norm over the channels",
+    "channel_rms": "RMS norm over the channels",
+    "whole_l2": "division by the Frobenius norm",
+    "whole_l1": "division by the sum of magnitudes",
+    "whole_rms": "division by the root mean square of all elements",
+}
+# Over a whole tensor: spellings, what each element adds to the sum, the divisor in CUDA.
+WHOLE: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "whole_l2": (
+        ("{x} / (torch.norm({x}) + 1e-6)", "{x} / ({x}.norm() + 1e-6)", "{x} / (torch.norm({x}, p='fro') + 1e-6)"),
+        "{v} * {v}",
+        "(sqrtf(s) + 1e-6f)",
+    ),
+    "whole_l1": (
+        ("{x} / (torch.sum(torch.abs({x})) + 1e-6)", "{x} / ({x}.abs().sum() + 1e-6)"),
+        "fabsf({v})",
+        "(s + 1e-6f)",
+    ),
+    "whole_rms": (
+        ("{x} / torch.sqrt(torch.mean({x} ** 2) + 1e-6)", "{x} / ({x}.pow(2).mean() + 1e-6).sqrt()"),
+        "{v} * {v}",
+        "sqrtf(s / n + 1e-6f)",
+    ),
+}
+
+
+def sample(rng: random.Random) -> Plan:
+    core = rng.choices(tuple(CORES), tuple(CORES.values()))[0]
+    pre = draw_chain(rng, chain_length(rng, (4, 3, 1)))
+    pre = pre if state_after(pre).magnitude <= 15 else ()
+    post = draw_chain(rng, chain_length(rng, (3, 4, 2)), _STATE)
+    features = (f"affine={rng.choice(('none', 'weight', 'full'))}",) if core.startswith("channel") else ("affine=none",)
+    return Plan(NAME, core, chains(pre=pre, post=post), features)
+
+
+def render(plan: Plan, rng: random.Random) -> Draft:
+    script = Script(rng)
+    roles = rng.choice((("batch", "channels", "height", "width"), ("batch", "channels", "length")))
+    whole = plan.core in WHOLE
+    shape = draw_shape(script, draw_rank(rng), most=8192) if whole else draw_shape(script, len(roles), roles=roles)
+    value, pre = script.chain(script.input("x", shape), plan.chain("pre"))
+    script.title = sentence(describe(plan.chain("pre")), PHRASES[plan.core], describe(plan.chain("post")))
+    write = _whole if whole else _local if plan.core == "local_response" else _channels
+    return write(plan, script, value, pre, shape)
+
+
+def _finish(plan: Plan, script: Script, value: Value) -> list[Step]:
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    return post
+
+
+def _whole(plan: Plan, script: Script, value: Value, pre: list[Step], shape: list[str]) -> Draft:
+    """Each block finds the sum by itself: no block has to wait for another."""
+    spellings, term, divisor = WHOLE[plan.core]
+    value = script.apply(script.rng.choice(spellings), value, PHRASES[plan.core])
+    post = _finish(plan, script, value)
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    scope = script.rng.choice((BLOCK_SHUFFLE, BLOCK_TREE))
+    load = file.load(pre, "x[j]")
+    body = "    float s = 0.0f;\n    for (int j = threadIdx.x; j < n; j += 256) {\n"
+    body += lines(f"float v = {load};", f"s += {term.format(v='v')};") + "    }\n    s = block_sum(s);\n"
+    body += "    for (int i = blockIdx.x * 256 + threadIdx.x; i < n; i += gridDim.x * 256) {\n"
+    body += lines(f"float v = {file.load(pre, 'x[i]')} / {divisor};", post, "out[i] = v;") + "    }\n"
+    code = reduction_helper(scope, "sum") + file.pre(pre) + file.kernel(body, ["n"])
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
+    return Draft(script, file.write(code, host + file.launch("std::min((n + 255) / 256, 64), 256", ["n"])), scope.style)
+
+
+def _local(plan: Plan, script: Script, value: Value, pre: list[Step], shape: list[str]) -> Draft:
+    rng = script.rng
+    size = rng.choice((2, 3, 5))
+    alpha, beta, k = rng.choice((1e-4, 1e-3, 0.1, 0.5)), rng.choice((0.75, 0.5, 1.0)), rng.choice((1.0, 2.0))
+    arguments = f"{size}, alpha={alpha}, beta={beta}, k={k}"
+    if rng.random() < 0.5:
+        attribute = script.attribute("norm", f"nn.LocalResponseNorm({arguments})", shared=False)
+        value = script.apply(f"{attribute}({{x}})", value, "normalize")
+    else:
+        value = script.apply(f"F.local_response_norm({{x}}, {arguments})", value, "normalize")
+    post = _finish(plan, script, value)
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    text = lines(
+        "int c = i / inner % C;",
+        "float s = 0.0f;",
+        f"for (int j = max(c - {size // 2}, 0); j < min(c + {size - size // 2}, C); j++) {{",
+        f"    float d = {file.load(pre, 'x[i + (j - c) * inner]')};",
+        "    s += d * d;",
+        "}",
+        f"float v = {file.load(pre, 'x[i]')} / powf({k}f + {alpha!r}f * s / {size}, {beta}f);",
+        post,
+    )
+    code, launch, style = file.sweep(rng, text, ["n", "C", "inner"])
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel(), C = x.size(1), inner = x.stride(1);\n"
+    return Draft(script, file.write(file.pre(pre) + code, host + launch), style)
+
+
+def _channels(plan: Plan, script: Script, value: Value, pre: list[Step], shape: list[str]) -> Draft:
+    """One thread a place: it walks over the channels, which lie `inner` apart."""
+    rng = script.rng
+    rms, spread = plan.core == "channel_rms", ", 1" * (len(shape) - 2)
+    weight = bias = ""
+    if not plan.has("affine=none"):
+        size = script.argument(SCALAR_NAMES["size"], shape[1], "int")
+        weight = script.attribute(
+            "weight", f"nn.Parameter(torch.{rng.choice(('ones', 'rand'))}({size}{spread}))", shared=True
+        )
+        if plan.has("affine=full"):
+            bias = script.attribute(
+                "bias", f"nn.Parameter(torch.{rng.choice(('zeros', 'randn'))}({size}{spread}))", shared=True
+            )
+    eps = script.scalar("eps", rng.choice((1e-5, 1e-6, 1e-3)))
+    value = script.bind(value)
+    if rms:
+        text = f"{{x}} * torch.rsqrt({{x}}.pow(2).mean(dim=1, keepdim=True) + {eps.forward})"
+    else:
+        centred = "{x}.mean(dim=1, keepdim=True)"
+        spread_text = "{x}.var(dim=1, keepdim=True, unbiased=False)"
+        text = f"({{x}} - {centred}) / torch.sqrt({spread_text} + {eps.forward})"
+    value = script.apply(text, value, "normalize")
+    value = script.apply(f"{{x}} * {weight}", value, "scale") if weight else value
+    value = script.apply(f"{{x}} + {bias}", value, "shift") if bias else value
+    post = _finish(plan, script, value)
+    tensors = [Tensor("x", "x"), *(Tensor(name, text) for name, text in (("weight", weight), ("bias", bias)) if text)]
+    file = KernelFile(script, NAME, tensors)
+    load = file.load(pre, "x[base + j * inner]")
+    start = "    int p = blockIdx.x * blockDim.x + threadIdx.x;\n    if (p >= places) return;\n"
+    start += "    int base = p / inner * C * inner + p % inner;\n    float m = 0.0f, q = 0.0f;\n"
+    mean = "" if rms else f"    for (int j = 0; j < C; j++) m += {load};\n    m /= C;\n"
+    body = f"{start}{mean}    for (int j = 0; j < C; j++) {{\n"
+    body += lines(f"float d = {load}{'' if rms else ' - m'};", "q += d * d;")
+    body += f"    }}\n    q = rsqrtf(q / C + {eps.cuda});\n    for (int j = 0; j < C; j++) {{\n"
+    affine = [*(["v *= weight[j];"] if weight else []), *(["v += bias[j];"] if bias else [])]
+    own = f"{load} * q" if rms else f"({load} - m) * q"
+    body += lines(f"float v = {own};", affine, post, "out[base + j * inner] = v;") + "    }\n"
+    threads = rng.choice((64, 128, 256))
+    integers = ["places", "C", "inner"]
+    code = file.pre(pre) + file.kernel(body, integers)
+    host = "    auto out = torch::empty_like(x);\n    int C = x.size(1), inner = x.stride(1), places = x.numel() / C;\n"
+    launch = file.launch(f"(places + {threads - 1}) / {threads}, {threads}", integers)
+    return Draft(script, file.write(code, host + launch), f"thread_per_place{threads}")
