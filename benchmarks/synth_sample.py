@@ -16,6 +16,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,10 @@ def verify(args: argparse.Namespace, known: dict[int, dict[str, Any]]) -> Iterat
     deadline = time.monotonic() + args.budget
     pairs = sample(args.seed, args.pairs)
     pending = [number for number in range(len(pairs)) if number not in known]
-    options = Options(trials=args.trials, timing=args.backend != "emulated", sanitize=args.sanitize)
+    timing = args.backend != "emulated" and args.timing_seconds > 0
+    options = Options(trials=args.trials, timing=timing, sanitize=args.sanitize)
+    if timing:
+        options = replace(options, timing_s=args.timing_seconds)
     with Verifier(backend=args.backend, options=options) as verifier:
 
         def jobs() -> Iterator[tuple[Any, Any]]:
@@ -112,6 +116,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=None, help="jobs under way at once")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds after which no further pair is begun")
+    parser.add_argument("--timing-seconds", type=float, default=3.0, help="spent at most on timing one; 0: not timed")
     parser.add_argument("--large", action="store_true", help="judge the printed shapes, where they are large")
     parser.add_argument("--sanitize", action="store_true", help="also look for races (much slower)")
     parser.add_argument("--report", action="store_true", help="only print what the file holds")
