@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class _Leaf:
     actual: Any
     exact: Any  # the reference in float64, or None
     effect: float | None = None
+    rounding: float | None = None
 
 
 def compare(
@@ -77,17 +78,19 @@ def compare(
     protocol: str = "dice",
     exact: Any = None,
     effects: Sequence[float | None] = (),
+    roundings: Sequence[float | None] = (),
 ) -> Comparison:
     """Compare a candidate's output with the reference's.
 
     `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
-    order, how far other inputs move it (rms). Raises `ValueError` for an unknown protocol.
+    order, how far other inputs move it (rms), and `roundings`, how far inputs that are off by a rounding do. Raises
+    `ValueError` for an unknown protocol.
     """
     tolerance = protocol_named(protocol).tolerance
     if tolerance is not None:
         return _kernelbench(expected, actual, tolerance)
     leaves: list[_Leaf] = []
-    mismatch = _pair("output", expected, actual, exact, leaves, iter(effects))
+    mismatch = _pair("output", expected, actual, exact, leaves, (iter(effects), iter(roundings)))
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
     results = [_compare_leaf(leaf) for leaf in leaves]
@@ -165,7 +168,7 @@ def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:
 
 
 def _pair(
-    path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf], effects: Iterator[float | None]
+    path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf], known: tuple[Iterator[float | None], ...]
 ) -> str:
     """Walk both trees together; return why they differ in structure, or "" after appending the leaves."""
     if isinstance(expected, list | tuple):
@@ -182,12 +185,12 @@ def _pair(
     else:
         if isinstance(expected, torch.Tensor) != isinstance(actual, torch.Tensor):
             return f"{path} should be {_kind(expected)}, but is {_kind(actual)}."
-        effect = next(effects, None) if isinstance(expected, torch.Tensor) else None
-        leaves.append(_Leaf(path, expected, actual, exact, effect))
+        effect, rounding = (next(each, None) if isinstance(expected, torch.Tensor) else None for each in known)
+        leaves.append(_Leaf(path, expected, actual, exact, effect, rounding))
         return ""
     for key in keys:
         part = exact[key] if exact is not None else None
-        mismatch = _pair(f"{path}[{key!r}]", expected[key], actual[key], part, leaves, effects)
+        mismatch = _pair(f"{path}[{key!r}]", expected[key], actual[key], part, leaves, known)
         if mismatch:
             return mismatch
     return ""
@@ -230,7 +233,7 @@ def _compare_tensors(leaf: _Leaf) -> Comparison:
     if dtype.is_complex:
         expected, actual = torch.view_as_real(expected), torch.view_as_real(actual)
         exact = torch.view_as_real(exact) if exact is not None else None
-    return _compare_values(_Leaf(leaf.path, expected, actual, exact, leaf.effect), dtype)
+    return _compare_values(replace(leaf, expected=expected, actual=actual, exact=exact), dtype)
 
 
 def _compare_exact(leaf: _Leaf) -> Comparison:
@@ -350,7 +353,7 @@ class _Bounds:
 def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
     tolerance = _tolerance(dtype)
     rms = totals.rms(totals.size_squares)
-    atol = max(_absolute(tolerance, rms, totals.noise), SMALLEST)
+    atol = max(_absolute(tolerance, rms, totals.noise), SMALLEST, NOISE_MARGIN * (leaf.rounding or 0.0))
     if totals.noise is None:
         return _Bounds(tolerance, atol)
     small, squares, count, noise = SMALL_PART * rms, 0.0, 0, 0.0

@@ -33,6 +33,7 @@ LARGE = 200.0
 TIE_STEPS = 2.0  # steps of equal values per standard deviation
 AMPLIFY = (10.0, 100.0, 1e3, 1e4)
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
+NUDGE = 4.0  # roundings
 ROTATED = ("large", "ties", "zeros")  # one of them per plan where trials are dear, all where they are cheap
 OPTIONAL = ("transposed", "odd sizes")
 
@@ -110,6 +111,19 @@ def disturb(inputs: Any, index: int | None = None) -> Any:
     if index is not None:
         return _at(inputs, index, _disturb)
     return wire.map_tensors(_disturb, inputs)
+
+
+def nudge(inputs: Any, usual: Any) -> Any:
+    """The floats of `inputs`, each off by some roundings of the values at the same place of `usual`."""
+    values = iter(wire.tensors(usual))
+
+    def off(tensor: torch.Tensor) -> torch.Tensor:
+        value = next(values)
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor + NUDGE * torch.finfo(tensor.dtype).eps * value
+
+    return wire.map_tensors(off, inputs)
 
 
 def _disturb(tensor: torch.Tensor) -> torch.Tensor:

@@ -287,12 +287,16 @@ class Reference:
         if must_suit and not self._suits(output, exact):
             return None
         effects: tuple[float | None, ...] = ()
-        if step.family != "zeros" and not heavy:
+        roundings: tuple[float | None, ...] = ()
+        if step.family == "zeros" and not heavy:
+            roundings = self._moved(model, inputs.nudge(base, self.device.place(drawn)), output, seed)
+        elif not heavy:
             effects = self._effects(model, base, output, seed)
             exact = exact if self._is_believable(model, base, output, exact, seed) else None
         values = (trees.to_cpu(value) for value in (drawn if step.family == "given" else base, output, exact))
         inputs_, expected, exact = values
-        return Trial(step.family, inputs_, seed, expected, exact, changed, aliased, on_cpu, effects, work=census.work)
+        known = (changed, aliased, on_cpu, effects, roundings)
+        return Trial(step.family, inputs_, seed, expected, exact, *known, work=census.work)
 
     def _exact(self, model: Any, drawn: Any, seed: int) -> Any:
         """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
@@ -311,9 +315,13 @@ class Reference:
         if self._careful:
             return ()
         execution.seed_everything(seed)
+        return self._moved(model, inputs.disturb(drawn), output, seed)
+
+    def _moved(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+        """How far (rms) each tensor of the output is from that of other inputs; nothing where they do not suit."""
         with unchanged(model):
             try:
-                other = self._forward(model, inputs.disturb(drawn), seed)
+                other = self._forward(model, drawn, seed)
             except ReferenceFailed:
                 return ()
         pairs = zip(wire.tensors(output), wire.tensors(other), strict=False)
@@ -358,7 +366,7 @@ class Reference:
             return Comparison(False, message, (message,))
         values = (self.device.place(value) for value in (trial.expected, actual, trial.exact))
         expected, actual, exact = values
-        result = compare.compare(expected, actual, self.protocol.name, exact, trial.effects)
+        result = compare.compare(expected, actual, self.protocol.name, exact, trial.effects, trial.roundings)
         faults = []
         if unasked := sorted(set(changed) - set(trial.changed)):
             faults.append(("mutates_input", f"forward changed input {unasked[0]} in place"))

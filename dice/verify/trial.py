@@ -27,7 +27,8 @@ class Trial:
 
     `seed` is for `forward`. `changed` are the input tensors that the reference writes to, `aliased` those that its
     output shares memory with, `on_cpu` its output tensors that are not on the GPU. `exact` is the output in float64,
-    or None where it cannot be had; `effects`, for each output tensor, how far other inputs move it (rms). `rng`:
+    or None where it cannot be had; `effects`, for each output tensor, how far other inputs move it (rms); `roundings`,
+    how far a rounding of usual inputs does, where the trial's are so unusual that this would not show. `rng`:
     generator states to start from instead of the seed.
     """
 
@@ -40,6 +41,7 @@ class Trial:
     aliased: tuple[int, ...] = ()
     on_cpu: tuple[int, ...] = ()
     effects: tuple[float | None, ...] = ()
+    roundings: tuple[float | None, ...] = ()
     rng: tuple[torch.Tensor, ...] = ()
     work: Work = field(default_factory=Work)  # what PyTorch computed
     state: State | None = None  # the parameters, where they are not the model's own

@@ -231,3 +231,17 @@ def test_optional_families_come_last_and_decide_nothing(make: Make) -> None:
 def test_broken_problems_say_why(make: Make, forward: str, inputs: str) -> None:
     with pytest.raises(ReferenceFailed):
         draw(make(texts.problem(forward, inputs)))
+
+
+def test_a_norm_of_equal_values_may_be_off_by_its_own_rounding(make: Make) -> None:
+    """On zeros this reference's mean is exact and its output zero; a right kernel that adds in another order, or to
+    another constant, has a mean that is off by a rounding, which the norm blows up."""
+    normed = "(x + 1.5 - (x + 1.5).mean(dim=0)) / torch.sqrt((x + 1.5).var(dim=0, unbiased=False) + 1e-5)"
+    reference = make(texts.RELU.replace("torch.relu(x)", normed))
+    trial = draw(reference, Step("extra zeros", "zeros"))
+    assert trial.family == "zeros" and not trial.expected.any()
+    assert reference.judge(trial, torch.full_like(trial.expected, -3.8e-5)).equal
+    assert not reference.judge(trial, torch.full_like(trial.expected, -3.8e-3)).equal
+    plain = make(texts.RELU)
+    trial = draw(plain, Step("extra zeros", "zeros"))
+    assert not plain.judge(trial, torch.full_like(trial.expected, -3.8e-5)).equal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -209,11 +210,13 @@ def _children(pid: int) -> list[str]:
 
 def _settled(verifier: Verifier) -> tuple[int, int, list[str]]:
     """Once what was told to end has ended."""
-    deadline, found, since = time.monotonic() + 10, _possessions(verifier), time.monotonic()
+    found: tuple[int, int, list[str]] = (0, 0, [])
+    deadline, since = time.monotonic() + 10, time.monotonic()
     while time.monotonic() < min(deadline, since + 0.5):
         time.sleep(0.02)
-        if (now := _possessions(verifier)) != found:
-            found, since = now, time.monotonic()
+        with contextlib.suppress(FileNotFoundError):  # it went while we looked
+            if (now := _possessions(verifier)) != found:
+                found, since = now, time.monotonic()
     return found
 
 

@@ -22,6 +22,8 @@ NAME = "fusion"
 _STATE = ChainState("any", 8.0, False)
 _PARTNERS = ("add2", "add2", "mul2", "sub2", "maximum", "sigmoid_gate", "tanh_gate", "mean2", "one_plus", "add_scaled")
 _REDUCED = ("sum", "mean", "max", "min", "l1", "l2", "logsumexp", "var_biased")
+# Few channels, or equal ones between the pixels of a transposed convolution, have no deviation to divide by.
+_MAPPED = tuple(core for core in ROW_MAPS if core != "standardize")
 # What channel parameters do: text with the parameter {w}, statement with its element
 PARAMETERS: dict[str, tuple[str, str]] = {
     "bias": ("{x} + {w}", "v += {e};"),
@@ -44,7 +46,7 @@ def sample(rng: random.Random) -> Plan:
         )
         return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
     chain = chain if state_after(chain, _STATE).magnitude <= 15 else ()
-    core = rng.choice(tuple(ROW_MAPS) if tail == "map" else _REDUCED)
+    core = rng.choice(_MAPPED if tail == "map" else _REDUCED)
     after = ROW_MAPS[core].after if tail == "map" else ChainState("any", REDUCTIONS[core].magnitude, False)
     features.append(f"over={core}")
     where = ["channels"] if is_last(head) or tail == "map" else ["channels", "space"]

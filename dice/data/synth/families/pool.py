@@ -87,8 +87,9 @@ def _call(script: Script, module: str, function: str, arguments: list[str], valu
     return script.apply(f"{function}({{x}}, {text})", value, "pooling")
 
 
-def _numbers(rng: random.Random, numbers: tuple[int, ...]) -> str:
-    same = len(set(numbers)) == 1 and rng.random() < 0.85
+def _numbers(rng: random.Random, numbers: tuple[int, ...], kind: str = "") -> str:
+    plain = kind == "lp" and len(numbers) == 1  # PyTorch's lp_pool1d multiplies by its kernel size, and takes no tuple
+    same = len(set(numbers)) == 1 and (rng.random() < 0.85 or plain)
     return str(numbers[0]) if same else f"({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)})"
 
 
@@ -102,7 +103,8 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     dilation = (2,) * rank if plan.has("dilated") else (1,) * rank
     inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
     arguments = ["2"] if kind == "lp" else []
-    arguments.append(_numbers(rng, kernel) if rng.random() < 0.5 else f"kernel_size={_numbers(rng, kernel)}")
+    size = _numbers(rng, kernel, kind)
+    arguments.append(size if rng.random() < 0.5 else f"kernel_size={size}")
     if stride != kernel or rng.random() < 0.4:
         arguments.append(f"stride={_numbers(rng, stride)}")
     arguments += [f"padding={_numbers(rng, padding)}"] if any(padding) else []
