@@ -16,7 +16,6 @@ Emulation knows no speed, so there the speed-ups are invented between measuring 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -26,7 +25,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -124,30 +123,13 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def import_pool(run: Run, files: Sequence[Path], out: Path) -> None:
-    """The pool's files become one file of samples."""
-    if importlib.util.find_spec("dice.data.sources"):
-        run.step(f"import {out.stem}", ["import", *files, "-o", out])
-    else:
-        names = {source for source, path in FILES.items() if run.args.out / "pool" / path in files}
-        run.work(f"import {out.stem}", lambda: write_samples(out, without_files(run.args.out, names)))
-
-
-def without_files(out: Path, sources: set[str]) -> Iterator[Sample]:
-    """The rows as samples, where nothing reads the files yet."""
-    for number, row in enumerate(read_truth(out)):
-        if row.source in sources:
-            source = "own" if row.source == "structural" else row.source
-            where = {"name": f"{source} {number}", "source": source, "origin": f"row {number}"}
-            yield Sample(row.problem, row.kernel, reasoning=row.reasoning, licence="Apache-2.0", **where)
-
-
 def through(run: Run, killed: bool) -> None:
     """All steps of one pass."""
     args, folder, pool = run.args, run.folder, run.args.out / "pool"
     samples = {name: folder / f"{name}.parquet" for name in ("pool", "structural")}
-    import_pool(run, [pool / path for source, path in FILES.items() if source != "structural"], samples["pool"])
-    import_pool(run, [pool / FILES["structural"]], samples["structural"])
+    files = [pool / path for source, path in FILES.items() if source != "structural"]
+    run.step("import pool", ["import", *files, "-o", samples["pool"]])
+    run.step("import structural", ["import", pool / FILES["structural"], "-o", samples["structural"]])
     for name, path in samples.items():
         measured = folder / f"measured_{name}"
         pairs = sum(bool(one.kernel) for one in read_sets([path]))

@@ -103,15 +103,14 @@ def rl(args: Rl) -> int:
     samples, index = list(read_sets(args.samples)), _index(args.benchmarks)
     args.out.mkdir(parents=True, exist_ok=True)
     with progress("auditing", "labelling") as (show, show_labels):
-        labeller = offline_labeller(args.workers, args.out / "difficulty.jsonl", show_labels)
-        ranker = Ranker(labeller)
+        ranker = Ranker(offline_labeller(args.workers, args.out / "difficulty.jsonl", show_labels))
         audits = Audits.open(args.audit, args.out / "audit.jsonl", args.backend, args.timeout, args.workers, show)
         cores, split = infilling(samples, args.infill, ranker, index)
         problems, audited = generation(samples, args.generate, ranker, audits, index)
     report = {
         "infilling": split.to_json() | {"levels": _levels(one.ranked.level for one in cores)},
         "generation": audited.to_json() | {"levels": _levels(one.level for one in problems)},
-        "difficulty": {"labeller": "offline" if labeller else "none installed", "rows": ranker.counts},
+        "difficulty": ranker.counts,
         "audits": audits.counts,
         "benchmarks": index.digest if index else "",
     }
@@ -224,8 +223,6 @@ def _show_rl(console: Console, report: dict[str, Any]) -> None:
         for reason, one in part["removed"].items():
             table.add_row(reason, str(one["rows"]))
         console.print(table)
-    if report["difficulty"]["labeller"] != "offline":
-        print("no difficulty labeller is installed: rows without a label are ordered by the length of their problem")
 
 
 def _levels(levels: Iterator[str]) -> dict[str, int]:

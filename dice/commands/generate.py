@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dice.commands.show import exit_code, show_verdict
+from dice.data.whole import write_text
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -144,10 +144,10 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Sample
     """Write the best kernel (and its trace), show its verdict, and return the JSON result."""
     best = min(samples, key=lambda sample: sample.rank)
     if best.kernel is not None:
-        _write_file(target, best.kernel.source)
+        write_text(target, best.kernel.source)
     if args.trace is not None:
         trace = args.trace if len(args.problems) == 1 else args.trace.with_stem(f"{args.trace.stem}_{problem.name}")
-        _write_file(trace, json.dumps(best.draft.trace.to_json(compact=True)))
+        write_text(trace, json.dumps(best.draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""
         show_verdict(console, best.verdict, f"{problem.name}{kept}")
@@ -164,20 +164,6 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Sample
         "samples": [sample.to_json() for sample in samples],
         "model": args.model,
     }
-
-
-def _write_file(path: Path, text: str) -> None:
-    """All of the file or none of it: a full disk or Ctrl-C leaves what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _summary(console: Console, results: list[dict[str, Any]], loading: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,11 @@ from rich.text import Text
 
 from dice.commands.sources import showing
 from dice.data.audit.findings import KINDS, Audit
-from dice.data.glance.stats import BUCKETS, PAPER_SHARES, Glance, Lengths, gather, most_common, shares, worst_first
+from dice.data.glance.stats import PAPER_SHARES, Glance, Lengths, gather, most_common, shares, worst_first
+from dice.data.outcomes import BUCKETS
 from dice.data.sample import Sample
 from dice.data.sources import Input, Report, read
+from dice.data.whole import write_text
 from dice.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,13 +68,7 @@ def read_audits(path: Path | None) -> dict[str, Audit]:
 def _write(path: Path, text: str) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give --html the name of a page.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text)
 
 
 def _show(console: Console, args: Inspect, glance: Glance, report: Report) -> None:

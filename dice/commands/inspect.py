@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from dice.data.audit.findings import KINDS, Audit
 from dice.data.audit.report import ANSWERS, PROTOCOLS, label, summarise, to_json, to_markdown
 from dice.data.audit.run import Settings, audit_all
 from dice.data.sources import Input, Report, holds_kernels, read, read_problems, resolve
+from dice.data.whole import write_text
 from dice.errors import MachineError, UserError
 from dice.problem import Problem
 
@@ -88,8 +87,8 @@ def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dic
         audits = audit_all(problems, settings, workers=args.workers, record=record, progress=show)
     report = to_json(audits, settings)
     if base is not None:
-        _write(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
-        _write(base.with_name(f"{base.name}.md"), to_markdown(audits, settings))
+        write_text(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
+        write_text(base.with_name(f"{base.name}.md"), to_markdown(audits, settings))
     if not args.json:
         _show(Console(), audits, base)
     return audits, report
@@ -115,18 +114,6 @@ def _base(out: Path) -> Path:
     if base.is_dir() or not base.name:
         raise UserError(f"{out} is a folder; give --out the name of a report, such as {out / 'audit.json'}.")
     return base
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 from dice.data import synth
 from dice.data.decontaminate import Index
 from dice.data.drafting import Batch, Candidate, draft_all, text_id
+from dice.data.whole import write_json, write_parquet
 from dice.errors import MachineError, UserError
 from dice.verdict import Verdict
 
@@ -128,7 +128,7 @@ def build(
             else:
                 writer.write(path, next(drafts))
     report = _report(out, request)
-    _replace(out / "report.json", (json.dumps(report, indent=1) + "\n").encode())
+    write_json(out / "report.json", report)
     return report
 
 
@@ -159,7 +159,7 @@ def _open_folder(out: Path, request: Request, resume: bool) -> None:
             raise UserError(f"{out} holds a corpus with another {', '.join(changed)}; choose another folder.")
         return
     (out / "train").mkdir(parents=True, exist_ok=True)
-    _replace(path, (json.dumps(wanted, indent=1) + "\n").encode())
+    write_json(path, wanted)
 
 
 class _Writer:
@@ -191,12 +191,7 @@ class _Writer:
         ]
         self.seen.update(text_id(row["problem"]) for row in rows)
         schema = _SCHEMA.with_metadata({"dice": json.dumps({"dropped": dict(dropped), "in_benchmarks": matches})})
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_parquet(path, pa.Table.from_pylist(rows, schema=schema))
 
     def _wanted(self, candidates: list[Candidate], dropped: Counter[str]) -> list[Candidate]:
         here: set[str] = set()
@@ -282,9 +277,3 @@ def _verifier(backend: str) -> Any:
     from dice.verify import Options, Verifier
 
     return Verifier(backend=backend, options=Options(trials=3, timing=False))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

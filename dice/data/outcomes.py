@@ -14,6 +14,11 @@ BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0)
 BUCKETS = ("< 1.0x", "1.0 - 1.5x", "1.5 - 2.0x", "2.0 - 2.5x", "2.5 - 3.0x", ">= 3.0x")
 
 
+def bucket(speedup: float) -> str:
+    """The bucket of Table 12; a bound belongs to the faster one."""
+    return BUCKETS[sum(speedup >= bound for bound in BOUNDS)]
+
+
 def describe(samples: Sequence[Sample]) -> dict[str, Any]:
     """Counts over all samples, and by source. Pairs without a verdict are `unmeasured`, never failures."""
     sources = sorted({sample.source for sample in samples})
@@ -55,7 +60,7 @@ def speedups(samples: Iterable[Sample]) -> dict[str, Any]:
 
 def histogram(values: Sequence[float]) -> dict[str, Any]:
     """How many values, in which of the `BUCKETS`; a bucket begins with its lower bound."""
-    counts = Counter(BUCKETS[sum(value >= bound for bound in BOUNDS)] for value in values)
+    counts = Counter(map(bucket, values))
     return {
         "values": len(values),
         "median": round(statistics.median(values), 3) if values else None,

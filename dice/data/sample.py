@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dice.data.whole import replacing
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -73,17 +73,11 @@ def write_samples(path: Path, samples: Iterable[Sample], notes: dict[str, Any] |
 
     Samples are taken and written a group at a time; `notes` are read after the last, so that they may count them.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     rest = iter(samples)
-    try:
-        with pq.ParquetWriter(temporary, _SCHEMA, compression="zstd") as writer:
-            while group := [_row(sample) for sample in islice(rest, GROUP)]:
-                writer.write_table(pa.Table.from_pylist(group, schema=_SCHEMA))
-            writer.add_key_value_metadata({"dice": json.dumps(notes or {}, sort_keys=True)})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, _SCHEMA, compression="zstd") as writer:
+        while group := [_row(sample) for sample in islice(rest, GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=_SCHEMA))
+        writer.add_key_value_metadata({"dice": json.dumps(notes or {}, sort_keys=True)})
 
 
 def read_samples(path: Path) -> Iterator[Sample]:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_text(path: Path, text: str) -> None:
@@ -23,6 +23,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 

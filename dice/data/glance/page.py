@@ -8,7 +8,6 @@ from html import escape
 from dice.data.audit.findings import KINDS
 from dice.data.glance.code import to_html
 from dice.data.glance.stats import (
-    BUCKETS,
     PAPER_SHARES,
     Glance,
     Lengths,
@@ -16,6 +15,7 @@ from dice.data.glance.stats import (
     shares,
     worst_first,
 )
+from dice.data.outcomes import BUCKETS
 from dice.data.sample import Sample
 from dice.data.sources import Report
 

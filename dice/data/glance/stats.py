@@ -10,22 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dice.data.audit.findings import SEVERITIES, Audit
+from dice.data.outcomes import BUCKETS, bucket
 from dice.data.sample import Sample
 
-# Speed-up over eager PyTorch, in the buckets of the paper's Table 12, with its shares for the cudaLLM SFT set (%).
-BUCKETS = ("< 1.0", "1.0 - 1.5", "1.5 - 2.0", "2.0 - 2.5", "2.5 - 3.0", "> 3.0")
+# Speed-up over eager PyTorch in the paper's Table 12: its shares (%) of the cudaLLM SFT set, by `outcomes.BUCKETS`.
 PAPER_SHARES = (14.0, 52.0, 18.0, 6.9, 3.5, 5.6)
-_EDGES = (1.0, 1.5, 2.0, 2.5, 3.0)
 PARTS = ("problem", "prompt", "reasoning", "kernel", "response")
 RESERVOIR = 1000  # samples drawn at random: their lengths in tokens are measured, and some of them shown
 STEPS_PER_DOUBLING = 4  # of the bins of a length histogram
 
 Encode = Callable[[str], Sequence[int]]
-
-
-def bucket(speedup: float) -> str:
-    """The bucket of Table 12; an edge belongs to the faster one."""
-    return BUCKETS[sum(speedup >= edge for edge in _EDGES)]
 
 
 @dataclass(frozen=True, slots=True)

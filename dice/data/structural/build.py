@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from dice.data.sample import Sample, write_samples
 from dice.data.structural.catalogue import STRUCTURES
 from dice.data.structural.structure import Scale
+from dice.data.whole import write_text
 from dice.errors import UserError
 
 SOURCE, LICENCE = "structural", "Apache-2.0"
@@ -63,10 +63,10 @@ def write(out: Path, problems: Sequence[Sample]) -> dict[str, Any]:
         raise UserError(f"{out} holds {strange}, which is not of this set; give an empty folder.")
     out.mkdir(parents=True, exist_ok=True)
     for problem in problems:
-        _write(out / f"{problem.name}.py", problem.problem)
+        write_text(out / f"{problem.name}.py", problem.problem)
     write_samples(out / "structural.parquet", problems)
     index = summarise(problems)
-    _write(out / "index.json", json.dumps(index, indent=1) + "\n")
+    write_text(out / "index.json", json.dumps(index, indent=1) + "\n")
     return index
 
 
@@ -96,12 +96,3 @@ def _entry(problem: Sample) -> dict[str, Any]:
 
 def _count(values: Any) -> dict[str, int]:
     return dict(sorted(Counter(values).items()))
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

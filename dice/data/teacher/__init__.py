@@ -7,8 +7,6 @@ interval of its speed-up above the threshold; the first that fails ends it. One 
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,7 @@ from typing import Any
 
 from dice.data.sample import Sample, write_samples
 from dice.data.teacher.record import Record
+from dice.data.whole import write_json
 from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Reply, Request
 from dice.errors import UserError
@@ -196,9 +195,7 @@ def _finish(
         "problems_with_a_kernel": len({sample.problem for sample in kept.values()}),
         "endpoint": endpoint.account.to_json(),
     }
-    temporary = out / f"report.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(report, indent=1) + "\n")
-    os.replace(temporary, out / "report.json")
+    write_json(out / "report.json", report)
     return report
 
 
