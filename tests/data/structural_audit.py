@@ -33,6 +33,7 @@ def audit(source: str) -> list[tuple[str, str]]:
         "limit_s": 60.0,
         "memory_mb": 4096,
         "protocol": "dice",
+        "depth": "full",
     }
     try:
         Probe(cast(Channel, record), command, Device("emulated")).audit()

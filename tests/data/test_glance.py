@@ -66,7 +66,7 @@ def test_the_numbers() -> None:
     assert found.outcomes == {"correct": 20, "wrong": 10, "deceptive": 10} and found.deceptions == {
         "not_in_forward": 10
     }
-    assert found.speedups == {"< 1.0": 10, "> 3.0": 10}  # of correct ones alone
+    assert found.speedups == {"< 1.0x": 10, ">= 3.0x": 10}  # of correct ones alone
     assert (found.audited, found.severities, found.flags) == (3, {"reject": 2, "": 1}, {"zeros": 2})
     assert found.lengths["reasoning"] == Lengths(40, 20, 36, 40, found.lengths["reasoning"].bins)
     assert sum(found.lengths["reasoning"].bins.values()) == 40 and "prompt" not in found.lengths
@@ -170,7 +170,7 @@ def test_the_command_shows_a_set(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "43 samples" in check(page.read_text())
     assert main(["data", "inspect", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["speedups"]["< 1.0"] == 10 and found["tokens"]["problem"]["samples"] == 41
+    assert found["speedups"]["< 1.0x"] == 10 and found["tokens"]["problem"]["samples"] == 41
     assert found["rows"]["rows"] == 43
 
 

@@ -29,7 +29,7 @@ from dice.verdict import Timing, Verdict
 from dice.verify import Options
 
 CASES = Path(__file__).parent.parent / "cases"
-PAIRS = [pair for pair in (synth.generate(21, index) for index in range(40)) if pair.family == "elementwise"]
+PAIRS = [pair for pair in (synth.generate(21, index) for index in range(300)) if pair.family == "elementwise"]
 
 
 def sample(number: int, **changes: Any) -> Sample:
