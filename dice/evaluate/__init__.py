@@ -1,0 +1,1 @@
+"""Evaluation: models over benchmark problems, under protocols, into tables and pages."""

@@ -1,0 +1,148 @@
+"""A run's folder: what was asked, what was generated, what each protocol says of it. Readers and writers share it.
+
+    run.json                  what was asked, resolved: model, settings, problems, versions
+    problems.json             the `Task`s, with their sources
+    generations.jsonl         one `Generation` a line, appended as it comes
+    verdicts/PROTOCOL.jsonl   one `Judgement` a line, appended as it comes
+    traces/                   denoising traces, where the model has any and they were asked for
+
+Files are appended a whole line at a time and synced, so that a kill loses no more than the line under way; a torn last
+line is dropped by the next run. A (problem, sample) occurs once in each file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dice.data.whole import write_json
+from dice.errors import UserError
+from dice.problem import Problem
+from dice.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem of a benchmark. `key` names it in a run: `level1/19_ReLU`."""
+
+    key: str
+    level: int
+    number: int  # the benchmark's own
+    name: str
+    source: str
+
+    def as_problem(self) -> Problem:
+        return Problem(self.source, name=self.name, level=self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer to one task. `kernel`: the source found in `reply`, None where none was."""
+
+    task: str
+    sample: int
+    reply: str
+    kernel: str | None
+    stop: str = ""  # "end" | "length" | "error"
+    error: str = ""  # of the endpoint or the decoder; then there is no reply
+    prompt_tokens: int = 0
+    tokens: int = 0
+    forwards: int = 0  # of a diffusion model: tokens / forwards is what a step reveals
+    seconds: float = 0.0
+    cost: float = 0.0  # USD
+    trace: str = ""  # file below the folder
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> tuple[str, int]:
+        return self.task, self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a protocol says of one answer."""
+
+    task: str
+    sample: int
+    verdict: Verdict
+
+    @property
+    def id(self) -> tuple[str, int]:
+        return self.task, self.sample
+
+
+class RunFolder:
+    """Reads and appends. One process writes at a time; `dice eval` holds a lock."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(json.loads(self._existing("run.json").read_text(encoding="utf-8")))
+
+    def begin(self, config: dict[str, Any], tasks: list[Task]) -> None:
+        """Write what was asked. Raises `UserError` where the folder holds another run."""
+        path = self.path / "run.json"
+        if path.exists() and self.config != json.loads(json.dumps(config)):
+            changed = [key for key in {*config, *self.config} if config.get(key) != self.config.get(key)]
+            raise UserError(f"{self.path} holds a run with other {', '.join(sorted(changed))}; choose another folder.")
+        write_json(self.path / "problems.json", [asdict(task) for task in tasks])
+        write_json(path, config)
+
+    def tasks(self) -> list[Task]:
+        return [Task(**row) for row in json.loads(self._existing("problems.json").read_text(encoding="utf-8"))]
+
+    def generations(self) -> list[Generation]:
+        return [Generation(**row) for row in self._lines("generations.jsonl")]
+
+    def judgements(self, protocol: str) -> list[Judgement]:
+        rows = self._lines(f"verdicts/{protocol}.jsonl")
+        return [Judgement(row["task"], row["sample"], Verdict.from_json(row["verdict"])) for row in rows]
+
+    @property
+    def protocols(self) -> list[str]:
+        """Those that judged anything, by name."""
+        return sorted(path.stem for path in self.path.glob("verdicts/*.jsonl"))
+
+    def add_generation(self, generation: Generation) -> None:
+        self._append("generations.jsonl", asdict(generation))
+
+    def add_judgement(self, protocol: str, judgement: Judgement) -> None:
+        row = {"task": judgement.task, "sample": judgement.sample, "verdict": judgement.verdict.to_json()}
+        self._append(f"verdicts/{protocol}.jsonl", row)
+
+    def _existing(self, name: str) -> Path:
+        path = self.path / name
+        if not path.is_file():
+            raise UserError(f"{self.path} is no run of `dice eval`: it has no {name}.")
+        return path
+
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        path = self.path / name
+        if not path.exists():
+            return
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill
+            if isinstance(row, dict):
+                yield row
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")  # ends a line that a kill tore
+            file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
