@@ -170,7 +170,18 @@ class _Distinct:
 
 def _drawn(samples: Iterable[Sample], tally: Tally) -> list[Sample]:
     """Those with a problem, in an order that is as good as random and the same on every machine."""
-    found = sorted(samples, key=lambda one: (hashlib.sha256(one.id.encode()).digest(), one.source, one.origin))
+    # Of equal texts, the one that says more comes first; what is equal in all that counts here may come in any order.
+    found = sorted(
+        samples,
+        key=lambda one: (
+            hashlib.sha256(one.id.encode()).digest(),
+            one.source,
+            one.origin,
+            _unverified(one)[0],
+            not one.difficulty,
+            one.difficulty,
+        ),
+    )
     tally.rows_in = len(found)
     for sample in found:
         if not sample.problem:
