@@ -1,1 +1,1 @@
-"""Block-diffusion decoding: sampling, the batched engine, and the trace it leaves."""
+"""Decoding: sampling, block diffusion, whole-answer diffusion, one token at a time, and the trace each leaves."""

@@ -1,137 +1,72 @@
-"""Block-diffusion generation: one visible loop over a batch of texts, each on its own absolute block grid.
+"""Generation. `generate` takes any model; what follows it is block diffusion, the other kinds have files of their own.
 
-A text is denoised block by block. A step feeds the current block (masks where undecided) to the model and reveals some
-positions. Keys and values of a block count only once computed from its finished tokens; that commit pass is fused with
-the first step of the next block, as one window of two blocks.
+Block diffusion is one visible loop over a batch of texts, each on its own absolute block grid. A text is denoised block
+by block. A step feeds the current block (masks where undecided) to the model and reveals some positions. Keys and
+values of a block count only once computed from its finished tokens; that commit pass is fused with the first step of
+the next block, as one window of two blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dice.decode.sampling import (
-    MODES,
-    STRATEGIES,
-    Mode,
-    Proposal,
-    Strategy,
-    forbid,
-    propose,
-    reveal_counts,
-    select,
+from dice.decode.autoregressive import generate_autoregressive
+from dice.decode.diffusion import DiffusionConfig, generate_diffusion
+from dice.decode.request import (
+    ContextLengthError,
+    DecodeConfig,
+    DecodeError,
+    StepEvent,
+    end_ids,
+    prompt_seeds,
+    sample_seeds,
 )
+from dice.decode.sampling import Proposal, forbid, propose, reveal_counts, select
 from dice.decode.text import Text
 from dice.decode.trace import Trace
-from dice.errors import UserError
 from dice.model.cache import KVCache
-from dice.model.sdar import MAX_BLOCK_SIZE, SDAR
+from dice.model.sdar import SDAR
+
+__all__ = [
+    "ContextLengthError",
+    "DecodeConfig",
+    "DecodeError",
+    "DiffusionConfig",
+    "StepEvent",
+    "generate",
+    "sample_seeds",
+]
 
 PREFILL_TOKENS = 16384
-
-
-class DecodeError(UserError):
-    """The request cannot be decoded; the message is one sentence for the user."""
-
-
-class ContextLengthError(DecodeError):
-    """A prompt and its answer do not fit into the model's context."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeConfig:
-    """How to decode.
-
-    - `block_size` None: the model's. `denoising_steps` per block, None: as many as the block has positions.
-    - `remasking` picks the positions to reveal (see `sampling.select`), with `confidence_threshold` for
-      "low_confidence_dynamic" and `entropy_bound` (nats) for "entropy_bounded".
-    - `temperature`, `top_k`, `top_p` as everywhere; 0 or None switches top-k off, 1 or None top-p.
-    - `mode` "auto" samples, but decodes greedily when temperature is 0 or top_k is 1. With top_k = 1 every confidence
-      is 1, so that confidence-based remasking would lose its meaning; "compat" asks for exactly that, as the published
-      evaluation has it.
-    - `stop_ids` None: the model configuration's end-of-text ids; chat models want the tokenizer's `stop_ids`.
-    - `vocab_limit`: number of tokens the tokenizer knows, when the model has unused embedding rows above.
-    - `seed` None: fresh randomness. `max_active`: texts decoded at once; the others wait for a free row.
-    """
-
-    max_new_tokens: int = 1024
-    block_size: int | None = None
-    denoising_steps: int | None = None
-    remasking: Strategy = "low_confidence_dynamic"
-    confidence_threshold: float = 0.9
-    entropy_bound: float = 0.35
-    temperature: float = 1.0
-    top_p: float | None = None
-    top_k: int | None = None
-    mode: Mode = "auto"
-    seed: int | None = None
-    stop_ids: frozenset[int] | None = None
-    vocab_limit: int | None = None
-    max_active: int = 64
-
-    def __post_init__(self) -> None:
-        checks = (
-            (self.max_new_tokens >= 1, "max_new_tokens must be at least 1"),
-            (
-                self.block_size is None or 1 <= self.block_size <= MAX_BLOCK_SIZE,
-                f"block_size must be 1 to {MAX_BLOCK_SIZE}",
-            ),
-            (self.denoising_steps is None or self.denoising_steps >= 1, "denoising_steps must be at least 1"),
-            (self.remasking in STRATEGIES, f"remasking must be one of {', '.join(STRATEGIES)}"),
-            (self.mode in MODES, f"mode must be one of {', '.join(MODES)}"),
-            (self.temperature >= 0, "temperature must not be negative"),
-            (self.mode != "sample" or self.temperature > 0, "mode `sample` needs a temperature above 0"),
-            (self.top_p is None or 0 < self.top_p <= 1, "top_p must be above 0 and at most 1"),
-            (self.top_k is None or self.top_k >= 0, "top_k must not be negative"),
-            (0 <= self.confidence_threshold <= 1, "confidence_threshold must be between 0 and 1"),
-            (self.entropy_bound >= 0, "entropy_bound must not be negative"),
-            (self.max_active >= 1, "max_active must be at least 1"),
-        )
-        for holds, message in checks:
-            if not holds:
-                raise DecodeError(f"{message}.")
-
-    @property
-    def resolved_mode(self) -> Literal["sample", "greedy", "compat"]:
-        """`mode` with "auto" decided."""
-        if self.mode == "auto":
-            return "greedy" if self.temperature == 0 or self.top_k == 1 else "sample"
-        return self.mode
-
-
-@dataclass(frozen=True, slots=True)
-class StepEvent:
-    """One denoising step of one text, as it happens. `positions` index the response (0 = first token after the prompt).
-
-    `stop_reason` is set on a text's last event.
-    """
-
-    sample: int
-    step: int
-    block: int
-    positions: tuple[int, ...]
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stop_reason: Literal["stop", "length"] | None
 
 
 def generate(
     model: SDAR,
     prompts: Sequence[Sequence[int]],
-    config: DecodeConfig,
+    config: DecodeConfig | DiffusionConfig,
     on_step: Callable[[StepEvent], None] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Trace]:
-    """Denoise an answer to each prompt (token ids); traces come back in the order of `prompts`.
+    """Write an answer to each prompt (token ids); traces come back in the order of `prompts`.
+
+    The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
+    last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. Raises `ContextLengthError` before any work when a
     prompt and `max_new_tokens` exceed the model's context, `DecodeError` for other impossible requests.
     """
+    kind = model.config.traits.kind
+    if kind == "diffusion":
+        own = config if isinstance(config, DiffusionConfig) else DiffusionConfig.published(model.config, config)
+        return generate_diffusion(model, prompts, own, on_step, seeds)
+    if isinstance(config, DiffusionConfig):
+        raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
+    if kind == "autoregressive":
+        return generate_autoregressive(model, prompts, config, on_step, seeds)
     decoder = _Decoder(model, config, on_step)
     texts = decoder.texts(prompts, seeds)
     model.fuse()
@@ -141,7 +76,7 @@ def generate(
 
 
 class _Decoder:
-    """The loop behind `generate`: rows of a key/value cache, each occupied by one unfinished text."""
+    """The loop of block diffusion: rows of a key/value cache, each occupied by one unfinished text."""
 
     def __init__(self, model: SDAR, config: DecodeConfig, on_step: Callable[[StepEvent], None] | None) -> None:
         self.model = model
@@ -154,13 +89,10 @@ class _Decoder:
         if denoising_steps > self.block_size:
             raise DecodeError(f"denoising_steps ({denoising_steps}) cannot exceed block_size ({self.block_size}).")
         self.reveal_counts = reveal_counts(self.block_size, denoising_steps)
-        self.stop_ids = config.stop_ids if config.stop_ids is not None else _end_ids(model)
+        self.stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
 
     def texts(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Text]:
-        if seeds is None:
-            seeds = sample_seeds(self.config.seed, len(prompts))
-        if len(seeds) != len(prompts):
-            raise DecodeError(f"There are {len(prompts)} prompts but {len(seeds)} seeds.")
+        seeds = prompt_seeds(self.config.seed, seeds, len(prompts))
         mask_token_id, limit = self.model.config.mask_token_id, self.model.config.max_position_embeddings
         texts = []
         for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
@@ -261,20 +193,3 @@ class _Decoder:
             self.on_step(
                 StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason)
             )
-
-
-def sample_seeds(seed: int | None, count: int) -> list[int]:
-    """Independent seeds for `count` samples; the i-th depends on `seed` and i alone. None: fresh randomness."""
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return torch.randint(2**62, (count,), generator=generator).tolist()
-
-
-def _end_ids(model: SDAR) -> frozenset[int]:
-    ids = model.config.eos_token_id
-    if ids is None:
-        return frozenset()
-    return frozenset((ids,) if isinstance(ids, int) else ids)

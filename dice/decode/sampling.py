@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dice.model.family import NO_MASK
+
 Strategy = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
 Mode = Literal["auto", "sample", "greedy", "compat"]
 STRATEGIES: tuple[Strategy, ...] = (
@@ -41,8 +43,9 @@ class Proposal:
 
 
 def forbid(logits: Tensor, mask_token_id: int, vocab_limit: int | None = None) -> Tensor:
-    """Rule out, in place, the mask token and vocabulary rows that no token has; returns `logits` [..., V]."""
-    logits[..., mask_token_id] = float("-inf")
+    """Rule out, in place, the mask token (if any) and vocabulary rows that no token has; returns `logits` [..., V]."""
+    if mask_token_id != NO_MASK:
+        logits[..., mask_token_id] = float("-inf")
     if vocab_limit is not None and vocab_limit < logits.shape[-1]:
         logits[..., vocab_limit:] = float("-inf")
     return logits

@@ -25,7 +25,9 @@ class Trace:
     - `logprobs[i]`: natural log-probability of `token_ids[i]` under the distribution that it was drawn from at that
       step: temperature, top-k and top-p applied in mode "sample"; the untruncated softmax (at temperature 1 when
       temperature is 0) in mode "greedy"; 0 in mode "compat". The mask token and unused vocabulary rows are excluded.
-    - Blocks lie on the absolute grid: token i belongs to block (len(prompt_ids) + i) // block_size.
+    - Blocks lie on the absolute grid: token i belongs to block (len(prompt_ids) + i) // block_size. Whole-answer
+      diffusion has its own grid, from the start of the answer. A text written token after token has blocks of one,
+      one step each, and the mask id `NO_MASK`.
     - `forwards`: model calls that this text took part in, the prefill included.
     - `stop_reason`: "stop" (a stop id ended it) or "length".
     """

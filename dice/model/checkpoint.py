@@ -1,4 +1,4 @@
-"""Hugging Face checkpoint folders in SDAR's layout: read them safely, write them whole or not at all."""
+"""Hugging Face checkpoint folders: read those of any known family safely, write SDAR's whole or not at all."""
 
 from __future__ import annotations
 
@@ -67,14 +67,22 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     config = read_config(folder)
     with torch.device("meta"):
         model = SDAR(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    own_names = {config.traits.published_name(name): name for name in model.state_dict()}
+    expected = {theirs: tuple(model.get_parameter(ours).shape) for theirs, ours in own_names.items()}
     files = _weight_files(folder)
+    if config.tied:  # some files repeat the embedding under the head's name
+        head = config.traits.published_name("lm_head.weight")
+        expected.pop(head)
+        files.pop(head, None)
     _check_names(folder, expected, files)
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
-            state[name] = tensor.to(device=device, dtype=dtype or tensor.dtype)
+            state[own_names[name]] = tensor.to(device=device, dtype=dtype or tensor.dtype)
+    if config.tied:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
+    model.tie()
     model.init_rope(device)
     return model.requires_grad_(True)
 

@@ -1,4 +1,4 @@
-"""`SDARConfig`: the shape of an SDAR transformer, read from and written to SDAR's config.json."""
+"""`SDARConfig`: the shape of a transformer, read from the config.json of any known family, written as SDAR's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dice.errors import UserError
+from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 
 DEFAULT_BLOCK_SIZE = 4
-DEFAULT_MASK_TOKEN_ID = 151669
+DEFAULT_MASK_TOKEN_ID = SDAR_FAMILY.mask_token_id
 
 # What SDAR's own code and the engines that serve it look for, beyond the numbers.
 _FIXED_KEYS: dict[str, Any] = {
@@ -32,15 +33,8 @@ _DEFAULT_EXTRAS: dict[str, Any] = {
     "use_cache": False,
     "use_sliding_window": False,
 }
-# A value other than these would change the computation, so it is refused instead of ignored.
-_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("sdar",),
-    "attention_bias": (False,),
-    "hidden_act": ("silu",),
-    "rope_scaling": (None,),
-    "use_sliding_window": (False,),
-    "tie_word_embeddings": (False,),
-}
+# Ours, not config.json's: they follow from `model_type`, `tie_word_embeddings` and the rotary settings.
+_DERIVED = frozenset({"family", "tied", "llama3_rope", "extra"})
 
 
 class ConfigError(UserError):
@@ -49,8 +43,10 @@ class ConfigError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class SDARConfig:
-    """Sizes and constants of one SDAR transformer; field names are those of SDAR's config.json.
+    """Sizes and constants of one transformer; field names are those of SDAR's config.json.
 
+    `family` is a key of `FAMILIES`. Autoregressive models have `block_size` 1 and `mask_token_id` `NO_MASK`. `tied`:
+    the head shares the embedding's weights.
     `extra` holds every key of a config.json that does not influence the computation here, so that saving loses nothing.
     """
 
@@ -71,7 +67,15 @@ class SDARConfig:
     eos_token_id: int | tuple[int, ...] | None = None
     pad_token_id: int | None = None
     torch_dtype: str = "bfloat16"
+    family: str = SDAR_FAMILY.name
+    tied: bool = False
+    llama3_rope: Llama3Rope | None = None
     extra: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def traits(self) -> Family:
+        """What sets this model's family apart."""
+        return FAMILIES[self.family]
 
     def __post_init__(self) -> None:
         for name in (
@@ -88,7 +92,9 @@ class SDARConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(f"head_dim must be even for rotary positions, not {self.head_dim}.")
-        if not 0 <= self.mask_token_id < self.vocab_size:
+        if self.family not in FAMILIES:
+            raise ConfigError(f"There is no model family {self.family!r}; known: {', '.join(FAMILIES)}.")
+        if self.traits.kind != "autoregressive" and not 0 <= self.mask_token_id < self.vocab_size:
             raise ConfigError(f"mask_token_id {self.mask_token_id} lies outside the vocabulary of {self.vocab_size}.")
 
     @classmethod
@@ -99,39 +105,46 @@ class SDARConfig:
         ... suffix of `name` (folder or hub name), else 4. Mask id: the config, else the `mask_token_id` argument (the
         tokenizer's), else 151669. Raises `ConfigError` for missing sizes and for features that change the computation.
         """
-        data = dict(data)
-        rope = data.pop("rope_parameters", None) or {}  # newer transformers nest what older ones keep flat
-        if rope.get("rope_type", "default") != "default":
-            raise ConfigError(f"Rotary scaling of type {rope['rope_type']!r} is not supported.")
-        data.setdefault("rope_theta", rope.get("rope_theta", 1e6))
-        for key, accepted in _SUPPORTED.items():
-            if key in data and data[key] not in accepted:
-                raise ConfigError(
-                    f"The model configuration has {key} = {data[key]!r}; only {accepted[0]!r} works here."
-                )
-        if data.get("block_size") is None:
+        family = _family_of(data)
+        data = {**family.defaults, **data}
+        _check_supported(family, data)
+        data["llama3_rope"] = _read_rope(family, data)
+        if data.get("embedding_size") is not None:  # LLaDA: rows of the table, which may exceed the vocabulary
+            data["vocab_size"] = data["embedding_size"]
+        data = {family.settings.get(key, key): value for key, value in data.items()}
+        if family.kind != "block_diffusion":
+            data["block_size"] = 1
+        elif data.get("block_size") is None:
             data["block_size"] = block_size_from_name(name) or DEFAULT_BLOCK_SIZE
-        if data.get("mask_token_id") is None:
-            data["mask_token_id"] = DEFAULT_MASK_TOKEN_ID if mask_token_id is None else mask_token_id
+        if family.kind == "autoregressive":
+            data["mask_token_id"] = NO_MASK
+        elif data.get("mask_token_id") is None:
+            data["mask_token_id"] = family.mask_token_id if mask_token_id is None else mask_token_id
         if "torch_dtype" not in data and "dtype" in data:
             data["torch_dtype"] = data.pop("dtype")
         if isinstance(data.get("eos_token_id"), list):
             data["eos_token_id"] = tuple(data["eos_token_id"])
+        data.update(family=family.name, tied=bool(data.get("tie_word_embeddings", False)))
         known = {item.name for item in fields(cls)} - {"extra"}
         values = {key: value for key, value in data.items() if key in known}
         extra = {key: value for key, value in data.items() if key not in known and key not in _FIXED_KEYS}
-        missing = sorted(
-            {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
-            - values.keys()
-        )
+        needed = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+        missing = needed - {key for key, value in values.items() if value is not None}
         if missing:
-            raise ConfigError(f"The model configuration lacks {', '.join(missing)}.")
-        values.setdefault("num_key_value_heads", values["num_attention_heads"])
+            spelled = {ours: theirs for theirs, ours in family.settings.items()}
+            names = sorted(spelled.get(key, key) for key in missing)
+            raise ConfigError(f"The model configuration lacks {', '.join(names)}.")
+        if values.get("num_key_value_heads") is None:
+            values["num_key_value_heads"] = values["num_attention_heads"]
+        if values.get("head_dim") is None:
+            values["head_dim"] = family.head_dim or _head_dim(values["hidden_size"], values["num_attention_heads"])
         return cls(**values, extra=extra)
 
     def to_json(self) -> dict[str, Any]:
-        """A config.json that SDAR's own code and engines load."""
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "extra"}
+        """A config.json that SDAR's own code and engines load. Raises `ConfigError` for another family's model."""
+        if self.family != SDAR_FAMILY.name:
+            raise ConfigError(f"Only SDAR models can be written, and this one is of the family {self.family}.")
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _DERIVED}
         if isinstance(self.eos_token_id, tuple):
             own["eos_token_id"] = list(self.eos_token_id)
         data = {**_DEFAULT_EXTRAS, "max_window_layers": self.num_hidden_layers, **self.extra, **_FIXED_KEYS, **own}
@@ -158,3 +171,51 @@ def block_size_from_name(name: str) -> int | None:
     """8 for "SDAR-4B-Chat-b8": SDAR's naming habit for checkpoints whose config does not say."""
     match = re.search(r"-b(\d+)$", name.rstrip("/"), re.IGNORECASE)
     return int(match.group(1)) if match and int(match.group(1)) > 0 else None
+
+
+def _family_of(data: dict[str, Any]) -> Family:
+    name = str(data.get("model_type", SDAR_FAMILY.name)).lower()
+    if name not in FAMILIES:
+        raise ConfigError(f"The model configuration has model_type = {name!r}; known are {', '.join(FAMILIES)}.")
+    family = FAMILIES[name]
+    architectures = data.get("architectures") or [family.architecture]
+    if family.architecture not in architectures:
+        raise ConfigError(
+            f"The model configuration has model_type = {name!r} but architectures = {architectures!r}; "
+            f"only {family.architecture} works here."
+        )
+    return family
+
+
+def _check_supported(family: Family, data: dict[str, Any]) -> None:
+    supported = dict(family.supported)
+    if not family.can_tie:
+        supported["tie_word_embeddings"] = (False,)
+    for key, accepted in supported.items():
+        if key in data and data[key] not in accepted:
+            raise ConfigError(f"The model configuration has {key} = {data[key]!r}; only {accepted[0]!r} works here.")
+    other = sorted(set(data.get("layer_types") or ()) - {"full_attention"})
+    if other:
+        raise ConfigError(f"The model configuration has layers of type {other[0]!r}; only 'full_attention' works here.")
+
+
+def _read_rope(family: Family, data: dict[str, Any]) -> Llama3Rope | None:
+    """Settle `rope_theta` in `data` and return the scaling; newer transformers nest what older ones keep flat."""
+    nested = data.pop("rope_parameters", None) or {}
+    rope = {**(data.get("rope_scaling") or {}), **nested}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in family.rope_types:
+        raise ConfigError(f"Rotary scaling of type {kind!r} is not supported for the family {family.name}.")
+    data["rope_theta"] = nested.get("rope_theta", data["rope_theta"])
+    if kind == "default":
+        return None
+    try:
+        return Llama3Rope(**{item.name: rope[item.name] for item in fields(Llama3Rope)})
+    except KeyError as error:
+        raise ConfigError(f"The rotary scaling of the model configuration lacks {error.args[0]}.") from None
+
+
+def _head_dim(hidden_size: int, heads: int) -> int:
+    if not isinstance(hidden_size, int) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+        raise ConfigError(f"hidden_size ({hidden_size!r}) must be a multiple of num_attention_heads ({heads!r}).")
+    return hidden_size // heads

@@ -14,16 +14,19 @@ _PACK_ROWS_HINT = 4
 
 
 class FusedLinear:
-    """Bias-free linears over the same input, stacked: `fused(x)` is the concatenation of their outputs.
+    """Linears over the same input, stacked: `fused(x)` is the concatenation of their outputs.
 
-    Their parameters become row ranges of one stored matrix, so names, values and in-place updates are unaffected.
-    `pack` additionally keeps oneDNN's blocked copy of it (CPU): 2 to 4 times faster for a handful of rows, because
-    plain products of that shape stream the matrix badly. The copy is a snapshot of the weights as they were.
+    Their weights become row ranges of one stored matrix, so names, values and in-place updates are unaffected. Biases,
+    which all of them have or none, are a snapshot. `pack` additionally keeps oneDNN's blocked copy of the matrix (CPU):
+    2 to 4 times faster for a handful of rows, because plain products of that shape stream the matrix badly. The copy is
+    a snapshot of the weights as they were.
     """
 
     @torch.no_grad()
     def __init__(self, linears: Sequence[nn.Linear], pack: bool) -> None:
         self._weight = _stack([linear.weight for linear in linears])
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
         self._packed = _ONEDNN_PACK(self._weight, _PACK_ROWS_HINT) if pack and _ONEDNN_PACK else None
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -32,8 +35,8 @@ class FusedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is None:
-            return F.linear(x, self._weight)
-        return _ONEDNN_LINEAR(x, self._packed, None, "none", [], "")
+            return F.linear(x, self._weight, self._bias)
+        return _ONEDNN_LINEAR(x, self._packed, self._bias, "none", [], "")
 
 
 def _stack(weights: Sequence[nn.Parameter]) -> Tensor:

@@ -1,10 +1,13 @@
 """SDAR in plain PyTorch: Qwen3's weights and arithmetic, run with block-diffusion masks and no shift.
 
-Logits at position i predict the token AT position i (SDAR does not shift). One module, three ways to call it:
+Logits at position i predict the token AT position i (SDAR does not shift). The same module runs the other families of
+`family.py`, some of which do shift. One module, three ways to call it:
 
 - `model(ids, positions, mask)`: full forward with an explicit mask. Training, scoring, tests.
 - `model.prefill(ids, cache, block_size)`: the same forward, block-causal, that also stores keys and values.
 - `model.step(ids, starts, cache, block_size)`: a window of one or two blocks per sample against the cache. Decoding.
+
+Block size 1 makes the last two plain causal attention.
 
 Shape letters: B rows, L or N tokens, H hidden, A query heads, K key/value heads, G = A // K, D head dim, V vocabulary.
 """
@@ -42,8 +45,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask) -> Tensor:
-    """Attention of q [B, L, A, D] to k, v [B, L, K, D] under `mask`; returns [B, L, A * D]."""
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None) -> Tensor:
+    """Attention of q [B, L, A, D] to k, v [B, L, K, D] under `mask` (None: all to all); returns [B, L, A * D]."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if isinstance(mask, BlockMask):
         flex = _compiled_flex_attention() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
@@ -65,18 +68,20 @@ class Attention(nn.Module):
         )  # fmt: skip
         self.eps = config.rms_norm_eps
         hidden, q_size, kv_size = config.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
-        self.q_proj = nn.Linear(hidden, q_size, bias=False)
-        self.k_proj = nn.Linear(hidden, kv_size, bias=False)
-        self.v_proj = nn.Linear(hidden, kv_size, bias=False)
+        traits = config.traits
+        self.q_proj = nn.Linear(hidden, q_size, bias=traits.qkv_bias)
+        self.k_proj = nn.Linear(hidden, kv_size, bias=traits.qkv_bias)
+        self.v_proj = nn.Linear(hidden, kv_size, bias=traits.qkv_bias)
         self.o_proj = nn.Linear(q_size, hidden, bias=False)
-        self.q_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
-        self.k_norm = nn.RMSNorm(self.head_dim, eps=self.eps)
+        self.qk_norm = traits.qk_norm
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=self.eps) if self.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(self.head_dim, eps=self.eps) if self.qk_norm else nn.Identity()
         self.fused_qkv: FusedLinear | None = None
         self.fused_out: FusedLinear | None = None
         self.fused_scale: Tensor | None = None
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask, store: tuple[Tensor, Tensor] | None
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None, store: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         rows, length, _ = x.shape
         q = rotate(self.q_norm(self.q_proj(x).view(rows, length, self.heads, self.head_dim)), cos, sin)
@@ -92,7 +97,9 @@ class Attention(nn.Module):
         rows, length, _ = x.shape
         qk_heads = self.heads + self.kv_heads
         qkv = self._project(x).view(rows, length, qk_heads + self.kv_heads, self.head_dim)
-        qk = F.rms_norm(qkv[:, :, :qk_heads], (self.head_dim,), eps=self.eps) * self._norm_scale()
+        qk = qkv[:, :, :qk_heads]
+        if self.qk_norm:
+            qk = F.rms_norm(qk, (self.head_dim,), eps=self.eps) * self._norm_scale()
         qk = rotate(qk, window.cos, window.sin)
         keys, values = cache.write(layer, window, qk[:, :, self.heads :], qkv[:, :, qk_heads:])
         # Query heads that share a key head become extra query rows: no expanded copy of the cache is ever made.
@@ -106,7 +113,7 @@ class Attention(nn.Module):
     def fuse(self, pack: bool) -> None:
         self.fused_qkv = FusedLinear((self.q_proj, self.k_proj, self.v_proj), pack)
         self.fused_out = FusedLinear((self.o_proj,), pack)
-        self.fused_scale = self._norm_scale(fresh=True)
+        self.fused_scale = self._norm_scale(fresh=True) if self.qk_norm else None
 
     def unfuse(self) -> None:
         self.fused_qkv = self.fused_out = self.fused_scale = None
@@ -119,7 +126,7 @@ class Attention(nn.Module):
     def _norm_scale(self, fresh: bool = False) -> Tensor:
         if self.fused_qkv is not None and self.fused_scale is not None and not fresh:
             return self.fused_scale
-        q_scale, k_scale = self.q_norm.weight.detach(), self.k_norm.weight.detach()
+        q_scale, k_scale = (norm.get_parameter("weight").detach() for norm in (self.q_norm, self.k_norm))
         return torch.cat((q_scale.expand(self.heads, -1), k_scale.expand(self.kv_heads, -1)))
 
 
@@ -162,7 +169,7 @@ class Layer(nn.Module):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        mask: Tensor | BlockMask,
+        mask: Tensor | BlockMask | None,
         store: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, store)
@@ -184,7 +191,9 @@ class Trunk(nn.Module):
 
 
 class SDAR(nn.Module):
-    """An SDAR language model. A new one is initialised for training from scratch, in float32 on the default device."""
+    """An SDAR language model, or one of another family. A new one is initialised for training from scratch, in float32
+    on the default device.
+    """
 
     rope_cos: Tensor
     rope_sin: Tensor
@@ -194,12 +203,18 @@ class SDAR(nn.Module):
         self.config = config
         self.model = Trunk(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.tie()
         self.fused_head: FusedLinear | None = None
         self.register_buffer("rope_cos", torch.empty(0), persistent=False)
         self.register_buffer("rope_sin", torch.empty(0), persistent=False)
         if not self.lm_head.weight.is_meta:
             self.init_weights()
             self.init_rope()
+
+    def tie(self) -> None:
+        """Where the configuration says so, let the head be the embedding's own parameter."""
+        if self.config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -209,6 +224,8 @@ class SDAR(nn.Module):
         for name, weight in self.named_parameters():
             if name.endswith("norm.weight"):
                 weight.fill_(1.0)
+            elif name.endswith(".bias"):
+                weight.zero_()
             else:
                 is_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
                 weight.normal_(0.0, residual_std if is_residual else std)
@@ -218,9 +235,12 @@ class SDAR(nn.Module):
         config = self.config
         device = self.lm_head.weight.device if device is None else device
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
+        frequencies = config.rope_theta**-exponent
+        if config.llama3_rope is not None:
+            frequencies = config.llama3_rope.stretch(frequencies)
         # A decoding window may reach one block past the last position that a text can have.
         positions = torch.arange(config.max_position_embeddings + MAX_BLOCK_SIZE, device=device)
-        angle = torch.outer(positions.float(), config.rope_theta**-exponent)[:, None]
+        angle = torch.outer(positions.float(), frequencies)[:, None]
         self.rope_cos = torch.cat((angle.cos(), angle.cos()), -1)
         self.rope_sin = torch.cat((-angle.sin(), angle.sin()), -1)
 
@@ -243,12 +263,13 @@ class SDAR(nn.Module):
         """Final normalised hidden states [B, L, H] of `input_ids` [B, L].
 
         `position_ids` [B, L] defaults to 0..L-1. `attention_mask` is boolean [B or 1, 1, L, L] (True = may attend), a
-        FlexAttention BlockMask, or None for plain block-causal attention with the model's own block size.
+        FlexAttention BlockMask, or None for the family's own: block-causal with the model's block size (1: causal), or
+        every token sees every token.
         With `cache`, keys and values are stored at its first L slots.
         """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        if attention_mask is None:
+        if attention_mask is None and self.config.traits.kind != "diffusion":
             attention_mask = block_causal_mask(position_ids, self.config.block_size)
         x = self.model.embed_tokens(input_ids)
         cos, sin = self.rope_cos[position_ids].to(x.dtype), self.rope_sin[position_ids].to(x.dtype)

@@ -27,7 +27,9 @@ _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _MASK_SPELLINGS = ("<|MASK|>", "<MASK>")
-_TURN_ENDS = ("<|im_end|>", "<|endoftext|>")
+_TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")  # the last: Llama 3 and LLaDA
+# Templates spell these by name: Llama 3's begins with `bos_token`.
+_TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # An assistant's own earlier words may hold its reasoning markup; nobody else's text may.
 _ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
 
@@ -47,12 +49,14 @@ class Tokenizer:
         pad_id: int,
         stop_ids: frozenset[int],
         chat_template: str | None = None,
+        named_tokens: Mapping[str, str] | None = None,
     ) -> None:
         self._full = full
         self._plain = _without_added_tokens(full)
         self._control = {token.content: token_id for token_id, token in full.get_added_tokens_decoder().items()}
         self._special = {token.content for token in full.get_added_tokens_decoder().values() if token.special}
         self._chat_template = chat_template
+        self._named_tokens = dict(named_tokens or {})
         self.mask_id = mask_id
         self.pad_id = pad_id
         self.stop_ids = stop_ids
@@ -63,7 +67,7 @@ class Tokenizer:
         """Read a checkpoint folder: `tokenizer.json`, or `vocab.json` + `merges.txt` + `tokenizer_config.json`.
 
         Mask id: config.json's `mask_token_id`, else the token `<|MASK|>` (also spelled `<MASK>`), else 151669.
-        Stop ids: every end-of-text id of tokenizer and generation config, `<|im_end|>` and `<|endoftext|>`.
+        Stop ids: every end-of-text id of tokenizer and generation config, `<|im_end|>`, `<|endoftext|>`, `<|eot_id|>`.
         """
         folder = Path(folder)
         settings = _read_json(folder / "tokenizer_config.json")
@@ -88,6 +92,7 @@ class Tokenizer:
             pad_id=min(stop_ids) if pad_id is None else pad_id,
             stop_ids=stop_ids,
             chat_template=_read_template(folder, settings),
+            named_tokens={name: text for name in _TEMPLATE_TOKENS if (text := _content(settings.get(name)))},
         )
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
@@ -141,7 +146,7 @@ class Tokenizer:
     ) -> tuple[str, str]:
         guard = _unused_character(json.dumps([dict(message) for message in messages], ensure_ascii=False))
         guarded = [self._guarded(message, guard) for message in messages]
-        return self._template.render(guarded, add_generation_prompt, **options), guard
+        return self._template.render(guarded, add_generation_prompt, **{**self._named_tokens, **options}), guard
 
     def _guarded(self, message: Mapping[str, Any], guard: str) -> dict[str, Any]:
         """The message with every control token in its strings broken by `guard`, so that no pattern matches it."""

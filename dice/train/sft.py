@@ -100,6 +100,10 @@ class _Run:
         torch.manual_seed(config.seed)
         if config.shape is None:
             master = load_model(str(config.model), dtype=torch.float32, device=self.device)
+            if master.config.traits.kind != "block_diffusion":
+                raise UserError(
+                    f"{config.model} is no SDAR model (its family is {master.config.family}): not trainable."
+                )
         else:
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
         self.block_size = config.block_size or master.config.block_size
