@@ -17,7 +17,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
 import dice
-from dice.cli_data import Backend, Data
+from dice.cli_data import Asking, Backend, Data
 from dice.errors import MachineError, UserError
 
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
@@ -148,6 +148,125 @@ class Train:
 
 
 @dataclass
+class Eval:
+    """Evaluate a model on KernelBench, or any problems, under one or several protocols. A killed run goes on.
+
+    An answer is generated once; each protocol judges the same answers, also later: --reverify.
+    """
+
+    run_folder: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """With --export-kernelbench: the run to export."""
+    model: str = ""
+    """nano, a checkpoint's folder or hub id; the model's name with --base-url; what to call it with --answers."""
+    row: str = ""
+    """A row of the paper's tables, with its model and its settings, e.g. LLaDA-1.5; --model may name local weights."""
+    list_rows: bool = False
+    """List the rows of the paper's tables, and what runs each."""
+    kind: Literal["auto", "native", "endpoint", "answers", "transformers"] = "auto"
+    """What answers: our decoder, an endpoint, kernels written elsewhere, or transformers; by default as flags say."""
+    answers: Path | None = None
+    """Kernels written elsewhere: a KernelBench run folder, a folder of files named as their problems, JSON or JSONL."""
+    problems: Path | None = None
+    """KernelBench's folder (level1/ level2/ level3/), any folder of problems, or a table with a source column."""
+    level: tuple[int, ...] = ()
+    """These levels alone."""
+    ids: str = ""
+    """These numbers alone, of each level: 1-20,33."""
+    subset: Path | None = None
+    """A file with one problem a line: level1/19_ReLU, a name or a number."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("run")
+    """The run's folder; the same command goes on where a run was killed."""
+    samples: int = 1
+    """Answers to each problem; above 1, pass@k is reported."""
+    protocol: tuple[Protocol, ...] = ("dice",)
+    """How right is judged; several judge the same answers."""
+    reverify: Path | None = None
+    """Judge the answers of this run under --protocol, and generate nothing."""
+    compare: tuple[Path, Path] | None = None
+    """Compare two runs problem by problem: the second against the first."""
+    export_kernelbench: Path | None = None
+    """Write KernelBench's eval_results.json for RUN, under the one --protocol."""
+    prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact"] = "auto"
+    """KernelBench's one-shot prompt, or a variant; auto is one-shot, and nano's compact one for nano."""
+    hardware: str = ""
+    """State a GPU's facts in the prompt: here, or a name such as "H100 SXM"."""
+    seed: int = 0
+    max_new_tokens: int | None = None
+    """Longest reply, in tokens."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    remasking: Remasking | None = None
+    confidence_threshold: float | None = None
+    block_size: int | None = None
+    batch: int = 0
+    """Answers decoded at once; 0: 64 on a GPU, 4 on a CPU."""
+    traces: bool = False
+    """Keep how each answer was denoised."""
+    trust_remote_code: bool = False
+    """transformers: run the code that comes with the weights, which may do anything."""
+    base_url: str = ""
+    """Where an OpenAI-compatible endpoint is, e.g. http://localhost:8000/v1."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the API key; a local endpoint needs none."""
+    concurrency: int = 8
+    """Requests under way at once."""
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    price_in: float = 0.0
+    """USD for a million tokens of prompts."""
+    price_out: float = 0.0
+    """USD for a million tokens of answers."""
+    max_cost: float = 0.0
+    """USD that the run may cost; nothing is sent that might exceed it. 0: no limit."""
+    backend: Backend = "auto"
+    """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
+    timing: bool = True
+    """Time kernels against PyTorch (cuda backend only)."""
+    compile_baseline: bool = False
+    """Also time each reference under torch.compile."""
+    trials: int = 5
+    compile_timeout: float = 120.0
+    run_timeout: float = 60.0
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    workers: int | None = None
+    """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def asking(self) -> Asking:
+        """The endpoint's flags."""
+        return Asking(**{name: getattr(self, name) for name in Asking.__dataclass_fields__ if hasattr(self, name)})
+
+    def run(self) -> int:
+        from dice.commands.evaluate import run
+
+        return run(self)
+
+
+@dataclass
+class BenchBaseline:
+    """Time KernelBench's references on this GPU, eager and under torch.compile, in KernelBench's own file format."""
+
+    problems: Path
+    """KernelBench's folder, any folder of problems, or a table. Problems run unconfined."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("baseline_time_torch.json")
+    """The file for eager; torch.compile's is beside it, named ..._compile. What they hold is not timed again."""
+    level: tuple[int, ...] = ()
+    ids: str = ""
+    modes: tuple[Literal["eager", "compile"], ...] = ("eager", "compile")
+    trials: int = 100
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> int:
+        from dice.commands.evaluate import baseline
+
+        return baseline(self)
+
+
+@dataclass
 class BenchVerify:
     """Measure builds and verdicts a minute: ours against PyTorch's stock load_inline, same candidates, same run."""
 
@@ -178,16 +297,17 @@ class BenchVerify:
 
 @dataclass
 class BenchCommand:
-    """Measure what this machine does: `dice bench verify --help`."""
+    """Measure what this machine does: `dice bench verify --help`, `dice bench baseline --help`."""
 
     def run(self) -> int:
-        raise UserError("Say what to measure: dice bench verify.")
+        raise UserError("Say what to measure: dice bench verify, or dice bench baseline.")
 
 
 Command = OmitSubcommandPrefixes[
     OmitArgPrefixes[
         Annotated[Generate, subcommand("generate", description=Generate.__doc__)]
         | Annotated[Verify, subcommand("verify", description=Verify.__doc__)]
+        | Annotated[Eval, subcommand("eval", description=Eval.__doc__)]
         | Annotated[Doctor, subcommand("doctor", description=Doctor.__doc__)]
         | Annotated[Data, subcommand("data", description=Data.__doc__)]
         | Annotated[Train, subcommand("train", description=Train.__doc__)]
@@ -223,9 +343,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"cannot write: {error.strerror}{where}.", 3)
 
 
-def _parse(arguments: list[str]) -> Generate | Verify | Doctor | Data | Train | BenchCommand | BenchVerify | Sft:
+def _parse(
+    arguments: list[str],
+) -> Generate | Verify | Eval | Doctor | Data | Train | BenchCommand | BenchVerify | BenchBaseline | Sft:
     if arguments[:2] == ["bench", "verify"]:  # tyro makes no subcommand of an only choice
         return tyro.cli(BenchVerify, prog="dice bench verify", description=BenchVerify.__doc__, args=arguments[2:])
+    if arguments[:2] == ["bench", "baseline"]:
+        return tyro.cli(
+            BenchBaseline, prog="dice bench baseline", description=BenchBaseline.__doc__, args=arguments[2:]
+        )
     if arguments[:2] == ["train", "sft"]:  # its flags are those of the chosen recipe, which only that command knows
         return Sft(tuple(arguments[2:]))
     return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])  # type: ignore[return-value]

@@ -1,0 +1,162 @@
+"""KernelBench's own files: `eval_results.json` of a run and baseline timings of a machine, read and written.
+
+`eval_results.json` belongs to one level: {problem id: [{sample_id, compiled, correctness, metadata, runtime,
+runtime_stats}]}; files of 2024 hold the object itself instead of the list. `runtime` is the mean in milliseconds, -1
+where it was not measured. A baseline file is {"level1": {"19_ReLU.py": {mean, std, min, max, num_trials, hardware,
+device}}}, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dice.data.whole import write_json
+from dice.errors import UserError
+from dice.evaluate.run_folder import Judgement, RunFolder, Task
+from dice.verdict import Verdict
+
+# A candidate that got past these stages was compiled, in KernelBench's sense.
+NOT_COMPILED = frozenset({"no_kernel", "compile_error", "load_error"})
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One entry of `eval_results.json`. `runtime_ms` None: not measured."""
+
+    number: int
+    sample: int
+    compiled: bool
+    correct: bool
+    runtime_ms: float | None
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One timing of a reference, in milliseconds."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+    num_trials: int
+    hardware: str = ""
+    device: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+Baselines = dict[str, dict[str, Baseline]]  # "level1" -> "19_ReLU.py"
+
+
+def eval_results(tasks: Sequence[Task], judgements: Sequence[Judgement]) -> dict[str, list[dict[str, Any]]]:
+    """The content of `eval_results.json` for the tasks of one level. What says nothing of a kernel is left out."""
+    numbers = {task.key: task.number for task in tasks}
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for one in sorted(judgements, key=lambda one: (numbers.get(one.task, 0), one.sample)):
+        if one.task in numbers and one.verdict.about_kernel:
+            found[numbers[one.task]].append({"sample_id": one.sample} | _entry(one.verdict))
+    return {str(number): found[number] for number in sorted(found)}
+
+
+def _entry(verdict: Verdict) -> dict[str, Any]:
+    timing = verdict.timing if verdict.correct else None
+    compiled = verdict.outcome not in NOT_COMPILED and not (verdict.outcome == "timeout" and verdict.stage == "compile")
+    metadata: dict[str, Any] = {"hardware": verdict.device, "outcome": verdict.outcome, "protocol": verdict.protocol}
+    if verdict.message:
+        metadata["message"] = verdict.message
+    stats: dict[str, Any] = {}
+    if timing is not None:
+        stats = {
+            "mean": timing.kernel_ms,
+            "std": timing.kernel_spread_ms / 1.349,  # of a normal distribution with that interquartile range
+            "num_trials": timing.repeats,
+            "hardware": verdict.device,
+            "reference_ms": timing.reference_ms,
+        }
+    runtime = -1.0 if timing is None else timing.kernel_ms
+    return {
+        "compiled": compiled,
+        "correctness": verdict.correct,
+        "metadata": metadata,
+        "runtime": runtime,
+        "runtime_stats": stats,
+    }
+
+
+def export_kernelbench(folder: RunFolder, protocol: str, path: Path) -> list[Path]:
+    """Write `eval_results.json` for each level of a run: `path` itself where there is one level, else with `_level1`
+    and so on before its suffix. Returns the files. Raises `UserError` where the run has no levels of KernelBench's."""
+    tasks = folder.tasks()
+    levels = sorted({task.level for task in tasks})
+    if len({(task.level, task.number) for task in tasks}) < len(tasks):
+        raise UserError(f"Problems of {folder.path} share a number, so that KernelBench's file cannot hold them.")
+    judgements = folder.judgements(protocol)
+    if not judgements:
+        raise UserError(f"{folder.path} was not judged under {protocol}.")
+    files = []
+    for level in levels:
+        file = path if len(levels) == 1 else path.with_name(f"{path.stem}_level{level}{path.suffix}")
+        write_json(file, eval_results([task for task in tasks if task.level == level], judgements))
+        files.append(file)
+    return files
+
+
+def read_eval_results(path: Path) -> list[Result]:
+    """Raises `UserError` for what is no such file."""
+    data = _read(path)
+    results = []
+    for number, entries in data.items():
+        for place, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            if not str(number).isdigit() or not isinstance(entry, dict) or "correctness" not in entry:
+                raise UserError(f"{path} is no eval_results.json of KernelBench: see its entry {number!r}.")
+            runtime = float(entry.get("runtime", -1.0))
+            results.append(
+                Result(
+                    int(number),
+                    int(entry.get("sample_id", place)),
+                    bool(entry.get("compiled")),
+                    bool(entry["correctness"]),
+                    runtime if runtime > 0 else None,
+                    dict(entry.get("metadata") or {}),
+                )
+            )
+    return results
+
+
+def read_baselines(path: Path) -> Baselines:
+    """Raises `UserError` for what is no such file."""
+    try:
+        return {
+            level: {name: Baseline(**_known(entry)) for name, entry in problems.items()}
+            for level, problems in _read(path).items()
+        }
+    except (TypeError, AttributeError):
+        raise UserError(f"{path} is no baseline file of KernelBench.") from None
+
+
+def write_baselines(path: Path, baselines: Baselines) -> None:
+    write_json(
+        path,
+        {level: {name: one.to_json() for name, one in problems.items()} for level, problems in baselines.items()},
+    )
+
+
+def _known(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name in Baseline.__dataclass_fields__}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} holds no JSON object.")
+    return data

@@ -1,0 +1,287 @@
+"""A run: answers are generated, stored and judged, each step as soon as it can be. `dice eval` calls this.
+
+What a folder holds is never made again. An answer is on the disk before it is judged; a verdict that says something
+about our machinery only (`infra_error`) is not kept, so that the next run tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dice.data.whole import write_json
+from dice.errors import MachineError, UserError
+from dice.evaluate.hardware import Gpu
+from dice.evaluate.models import Answer, Model, Question
+from dice.evaluate.prompts import prompt
+from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.prompts import extract_kernel
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+
+NO_KERNEL = "The answer holds no kernel."
+LEAVE_S = 5.0
+Show = Callable[[str, int, int], None]  # what is done, how many, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """How answers are judged. `options` under another protocol each. `devices` None: all GPUs."""
+
+    protocols: tuple[str, ...] = ("dice",)
+    backend: str = "auto"
+    options: Options = field(default_factory=Options)
+    workers: int | None = None
+    devices: tuple[str, ...] | None = None
+
+    def verifier(self, protocol: str, without: int | None = None) -> Verifier:
+        """`without`: a GPU that something else computes on."""
+        devices: Sequence[str] | None = self.devices
+        if without is not None:
+            from dice.verify.options import visible_gpus
+
+            names = visible_gpus()
+            devices = [name for name in devices or names if name != names[without]]
+        options = replace(self.options, protocol=protocol)  # type: ignore[arg-type]
+        return Verifier(backend=self.backend, options=options, devices=devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one call came to. `untried`: answers that could not be had. `faults`: judgements, by fault of ours."""
+
+    generated: int
+    judged: int
+    untried: dict[str, int]
+    faults: dict[str, int]
+
+
+def questions(
+    tasks: Sequence[Task], samples: int, variant: str = "one-shot", gpu: Gpu | None = None, seed: int = 0
+) -> list[Question]:
+    """First samples first, so that a run that is cut short has seen every problem."""
+    texts = {task.key: prompt(task.as_problem(), variant, gpu) for task in tasks}
+    return [Question(task, number, texts[task.key], seed) for number in range(samples) for task in tasks]
+
+
+def evaluate(
+    folder: RunFolder,
+    asked: Sequence[Question],
+    make_model: Callable[[], Model],
+    judging: Judging,
+    *,
+    show: Show = lambda what, done, total: None,
+) -> Done:
+    """Generate what the folder lacks of `asked`, and judge what each protocol has not judged yet.
+
+    The first protocol judges while answers come; the others follow. Where the model computes on the only GPU that
+    kernels would be timed on, judging begins when it is done. `make_model` is called only where an answer is lacking.
+    Raises what the model and the verifier raise.
+    """
+    stored = {one.id for one in folder.generations()}
+    total = len(asked) or len(stored)
+    lacking = [question for question in asked if question.id not in stored]
+    writing = _Writing(folder, lacking, make_model, show)
+    first, *others = judging.protocols
+    with writing as answers:
+        occupied = writing.occupied
+        if occupied is not None and judging.options.timing and not _spare_gpu(judging, occupied):
+            answers, occupied = iter(list(answers or ())), None
+        judged, faults = _judge(folder, first, judging, total, answers, show, occupied)
+    for protocol in others:
+        more, others_faults = _judge(folder, protocol, judging, total, None, show)
+        judged += more
+        faults = {name: faults.get(name, 0) + others_faults.get(name, 0) for name in {*faults, *others_faults}}
+    return Done(writing.written, judged, writing.untried, faults)
+
+
+def _judge(
+    folder: RunFolder,
+    protocol: str,
+    judging: Judging,
+    total: int,
+    coming: Iterator[Generation] | None,
+    show: Show,
+    occupied: int | None = None,
+) -> tuple[int, dict[str, int]]:
+    """Judge the stored answers, then those that come. Returns how many, and the faults of ours by message."""
+    known = {one.id for one in folder.judgements(protocol)}
+    tasks = {task.key: task.as_problem() for task in folder.tasks()}
+    stored = folder.generations()
+    lacking = [one for one in stored if one.id not in known and one.task in tasks]
+    waiting: list[Generation] = []
+    faults: dict[str, int] = {}
+    done = len(known)
+
+    def keep(generation: Generation, verdict: Verdict) -> None:
+        nonlocal done
+        if verdict.outcome == "infra_error":
+            faults[verdict.message] = faults.get(verdict.message, 0) + 1
+            return
+        folder.add_judgement(protocol, Judgement(generation.task, generation.sample, verdict))
+        done += 1
+        show(f"judged ({protocol})", done, total)
+
+    def pairs() -> Iterator[tuple[Problem, Kernel]]:
+        seen = {one.id for one in stored}
+        for generation in chain(lacking, (one for one in coming or () if one.id not in seen)):
+            waiting.append(generation)
+            # What holds no kernel takes this way too: verdicts are then kept in one thread alone.
+            yield tasks[generation.task], Kernel(generation.kernel or "")
+
+    show(f"judged ({protocol})", done, total)
+    if coming is None and not lacking:
+        return 0, faults
+    before = done
+    with judging.verifier(protocol, occupied) as verifier:
+        for index, verdict in verifier.verify_many(pairs(), judging.workers):
+            generation = waiting[index]
+            if generation.kernel is None:
+                verdict = replace(
+                    verdict, outcome="no_kernel", stage="extract", message=generation.error or NO_KERNEL, errors=()
+                )
+            keep(generation, verdict)
+    return done - before, faults
+
+
+def _spare_gpu(judging: Judging, occupied: int) -> bool:
+    """Whether a GPU is left to time kernels on, or none is needed."""
+    from dice.verify.options import resolve_backend, visible_gpus
+
+    if resolve_backend(judging.backend) != "cuda":
+        return True
+    names = visible_gpus()
+    return any(name != names[occupied] for name in judging.devices or names)
+
+
+class _Writing:
+    """The thread that generates: it stores each answer, then hands it on. Inside the context, and iterated once."""
+
+    def __init__(self, folder: RunFolder, lacking: Sequence[Question], make_model: Callable[[], Model], show: Show):
+        self._folder, self._lacking, self._make_model, self._show = folder, lacking, make_model, show
+        self._arrived: queue.SimpleQueue[Generation | BaseException | None] = queue.SimpleQueue()
+        self._model: Model | None = None
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="generate", daemon=True)
+        self.written = 0
+        self.untried: dict[str, int] = {}
+
+    def __enter__(self) -> Iterator[Generation] | None:
+        if not self._lacking:
+            return None
+        self._model = self._make_model()
+        self._thread.start()
+        return self._arriving()
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        if self._model is not None:
+            self._model.close()
+            self._thread.join(LEAVE_S)
+
+    @property
+    def occupied(self) -> int | None:
+        """The GPU that generating computes on."""
+        return None if self._model is None else self._model.gpu
+
+    def _arriving(self) -> Iterator[Generation]:
+        while (one := self._arrived.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+
+    def _work(self) -> None:
+        assert self._model is not None
+        total = len(self._lacking)
+        try:
+            for count, (question, answer) in enumerate(self._model.answer(self._lacking), start=1):
+                if self._leaving.is_set():
+                    break
+                self._take(question, answer)
+                self._show("generated", count, total)
+        except BaseException as error:  # noqa: B036 - raised again in the caller's thread
+            self._arrived.put(error)
+        self._model.close()
+        self._arrived.put(None)
+
+    def _take(self, question: Question, answer: Answer) -> None:
+        if answer.passing:
+            self.untried[answer.error] = self.untried.get(answer.error, 0) + 1
+            return
+        generation = as_generation(question, answer)
+        if answer.trace is not None:
+            name = f"traces/{question.task.key.replace('/', '__')}_{question.sample}.json"
+            write_json(self._folder.path / name, answer.trace)
+            generation = replace(generation, trace=name)
+        self._folder.add_generation(generation)
+        self.written += 1
+        self._arrived.put(generation)
+
+
+def as_generation(question: Question, answer: Answer) -> Generation:
+    """An answer as it is stored; its kernel is what is given as such, or else what its text holds."""
+    found = answer.kernel
+    if found is None and answer.text:
+        kernel = extract_kernel(answer.text)
+        found = kernel.source if kernel else None
+    return Generation(
+        question.task.key,
+        question.sample,
+        answer.text,
+        found,
+        stop=answer.stop,
+        error=answer.error,
+        prompt_tokens=answer.prompt_tokens,
+        tokens=answer.tokens,
+        forwards=answer.forwards,
+        seconds=answer.seconds,
+        cost=answer.cost,
+        more=answer.more,
+    )
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[RunFolder]:
+    """The run's folder, which no other process writes to meanwhile. Raises `UserError` while one does."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except NotADirectoryError:
+        raise UserError(f"{path} is no folder.") from None
+    except FileExistsError:
+        raise UserError(f"{path} is a file; a run needs a folder.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield RunFolder(path)
+    except BlockingIOError:
+        raise UserError(f"Another process is writing to {path}.") from None
+    finally:
+        os.close(descriptor)
+
+
+def begin(folder: RunFolder, config: dict[str, Any], tasks: Sequence[Task]) -> None:
+    """Write what is asked, or make sure that it is what the folder was begun for. A run keeps the versions that it was
+    begun with. Raises `UserError`."""
+    if (folder.path / "run.json").exists():
+        config = config | {"versions": folder.config.get("versions")}
+    folder.begin(config, list(tasks))
+
+
+def check_finished(done: Done) -> None:
+    """Raises `MachineError` where something is still to be done, by no fault of the model or its kernels."""
+    troubles = {**done.untried, **done.faults}
+    if troubles:
+        message = max(troubles, key=lambda one: troubles[one]).rstrip(".")
+        raise MachineError(
+            f"{sum(troubles.values())} answers or verdicts are still lacking ({message}); the same command tries again."
+        )
