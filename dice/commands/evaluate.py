@@ -210,7 +210,7 @@ def _make_model(
     from dice.evaluate.models.native import NativeModel
 
     family = row.family if row else ""
-    return NativeModel(name, settings, family=family, batch=args.batch, traces=args.traces)
+    return NativeModel(name, settings, batch=args.batch, traces=args.traces)
 
 
 def _endpoint(args: Eval, name: str, settings: Settings, folder: RunFolder) -> Model:

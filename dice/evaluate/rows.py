@@ -54,7 +54,7 @@ _SDAR: Settings = {
     "block_size": 4, "max_new_tokens": 4096,
 }  # fmt: skip
 _LLADA: Settings = {"max_new_tokens": 1024, "steps": 1024, "block_size": 32, "temperature": 0.0}
-_DREAM: Settings = {"max_new_tokens": 1024, "steps": 1024}
+_DREAM: Settings = {"max_new_tokens": 1024, "steps": 1024, "algorithm": "entropy"}
 _GREEDY: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 _THINKING: Settings = {"max_new_tokens": 32768, "temperature": 0.6, "top_p": 0.95}
 _CLOSED: Settings = {"max_new_tokens": 32768, "temperature": 1.0}
@@ -131,7 +131,7 @@ ROWS: tuple[Row, ...] = (
     Row("Qwen2.5-Coder-Instruct-1.5B", 3, AUTOREGRESSIVE, "Code", "1.5B", "Qwen/Qwen2.5-Coder-1.5B-Instruct", "qwen2",
         "transformers", _GREEDY, _NOTHING, note=_NOT_STATED),
     Row("Deepseek-Coder-Instruct-1.3B", 3, AUTOREGRESSIVE, "Code", "1.3B", "deepseek-ai/deepseek-coder-1.3b-instruct",
-        "llama", "transformers", _GREEDY, _NOTHING, note=_NOT_STATED),
+        "", "transformers", _GREEDY, _NOTHING, note=_NOT_STATED),
     Row("Qwen3-1.7B", 3, AUTOREGRESSIVE, "Reasoning", "1.7B", "Qwen/Qwen3-1.7B", "qwen3", "transformers", _THINKING,
         _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0), note=_THINKS),
     Row("DICE-1.7B", 3, DIFFUSION, "Kernel (CUDA)", "1.7B", "DICE-1.7B", "sdar", "transformers", _SDAR,
@@ -143,9 +143,9 @@ ROWS: tuple[Row, ...] = (
         _LLADA | {"max_new_tokens": 4096, "steps": 4096}, _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0)),
 )  # fmt: skip
 
-# Families whose native code is here, in the words of `models/native.py`; a test holds the two together. Said here too,
-# so that listing rows loads no model code.
-NATIVE = frozenset({"sdar"})
+# The families of `dice/model/family.py`; a test holds the two together. Said here too, so that listing rows loads no
+# model code.
+NATIVE = frozenset({"sdar", "qwen3", "qwen2", "llama", "llada", "dream"})
 
 
 def find(name: str) -> Row:

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from dice.cli import main
+from dice.decode.diffusion import DiffusionConfig
 from dice.decode.generate import DecodeConfig
 from dice.errors import UserError
-from dice.evaluate.models.native import FAMILIES
 from dice.evaluate.rows import NATIVE, ROWS, Row, find, resolve
+from dice.model.family import FAMILIES
 
 
 def test_every_row_of_the_tables_is_there() -> None:
@@ -30,6 +31,9 @@ def test_every_row_resolves(row: Row) -> None:
         assert all(100 >= right >= fast >= faster >= 0 for right, fast, faster in numbers.values())
     if row.family == "sdar":
         assert DecodeConfig(**row.settings).resolved_mode == "compat"
+    elif row.family in NATIVE:
+        config = DiffusionConfig if FAMILIES[row.family].kind == "diffusion" else DecodeConfig
+        assert config(**row.settings).max_new_tokens >= 1024
 
 
 def test_numbers_of_the_paper() -> None:

@@ -1,24 +1,23 @@
-"""Answers from checkpoints that our own decoder runs, a batch at a time.
-
-A family is one entry of `FAMILIES`: the model types of its `config.json`, and what loads it. A loader gives a `Writer`.
-"""
+"""Answers from checkpoints that our own transformer runs (`dice/model/family.py`), a batch at a time."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from dice.decode.generate import DecodeConfig, StepEvent, generate
+from dice.decode.diffusion import DiffusionConfig
+from dice.decode.generate import generate
+from dice.decode.request import DecodeConfig, StepEvent
 from dice.errors import UserError
 from dice.evaluate.models.seam import Answer, Question
 from dice.model.checkpoint import NANO_FOLDER, load_model, resolve_model
+from dice.model.config import ConfigError
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 
@@ -30,30 +29,12 @@ class Stopped(Exception):
     """The run is being called off."""
 
 
-class Writer(Protocol):
-    """A loaded model of some family: writes one answer to each prompt, in their order."""
-
-    def write(self, prompts: Sequence[str], seeds: Sequence[int], check: Callable[[], None]) -> list[Answer]:
-        """`check` is called between forward passes; what it raises ends the work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """`types`: `model_type` of its checkpoints. `load(folder, settings, traces)`: raises `UserError` for bad ones."""
-
-    name: str
-    types: tuple[str, ...]
-    load: Callable[[Path, Mapping[str, Any], bool], Writer]
-
-
 class NativeModel:
     """Raises `UserError` when made, for a checkpoint that cannot be used."""
 
-    def __init__(
-        self, name: str, settings: Mapping[str, Any], *, family: str = "", batch: int = 0, traces: bool = False
-    ):
+    def __init__(self, name: str, settings: Mapping[str, Any], *, batch: int = 0, traces: bool = False):
         folder = resolve_model(name)
-        self._writer: Writer | None = family_of(folder, family).load(folder, settings, traces)
+        self._writer: Writer | None = Writer.load(folder, settings, traces)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.gpu = torch.cuda.current_device() if device == "cuda" else None
         self._batch = batch or BATCH[device]
@@ -82,29 +63,39 @@ class NativeModel:
             raise Stopped
 
 
-class SdarWriter:
-    """SDAR, TraDo, DICE and nano: block diffusion (paper A.4.4: static decoding, block size 4)."""
+class Writer:
+    """A loaded model: writes one answer to each prompt, in their order."""
 
-    def __init__(self, model: SDAR, tokenizer: Tokenizer, config: DecodeConfig, traces: bool):
+    def __init__(self, model: SDAR, tokenizer: Tokenizer, config: DecodeConfig | DiffusionConfig, traces: bool):
         self.model, self.tokenizer, self.config, self.traces = model, tokenizer, config, traces
 
     @classmethod
-    def load(cls, folder: Path, settings: Mapping[str, Any], traces: bool) -> SdarWriter:
+    def load(cls, folder: Path, settings: Mapping[str, Any], traces: bool) -> Writer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         exact = device == "cpu" or folder == NANO_FOLDER  # as `dice generate` decodes it
-        model = load_model(folder, torch.float32 if exact else torch.bfloat16, device)
+        try:
+            model = load_model(folder, torch.float32 if exact else torch.bfloat16, device)
+        except ConfigError as error:
+            hint = "Add `--kind transformers`, or serve the model and give its --base-url."
+            raise UserError(f"{error} {hint}") from None
         if device == "cpu" and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL:
             torch.set_num_threads(1)  # a step is too short to share
         tokenizer = Tokenizer.from_folder(folder)
-        known = {field.name for field in fields(DecodeConfig)} - {"stop_ids", "vocab_limit", "seed"}
+        kind = model.config.traits.kind
+        settings_of = DiffusionConfig if kind == "diffusion" else DecodeConfig
+        known = {field.name for field in fields(settings_of)} - {"stop_ids", "vocab_limit", "seed"}
         unknown = sorted(set(settings) - known)
         if unknown:
-            raise UserError(f"Block diffusion has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}.")
-        config = DecodeConfig(**settings, stop_ids=tokenizer.stop_ids, vocab_limit=tokenizer.vocab_size)
+            words = kind.replace("_", " ")
+            raise UserError(
+                f"Models of the kind {words} have no setting {unknown[0]!r}, but {', '.join(sorted(known))}."
+            )
+        config = settings_of(**settings, stop_ids=tokenizer.stop_ids, vocab_limit=tokenizer.vocab_size)
         return cls(model, tokenizer, config, traces)
 
     def write(self, prompts: Sequence[str], seeds: Sequence[int], check: Callable[[], None]) -> list[Answer]:
-        """Prompts with less room than `max_new_tokens` are decoded with what room they have."""
+        """`check` is called between forward passes; what it raises ends the work. Prompts with less room than
+        `max_new_tokens` are decoded with what room they have."""
         ids = [self.tokenizer.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
         limit = self.model.config.max_position_embeddings
         rooms = [min(self.config.max_new_tokens, limit - len(one) - self.model.config.block_size) for one in ids]
@@ -123,8 +114,7 @@ class SdarWriter:
     def _generate(
         self, prompts: list[list[int]], seeds: list[int], room: int, check: Callable[[], None]
     ) -> list[Answer]:
-        own = {field.name: getattr(self.config, field.name) for field in fields(DecodeConfig)}
-        config = DecodeConfig(**own | {"max_new_tokens": room})
+        config = replace(self.config, max_new_tokens=room)
         start, ended = time.perf_counter(), [0.0] * len(prompts)
 
         def on_step(event: StepEvent) -> None:
@@ -147,25 +137,3 @@ class SdarWriter:
             )
             for index, trace in enumerate(traces)
         ]
-
-
-FAMILIES: dict[str, Family] = {family.name: family for family in (Family("sdar", ("sdar",), SdarWriter.load),)}
-
-
-def family_of(folder: Path, name: str = "") -> Family:
-    """The family of that name, or of the checkpoint's `model_type`. Raises `UserError` where there is none."""
-    if name:
-        if name not in FAMILIES:
-            raise UserError(f"There is no native family {name!r}; there are {', '.join(FAMILIES)}.")
-        return FAMILIES[name]
-    try:
-        kind = str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", ""))
-    except (OSError, ValueError, AttributeError):
-        raise UserError(f"{folder} holds no readable config.json: it is no checkpoint.") from None
-    found = next((family for family in FAMILIES.values() if kind in family.types), None)
-    if found is None:
-        raise UserError(
-            f"Models of type {kind!r} have no native code here; add `--kind transformers`, or serve the model and give "
-            "its --base-url."
-        )
-    return found
