@@ -112,6 +112,29 @@ class Verify:
 
 
 @dataclass
+class Report:
+    """Show what runs of `dice eval` came to: tables, figures, one page; or one problem of them."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")] = ()
+    """Folders that dice eval wrote. The first is what the others are compared with."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Folder to write to: every format and figure, or the one of --format. Without it the report is printed."""
+    protocol: tuple[Protocol, ...] = ()
+    """Only these, the strictest first (default: all that judged anything)."""
+    format: Literal["terminal", "markdown", "latex", "html"] = "terminal"
+    case: str | None = None
+    """Show one problem instead, by its name: reference, kernel, verdicts, time against the roofline, trace. "deceptive"
+    without a run shows the shipped samples of deceptive kernels."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        from dice.commands.report import run
+
+        return run(self)
+
+
+@dataclass
 class Doctor:
     """Say what this machine can do, and what is missing for the rest."""
 
@@ -308,6 +331,7 @@ Command = OmitSubcommandPrefixes[
         Annotated[Generate, subcommand("generate", description=Generate.__doc__)]
         | Annotated[Verify, subcommand("verify", description=Verify.__doc__)]
         | Annotated[Eval, subcommand("eval", description=Eval.__doc__)]
+        | Annotated[Report, subcommand("report", description=Report.__doc__)]
         | Annotated[Doctor, subcommand("doctor", description=Doctor.__doc__)]
         | Annotated[Data, subcommand("data", description=Data.__doc__)]
         | Annotated[Train, subcommand("train", description=Train.__doc__)]
@@ -345,7 +369,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(
     arguments: list[str],
-) -> Generate | Verify | Eval | Doctor | Data | Train | BenchCommand | BenchVerify | BenchBaseline | Sft:
+) -> Generate | Verify | Eval | Report | Doctor | Data | Train | BenchCommand | BenchVerify | BenchBaseline | Sft:
     if arguments[:2] == ["bench", "verify"]:  # tyro makes no subcommand of an only choice
         return tyro.cli(BenchVerify, prog="dice bench verify", description=BenchVerify.__doc__, args=arguments[2:])
     if arguments[:2] == ["bench", "baseline"]:

@@ -209,7 +209,6 @@ def _make_model(
         return TransformersModel(name, settings, trust_remote_code=args.trust_remote_code)
     from dice.evaluate.models.native import NativeModel
 
-    family = row.family if row else ""
     return NativeModel(name, settings, batch=args.batch, traces=args.traces)
 
 

@@ -1,0 +1,300 @@
+"""The report's figures with matplotlib: told apart by hatching, markers and dashes, so that grey prints read."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dice.errors import MachineError
+from dice.evaluate.report.gather import Report, Run
+from dice.evaluate.statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: distinct under every common colour blindness.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+PARTS = {  # what a bar of Fig. 6 is made of: colour, hatch
+    "correct": ("#009e73", ""),
+    "generation failure": ("#7f7f7f", "..."),
+    "execution failure": ("#d55e00", "///"),
+    "functional incorrectness": ("#e69f00", "\\\\\\"),
+    "deceptive": ("#cc79a7", "xxx"),
+}
+INK = "#1b1f24"  # of text and axes; a page puts its own text colour in its place
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dice",
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+}
+
+
+def draw_all(report: Report) -> dict[str, Figure]:
+    """The figures that these runs have something for, by file name. Raises `MachineError` without matplotlib."""
+    pyplot = _matplotlib()
+    drawn: dict[str, Figure] = {}
+    with pyplot.rc_context(STYLE):
+        for name, draw in FIGURES.items():
+            figure = draw(report)
+            if figure is not None:
+                drawn[name] = figure
+    return drawn
+
+
+def save(figures: dict[str, Figure], folder: Path) -> list[Path]:
+    """Each as SVG and PNG; the same report gives the same SVG, byte for byte."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in figures.items():
+        (folder / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
+        figure.savefig(folder / f"{name}.png", facecolor="white", bbox_inches="tight")
+        written += [folder / f"{name}.svg", folder / f"{name}.png"]
+    return written
+
+
+def svg(figure: Figure) -> str:
+    """Text stays text, nothing is loaded from elsewhere, the ground is transparent."""
+    file = io.StringIO()
+    with _matplotlib().rc_context(STYLE):
+        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(file, format="svg", transparent=True, bbox_inches="tight", metadata=metadata)
+    return file.getvalue()
+
+
+def inline_svg(figure: Figure, name: str, title: str) -> str:
+    """For a page: its own ids, the page's text colour, and a title for those who cannot see it."""
+    text = svg(figure)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = text.replace(INK, "currentColor")
+    head = f'<svg role="img" aria-label="{title}" '
+    return text.replace("<svg ", head, 1)
+
+
+def failure_bars(report: Report) -> Figure | None:
+    """Fig. 6: what became of every answer, a bar for each run and protocol."""
+    bars = [(run, protocol, found) for run in report.runs for protocol, found in run.failures.items() if found.judged]
+    if not bars:
+        return None
+    figure, axes = _new(7.2, 1.1 + 0.42 * len(bars))
+    for row, (_, _, found) in enumerate(bars):
+        start = 0.0
+        for part, (colour, hatch) in PARTS.items():
+            count = found.correct if part == "correct" else found.classes[part]
+            width = 100 * count / found.judged
+            axes.barh(row, width, left=start, height=0.66, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
+            if width >= 6:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
+                axes.text(
+                    start + width / 2, row, str(count), ha="center", va="center", fontsize=7, color="black", bbox=box
+                )
+            start += width
+    axes.set_yticks(range(len(bars)), [_label(report, run, protocol) for run, protocol, _ in bars])
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 100), xlabel="share of judged answers (%)", title="What became of the answers")
+    axes.grid(axis="y", visible=False)
+    from matplotlib.patches import Patch
+
+    parts = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=part) for part, (colour, hatch) in PARTS.items()
+    ]
+    figure.legend(handles=parts, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 0.0))
+    return figure
+
+
+def failure_families(report: Report) -> Figure | None:
+    """The failures of the first run under the strictest protocol, by operator family."""
+    run = report.runs[0]
+    found = next(iter(run.failures.values()), None)
+    if found is None or not found.judged_by_family:
+        return None
+    families = sorted(found.judged_by_family, key=lambda name: (-found.judged_by_family[name], name))
+    figure, axes = _new(7.2, 1.1 + 0.3 * len(families))
+    starts = [0.0] * len(families)
+    for part, (colour, hatch) in PARTS.items():
+        failed = [found.by_family.get(name, {}) for name in families]
+        if part == "correct":
+            counts = [
+                found.judged_by_family[name] - sum(of.values()) for name, of in zip(families, failed, strict=True)
+            ]
+        else:
+            counts = [of.get(part, 0) for of in failed]
+        axes.barh(
+            families, counts, left=starts, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6, label=part
+        )
+        starts = [start + count for start, count in zip(starts, counts, strict=True)]
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="answers", title=f"By operator family: {run.name}, {next(iter(run.failures))}")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def fast_p_curves(report: Report) -> Figure | None:
+    """The share that is correct and more than p times as fast, against p."""
+    curves = [
+        (run, protocol, found.total.fast_p)
+        for run in report.runs
+        for protocol, found in run.summaries.items()
+        if found.total.fast_p
+    ]
+    if not curves:
+        return None
+    figure, axes = _new(5.4, 3.4)
+    for index, (run, protocol, points) in enumerate(curves):
+        axes.plot(
+            [p for p, _ in points],
+            [100 * share for _, share in points],
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=DASHES[index % len(DASHES)],
+            marker=MARKERS[index % len(MARKERS)],
+            markevery=(index % 3, 3),
+            markersize=4,
+            label=_label(report, run, protocol),
+        )
+    axes.axvline(1, color=INK, linewidth=0.8, alpha=0.5)
+    axes.set(xlim=(0, 5), ylim=(0, None), xlabel="p (times as fast as PyTorch)", ylabel="fast_p (%)", title="fast_p")
+    axes.legend()
+    return figure
+
+
+def speed_and_correctness(report: Report) -> Figure | None:
+    """Fig. 1 left: how many are right against how many are also faster; the paper's rows hollow."""
+    if not report.published and not any(run.summaries for run in report.runs):
+        return None
+    figure, axes = _new(5.4, 3.8)
+    for row in report.published:
+        exec_, fast1, _ = row.total
+        axes.scatter(100 * exec_, 100 * fast1, s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9)
+        if row.name.startswith("DICE") or exec_ >= 0.2:
+            axes.annotate(row.name, (100 * exec_, 100 * fast1), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
+    index = 0
+    for run in report.runs:
+        for protocol, found in run.summaries.items():
+            exec_of, fast_of = found.total.exec, found.total.fast1
+            if exec_of.value is None or fast_of.value is None:
+                continue
+            axes.errorbar(
+                100 * exec_of.value,
+                100 * fast_of.value,
+                xerr=_whiskers(exec_of),
+                yerr=_whiskers(fast_of),
+                fmt=MARKERS[index % len(MARKERS)],
+                color=COLOURS[index % len(COLOURS)],
+                capsize=2,
+                label=_label(report, run, protocol),
+            )
+            index += 1
+    axes.scatter([], [], s=22, facecolors="none", edgecolors="#7f7f7f", label="published")
+    axes.set(xlabel="Exec (%)", ylabel="fast_1 (%)", title="Speed against correctness", xlim=(0, None), ylim=(0, None))
+    axes.legend()
+    return figure
+
+
+def gains_by_size(report: Report) -> Figure | None:
+    """Fig. 5's idea: points of Exec gained over the published SDAR-Chat of the same size."""
+    bases = {row.size: row for row in report.published if row.name.startswith("SDAR-Chat")}
+    bars = [
+        (
+            row.size,
+            f"{row.name} (published)",
+            [value - base for value, base in zip(row.total, bases[row.size].total, strict=True)],
+        )
+        for row in report.published
+        if row.name.startswith("DICE") and row.size in bases
+    ]
+    for run in report.runs:
+        for protocol, found in run.summaries.items():
+            shares = (found.total.exec.value, found.total.fast1.value, found.total.fast2.value)
+            if run.size in bases and None not in shares:
+                pairs = zip(shares, bases[run.size].total, strict=True)
+                bars.append((run.size, _label(report, run, protocol), [(value or 0) - base for value, base in pairs]))
+    if not bars:
+        return None
+    bars.sort(key=lambda bar: (float(re.sub(r"[^\d.]", "", bar[0]) or 0), bar[1]))
+    figure, axes = _new(max(4.8, 1.1 * len(bars)), 3.2)
+    for index, (name, hatch) in enumerate((("Exec", ""), ("fast_1", "///"), ("fast_2", "..."))):
+        places = [place + (index - 1) * 0.26 for place in range(len(bars))]
+        heights = [100 * gains[index] for _, _, gains in bars]
+        axes.bar(places, heights, width=0.24, color=COLOURS[index], hatch=hatch, edgecolor="white", label=name)
+    axes.set_xticks(
+        range(len(bars)), [f"{size}\n{name.replace(' (', chr(10) + '(')}" for size, name, _ in bars], fontsize=7
+    )
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.grid(axis="x", visible=False)
+    axes.set(ylabel="points over SDAR-Chat", title="Gain by size, over the published SDAR-Chat")
+    axes.legend()
+    return figure
+
+
+FIGURES: dict[str, Callable[[Report], Figure | None]] = {
+    "failures": failure_bars,
+    "speed_and_correctness": speed_and_correctness,
+    "fast_p": fast_p_curves,
+    "failures_by_family": failure_families,
+    "gains_by_size": gains_by_size,
+}
+TITLES = {
+    "failures": "What became of the answers, by failure class",
+    "speed_and_correctness": "Speed against correctness",
+    "fast_p": "fast_p curves",
+    "failures_by_family": "Failures by operator family",
+    "gains_by_size": "Gain by model size",
+}
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise MachineError("Figures need matplotlib: pip install matplotlib.") from None
+    return pyplot
+
+
+def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _label(report: Report, run: Run, protocol: str) -> str:
+    parts = [run.name] * (len(report.runs) > 1 or len(report.protocols) < 2) + [protocol] * (len(report.protocols) > 1)
+    return ", ".join(parts)
+
+
+def _whiskers(estimate: Estimate) -> list[list[float]] | None:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return None
+    below, above = estimate.value - estimate.low, estimate.high - estimate.value
+    return [[100 * max(0.0, below)], [100 * max(0.0, above)]]

@@ -1,0 +1,207 @@
+"""The page: parsed, measured, and opened in a real browser where there is one."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import CASES, TASKS, VERDICTS, make_run, make_traced_run
+
+from dice.evaluate.report import gather
+from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
+
+pytest.importorskip("matplotlib")
+from dice.evaluate.report.page import render  # noqa: E402
+
+VOID = {"meta", "input", "br", "path", "use", "rect", "img"}
+
+
+class Page(HTMLParser):
+    """Tags must nest; ids must differ."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open and self.open.pop() == tag, f"</{tag}> closes something else"
+
+
+def details(page: str) -> dict[str, Any]:
+    packed = re.search(r'id="details">([^<]*)<', page)
+    assert packed
+    return dict(json.loads(gzip.decompress(base64.b64decode(packed[1]))))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    make_run(folder / "made")
+    make_traced_run(folder / "traced")
+    path = folder / "report.html"
+    path.write_text(render(gather([folder / "made", folder / "traced"])), encoding="utf-8")
+    return path
+
+
+def test_it_is_well_formed_and_asks_for_nothing(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    parsed = Page(text)
+    assert not parsed.open
+    assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
+    assert parsed.addresses and all(address.startswith("#") for address in parsed.addresses)
+    assert "default-src 'none'" in text
+    assert parsed.tags["figure"] >= 4
+
+
+def test_it_holds_every_answer(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<tr data-index=") == 6
+    found = details(text)
+    kernel = (CASES / "right_relu.py").read_text()
+    assert found["answers"][0]["kernel"][0] == kernel and found["answers"][4]["kernel"] is None
+    sources = [reference for reference, _ in found["references"]]
+    assert sources == [task.source for task in TASKS]
+    assert found["answers"][0]["timing"][1][:2] == ["kernel, 2.50x", "kernel"]
+    assert dict(found["answers"][1]["verdicts"]["dice"])["verdict"] == "compile error"
+    assert len(found["answers"][5]["trace"]["texts"]) == len(found["answers"][5]["trace"]["steps"])
+
+
+def test_it_is_small_for_all_of_kernelbench(tmp_path: Path) -> None:
+    """250 problems with kernels of 4 KB that share little text, under two protocols."""
+    folder = RunFolder(tmp_path / "run")
+    tasks = [Task(f"level1/{n}_Made", 1, n, f"{n}_Made", f"# {n}\n" + TASKS[0].source * 4) for n in range(250)]
+    folder.begin({"model": "made", "samples": 1, "row": ""}, tasks)
+    for task in tasks:
+        lines = [f"    float v{i} = x[{(task.number * 7919 + i * 104729) % 99991}];  // {i}" for i in range(100)]
+        text = 's = """\n__global__ void k(float* x) {\n' + "\n".join(lines)[:4000] + '\n}\n"""\n'
+        folder.add_generation(Generation(task.key, 0, "", text, "end"))
+        for protocol in ("dice", "kernelbench"):
+            folder.add_judgement(protocol, Judgement(task.key, 0, VERDICTS["dice"][task.number % 5]))
+    assert len(render(gather([folder.path])).encode()) < 5_000_000
+
+
+def browser_path() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="module")
+def opened(page: Path) -> Iterator[tuple[Any, list[str]]]:
+    """The page from disk in a headless Chromium without a network, and what it complained of."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to open the page in a browser")
+    with playwright.sync_playwright() as started:
+        path = browser_path()
+        if path is None and not Path(started.chromium.executable_path).exists():
+            pytest.skip("needs a Chromium: none on the path, in $CHROMIUM or in playwright's folder")
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        context = browser.new_context(offline=True)
+        tab, complaints = context.new_page(), list[str]()
+        tab.set_default_timeout(8000)
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("requestfailed", lambda request: complaints.append(request.url))
+        tab.goto(page.as_uri())
+        yield tab, complaints
+        browser.close()
+
+
+def shown(tab: Any) -> list[str]:
+    return list(tab.locator("#answers tbody tr:not([hidden]) td:first-child").all_inner_texts())
+
+
+def test_a_browser_sorts_and_filters(opened: tuple[Any, list[str]]) -> None:
+    tab, complaints = opened
+    assert tab.locator("#shown").inner_text() == "6 of 6 answers"
+    heading = tab.get_by_role("button", name="problem", exact=True)
+    heading.click()
+    rising = shown(tab)
+    assert rising == sorted(rising, key=lambda text: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)])
+    heading.press("Enter")  # by keyboard
+    assert shown(tab) == rising[::-1]
+    tab.get_by_role("button", name="speed-up", exact=True).click()
+    tab.get_by_role("button", name="speed-up", exact=True).click()
+    assert shown(tab)[0] == "level1/19_ReLU"
+    tab.get_by_label("kernelbench", exact=True).select_option("correct")
+    assert sorted(shown(tab)) == ["level1/19_ReLU", "level2/9_Both"]
+    tab.locator("#search").fill("never_invoked")
+    assert shown(tab) == ["level2/9_Both"] and tab.locator("#shown").inner_text() == "1 of 6 answers"
+    tab.get_by_role("button", name="Reset").click()
+    assert len(shown(tab)) == 6
+    assert complaints == []
+
+
+def test_a_browser_shows_a_kernel_and_its_denoising(opened: tuple[Any, list[str]]) -> None:
+    tab, complaints = opened
+    tab.locator("body").press("/")
+    assert tab.evaluate("document.activeElement.id") == "search"
+    tab.locator("#search").fill("47_Sum")
+    tab.get_by_role("button", name="level1/47_Sum").press("Enter")
+    dialog = tab.locator("dialog[open]")
+    dialog.locator("pre").nth(1).wait_for()
+    assert dialog.locator("pre").nth(0).inner_text() == TASKS[1].source
+    assert dialog.locator("pre").nth(1).inner_text() == (CASES / "right_relu.py").read_text()
+    assert "second line" in dialog.inner_text()
+    tab.keyboard.press("Escape")
+    assert tab.locator("dialog[open]").count() == 0
+    tab.get_by_role("button", name="Reset").click()
+    tab.locator("#answers tbody tr[data-index='5'] button").click()
+    slider = dialog.locator("input[type=range]")
+    slider.wait_for()
+    picture = dialog.locator("pre").nth(2)
+    assert picture.inner_text().startswith("class ModelNew(nn.Module):")
+    slider.fill("0")
+    assert "class" not in picture.inner_text()
+    slider.fill("1")
+    assert picture.inner_text().startswith("class")
+    tab.keyboard.press("Escape")
+    assert complaints == []
+
+
+def test_a_browser_shows_text_as_text(opened: tuple[Any, list[str]]) -> None:
+    """A reference that holds markup stays a reference."""
+    tab, complaints = opened
+    tab.locator("#answers tbody tr[data-index='4'] button").click()
+    dialog = tab.locator("dialog[open]")
+    dialog.locator("pre").first.wait_for()
+    assert "</script><b>&amp;" in dialog.locator("pre").first.inner_text()
+    assert "No kernel was found" in dialog.inner_text()
+    tab.keyboard.press("Escape")
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(opened: tuple[Any, list[str]], scheme: str) -> None:
+    tab, _ = opened
+    tab.emulate_media(color_scheme=scheme)
+    colours = tab.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    text, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in colours)
+    assert abs(text - ground) > 0.7 and (text > ground) == (scheme == "dark")
+    assert tab.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill") == colours[0]
