@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dice import syntax
 from dice.problem import read_source
 
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -119,7 +120,7 @@ def global_functions(cuda_source: str) -> tuple[str, ...]:
 
 def _parse(source: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        return syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

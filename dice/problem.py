@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dice import syntax
 from dice.errors import UserError
 
 REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
@@ -40,7 +41,7 @@ class Problem:
     def check(self) -> Problem:
         """Return self, or raise `ProblemError` when the contract is not met. Nothing is executed."""
         try:
-            tree = ast.parse(self.source)
+            tree = syntax.parse(self.source)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             where = f", line {line}" if line else ""

@@ -10,6 +10,7 @@ import ast
 import re
 import textwrap
 
+from dice import syntax
 from dice.kernel import Kernel, KernelParts
 from dice.problem import Problem
 
@@ -158,7 +159,7 @@ def _defines(source: str, *names: str) -> bool:
     if not all(name in source for name in names):
         return False
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return False
     return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)} >= set(names)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from dice import syntax
 from dice.verify.sources import Sources
 
 CUDA_SOURCE, CPP_SOURCE = "cuda_source", "cpp_source"  # what the texts of a build are called in messages
@@ -62,7 +63,7 @@ class _Literal:
 def _literals(kernel: str) -> list[_Literal]:
     """The strings of the file that could be source code, longest first."""
     try:
-        tree = ast.parse(kernel)
+        tree = syntax.parse(kernel)
     except (SyntaxError, ValueError, RecursionError):
         return []
     literals = [

@@ -25,6 +25,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dice import syntax
 from dice.kernel import Kernel
 from dice.verify import library_calls
 
@@ -62,7 +63,7 @@ def examine(kernel: Kernel) -> Report:
     if not kernel.source.strip():
         return Report("the file is empty.")
     try:
-        tree = ast.parse(kernel.source)
+        tree = syntax.parse(kernel.source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if line else ""

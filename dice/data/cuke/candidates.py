@@ -44,8 +44,8 @@ class Candidate:
         return lower_bound(self.sample.verdict) if settings.confident else self.sample.speedup
 
     @property
-    def rank(self) -> tuple[int, float, int, str, str, str]:
+    def rank(self) -> tuple[int, float, int, str, str, str, str]:
         """Of equal candidates the one of lowest rank stays: of the earlier part, faster, told in fewer words."""
         sample = self.sample
-        words = len(sample.response)
-        return PARTS.index(self.part), -(sample.speedup or 0.0), words, sample.id, sample.source, sample.origin
+        words, outcome = len(sample.response), sample.verdict.outcome if sample.verdict else ""
+        return PARTS.index(self.part), -(sample.speedup or 0.0), words, sample.id, sample.source, sample.origin, outcome
