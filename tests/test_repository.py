@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dice import syntax
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dice"
 NOUNS = ("errors", "syntax", "problem", "kernel", "verdict", "prompts")
@@ -55,7 +57,7 @@ def test_lint_and_types(command: tuple[str, ...]) -> None:
 def imports(path: Path) -> set[str]:
     """First component below `dice` of everything that `path` imports, also inside functions."""
     rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dice import syntax
 from dice.data.near import Neighbours, Shingles
 from dice.kernel import Kernel
 from dice.problem import Problem, ProblemError, load_problems
@@ -93,7 +94,7 @@ class Index:
 def fingerprint(problem: Problem) -> Fingerprint:
     """Normalise and hash. A source that is not Python is compared as plain words."""
     try:
-        tree = ast.parse(problem.source)
+        tree = syntax.parse(problem.source)
     except (SyntaxError, ValueError):
         words = re.findall(r"\w+", problem.source)
         return Fingerprint(hashlib.sha256(" ".join(words).encode()).hexdigest(), _shingles(words))
@@ -116,7 +117,7 @@ def kernel_shingles(kernel: Kernel) -> Shingles:
     """
     words = [word for text in kernel.cuda_sources for word in _cuda_words(text)]
     try:
-        body = ast.parse(kernel.source).body
+        body = syntax.parse(kernel.source).body
     except (SyntaxError, ValueError):
         return _shingles(re.findall(r"\w+", kernel.source))
     own = {f".{name}" for name in kernel.bound_functions}

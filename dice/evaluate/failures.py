@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dice import syntax
 from dice.evaluate.run_folder import Judgement, Task
 from dice.verdict import Verdict
 
@@ -155,7 +156,7 @@ def operator_family(source: str, name: str = "") -> str:
     Read from the syntax tree; nothing is executed. A text that is not Python is `other`.
     """
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError):
         return "other"
     found = {

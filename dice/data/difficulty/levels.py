@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dice import syntax
 from dice.data.difficulty.census import FREE, Census
 
 LEVELS = ("single", "fusion", "model")
@@ -104,7 +105,7 @@ def branches(source: str) -> int:
 
 def _working_functions(source: str) -> list[ast.FunctionDef]:
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError):
         return []
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -118,7 +119,7 @@ def read(source: str) -> Census:
     own: set[str] = set()
     layers = 0
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except (SyntaxError, ValueError):
         return Census()
     classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} - {"Model"}

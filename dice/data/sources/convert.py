@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dice import syntax
 from dice.data.rows import Row
 from dice.data.sample import Sample
 from dice.data.sources.catalogue import Source
@@ -88,7 +89,7 @@ def usable_problem(text: str, entry_point: str = "") -> tuple[str, str]:
     if not text.strip():
         return "", "its problem is empty"
     try:
-        tree = ast.parse(text)
+        tree = syntax.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return "", "its problem is not valid Python"
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
