@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import synth_sample
 from cuke_pool import Row
 
 from dice.data import synth
@@ -54,6 +55,7 @@ def check(truth: Sequence[Row], folder: Path, place: str) -> dict[str, Any]:
     return {
         "rows": dict(Counter(row.kind for row in truth)),
         "outcomes": _outcomes(groups),
+        "synthetic": _synthetic(groups),
         "expectation": dict(expectation),
         "explained": dict(explained),
         "split": _split(),
@@ -160,6 +162,20 @@ def _outcomes(groups: dict[int, list[tuple[str, Sample, Row]]]) -> dict[str, dic
         for _, sample, row in members:
             found[row.kind][sample.verdict.outcome if sample.verdict else "none"] += 1
     return {kind: dict(outcomes.most_common()) for kind, outcomes in sorted(found.items())}
+
+
+def _synthetic(groups: dict[int, list[tuple[str, Sample, Row]]]) -> dict[str, Any]:
+    """What the untouched pairs say of the corpus that they are a sample of: how many are right, how fast, by family."""
+    rows = []
+    for sample, row in ((sample, row) for members in groups.values() for _, sample, row in members):
+        verdict = sample.verdict
+        if row.kind != "right" or verdict is None:
+            continue
+        known = {"family": row.family, "style": row.composition.rsplit(" ", 1)[1], "outcome": verdict.outcome}
+        if verdict.correct and verdict.timing:
+            known["speedup"] = round(verdict.timing.speedup, 3)
+        rows.append(known | ({} if verdict.correct else {"message": verdict.message, "problem": sample.problem}))
+    return synth_sample.report(rows)
 
 
 def _key(problem: str, kernel: str) -> tuple[str, str]:

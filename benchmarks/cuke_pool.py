@@ -81,6 +81,7 @@ class Row:
     kernel: str
     composition: str = ""
     reasoning: str = THINKING
+    family: str = ""  # of the synthetic pair that it was made of
 
 
 def make(count: int, seed: int) -> list[Row]:
@@ -195,7 +196,7 @@ def _look_alikes(seed: int, count: int) -> list[synth.Pair]:
 
 def _row(kind: str, pair: synth.Pair, rng: random.Random) -> Row:
     key = f"{kind if kind in ('look-alike', 'slow') else 'pair'} {pair.composition} {pair.style}"
-    return Row(kind, 0, _source(rng), pair.check_problem.source, pair.kernel.source, key)
+    return Row(kind, 0, _source(rng), pair.check_problem.source, pair.kernel.source, key, family=pair.family)
 
 
 def _source(rng: random.Random) -> str:

@@ -232,7 +232,7 @@ class Candidate:
                 self.bench = stopwatch.Bench(
                     self.model, inputs, command["salted"], stopwatch.CudaStopwatch(), command["flushes"]
                 )
-                answer = self.bench.warm_up()
+                answer = self.bench.warm_up(command["warm_up_s"])
             elif command["step"] == "show":
                 _write_output(self.bench.kept[command["call"]], self.outputs, command["output"])
             else:

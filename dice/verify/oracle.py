@@ -239,8 +239,10 @@ class _Group:
         if step == "check":
             trial = self.reference.timed_trial(command["seed"], command["call"])
             return self._compare(trial, command | {"changed": []})
-        inputs = wire.read(self.folder, command["inputs"]) if step == "start" else None
-        answer = self.reference.time(step, inputs, command.get("seed", 0), command.get("calls", 0))
+        if step == "start":
+            inputs = wire.read(self.folder, command["inputs"])
+            return {"event": "timed"} | self.reference.start_timing(inputs, command["warm_up_s"])
+        answer = self.reference.time(step, command.get("seed", 0), command.get("calls", 0))
         return {"event": "timed"} | answer
 
 

@@ -426,18 +426,21 @@ class Reference:
         tensors = wire.tensors(output)
         return tensors[index] if index < len(tensors) else None
 
-    def time(self, step: str, inputs: Any = None, seed: int = 0, calls: int = 0) -> dict[str, Any]:
-        """One step of timing: `start` (on these inputs), then `round`, `block` or `empty_block` of `calls` calls, and
-        what `workload.py` measures."""
+    def start_timing(self, inputs: Any, warm_up_s: float) -> dict[str, Any]:
+        """Make ready to be timed on these inputs."""
         self.device.allow_tf32(True)  # the reference as its users run it
         with blame("forward"), torch.no_grad():
-            if step == "start":
-                placed = self.device.place(inputs)
-                salted = stopwatch.continuous(placed)
-                self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch())
-                answer: dict[str, Any] = self._bench.warm_up() | {"salted": salted}
-                self._bench.flushes = answer["flushes"]
-                return answer
+            placed = self.device.place(inputs)
+            salted = stopwatch.continuous(placed)
+            self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch())
+            answer: dict[str, Any] = self._bench.warm_up(warm_up_s) | {"salted": salted}
+            self._bench.flushes = answer["flushes"]
+            return answer
+
+    def time(self, step: str, seed: int, calls: int) -> dict[str, Any]:
+        """One step of timing: `round`, `block` or `empty_block` of `calls` calls, or what `workload.py` measures."""
+        self.device.allow_tf32(True)
+        with blame("forward"), torch.no_grad():
             bench = self._bench
             if step == "work":
                 return workload.describe(self.model, bench.fill(0, 0))
@@ -448,7 +451,7 @@ class Reference:
             if step == "compiled":
                 return stopwatch.time_compiled(self.model, bench, self.folder)
             measure = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}[step]
-            answer = measure(seed, calls)
+            answer: dict[str, Any] = measure(seed, calls)
             return answer
 
     def end_timing(self) -> None:

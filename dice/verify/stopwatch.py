@@ -19,9 +19,9 @@ import torch
 
 from dice.verify import execution, wire
 from dice.verify.inputs import is_free
-from dice.verify.timing import FLUSH_BYTES
+from dice.verify.timing import FLUSH_BYTES, WARM_UP_S
 
-WARM_UP_CALLS, WARM_UP_S, MAX_WARM_UP_CALLS = 3, 0.2, 200
+WARM_UP_CALLS, MAX_WARM_UP_CALLS = 3, 200
 HIDE = 1.5  # the flushes before a call last this many times as long as the host takes to launch the reference,
 MAX_FLUSHES = 4  # with at most so many of them, so that the device waits for no launch: the host's speed varies
 ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
@@ -100,13 +100,13 @@ class Bench:
         self.kept: list[Any] = []
         self._checksums: list[torch.Tensor] = []
 
-    def warm_up(self) -> dict[str, Any]:
+    def warm_up(self, seconds: float = WARM_UP_S) -> dict[str, Any]:
         """Until the clocks are up; returns the milliseconds of one call, the bytes of one output, and how many flushes
         hide what it takes to launch one."""
         started, calls, last_ms = _CLOCK(), 0, 0.0
         host: list[float] = []
         self._forget()
-        while calls < WARM_UP_CALLS or (_CLOCK() - started < WARM_UP_S and calls < MAX_WARM_UP_CALLS):
+        while calls < WARM_UP_CALLS or (_CLOCK() - started < seconds and calls < MAX_WARM_UP_CALLS):
             inputs = self.fill(0, calls)
             self.stopwatch.flush()
             output, last_ms, host_ms = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once

@@ -23,6 +23,7 @@ from dice.verify.options import probe_cuda
 
 ROUND_CALLS, ROUND_MS = 8, 200.0
 MIN_ROUNDS, MAX_ROUNDS = 3, 40
+WARM_UP_S = 0.2  # on each side, or a quarter of the budget where that is less
 WIDTH = 0.02  # rounds go on until the speed-up's interval is this narrow, relative to its point value,
 BUDGET_S = 3.0  # or this long
 CONFIDENCE = 0.95
@@ -149,8 +150,9 @@ def run(ask_oracle: Ask, ask_candidate: Ask, check: Callable[[Message], None], s
     round, compared with the reference's. Raises `Implausible` or `Malformed` about the candidate.
     """
     contest = Contest()
-    ready = ask_oracle({"step": "start"})
-    ask_candidate({"step": "start", "salted": ready["salted"], "flushes": ready["flushes"]})
+    start = {"step": "start", "warm_up_s": min(WARM_UP_S, spend / 4)}
+    ready = ask_oracle(start)
+    ask_candidate(start | {"salted": ready["salted"], "flushes": ready["flushes"]})
     calls = _calls(ready["call_ms"], ready["output_bytes"])
     checked_round = secrets.randbelow(MIN_ROUNDS)
     started = time.monotonic()

@@ -359,7 +359,7 @@ def test_the_candidate_is_told_the_references_flushes_and_may_hide_as_long() -> 
     reference, kernel = Scripted(0.1), Scripted(0.1)
     reference.flushes = 4
     contest(reference, kernel)
-    assert kernel.steps[0] == {"step": "start", "salted": [0], "flushes": 4}
+    assert kernel.steps[0] == {"step": "start", "warm_up_s": 0.2, "salted": [0], "flushes": 4}
     launches_ms = 0.5
     assert timing.excess_ms(10 * (0.1 + launches_ms) + timing.MESSAGE_MS, 10, 0.0, 0.1) > 0
     hidden_ms = 3 * 1e3 * timing.FLUSH_BYTES / 1e12
