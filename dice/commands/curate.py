@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dice.commands.progress import bars
 from dice.errors import UserError
 
 if TYPE_CHECKING:
     from dice.cli_data import Cuke, Measure, Rl
     from dice.data.decontaminate import Index
-
-Show = Callable[[int, int], None]
-COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
 
 
 def measure(args: Measure) -> int:
@@ -40,7 +36,7 @@ def measure(args: Measure) -> int:
         )
     except ValueError as error:
         raise UserError(f"{error}.") from None
-    with progress("measuring") as (show,):
+    with bars() as show:
         report = measure(
             args.samples,
             args.out,
@@ -49,7 +45,7 @@ def measure(args: Measure) -> int:
             options=options,
             workers=args.workers or None,
             devices=args.devices or None,
-            progress=show,
+            progress=partial(show, "measuring"),
         )
     if args.json:
         print(json.dumps(report))
@@ -102,9 +98,10 @@ def rl(args: Rl) -> int:
         raise UserError("A set cannot have fewer than 0 rows.")
     samples, index = list(read_sets(args.samples)), _index(args.benchmarks)
     args.out.mkdir(parents=True, exist_ok=True)
-    with progress("auditing", "labelling") as (show, show_labels):
-        ranker = Ranker(offline_labeller(args.workers, args.out / "difficulty.jsonl", show_labels))
-        audits = Audits.open(args.audit, args.out / "audit.jsonl", args.backend, args.timeout, args.workers, show)
+    with bars() as show:
+        labelling, auditing = partial(show, "labelling"), partial(show, "auditing")
+        ranker = Ranker(offline_labeller(args.workers, args.out / "difficulty.jsonl", labelling))
+        audits = Audits.open(args.audit, args.out / "audit.jsonl", args.backend, args.timeout, args.workers, auditing)
         cores, split = infilling(samples, args.infill, ranker, index)
         problems, audited = generation(samples, args.generate, ranker, audits, index)
     report = {
@@ -124,24 +121,6 @@ def rl(args: Rl) -> int:
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def progress(*names: str) -> Iterator[list[Show]]:
-    """A bar on stderr for each name, with a rate and the time that remains; it shows once it is told of."""
-    with Progress(*COLUMNS, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bars:
-        yield [_bar(bars, name) for name in names]
-
-
-def _bar(bars: Progress, name: str) -> Show:
-    task = bars.add_task(name, total=None, rate="", visible=False)
-
-    def show(done: int, total: int) -> None:
-        speed = bars.tasks[task].finished_speed or bars.tasks[task].speed
-        rate = f"{60 * speed:.0f}/min" if speed else ""
-        bars.update(task, completed=done, total=total, rate=rate, visible=True)
-
-    return show
 
 
 def _require_measured(paths: Sequence[Path], what: str) -> None:

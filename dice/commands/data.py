@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from dice.commands.progress import bars
 
 if TYPE_CHECKING:
     from dice.cli_data import Bpe, Synth
@@ -20,15 +18,8 @@ def synth(args: Synth) -> int:
     missing = next((folder for folder in args.decontaminate if not folder.is_dir()), None)
     if missing is not None:
         raise UserError(f"There is no folder {missing} to decontaminate against.")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task("starting", total=None, rate="")
-
-        def show(done: int, total: int, what: str) -> None:
-            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-            rate = f"{60 * speed:.0f}/min" if speed else ""
-            bar.update(task, completed=done, total=total, description=what, rate=rate)
-
+    with bars() as show:
+        show("pairs", 0, None)
         report = build(
             args.out,
             args.pairs,
@@ -40,7 +31,7 @@ def synth(args: Synth) -> int:
             backend=args.backend,
             decontaminate=args.decontaminate,
             prose_free=args.prose_free,
-            progress=show,
+            progress=lambda done, total, what: show("pairs", done, total, what),
         )
     if args.json:
         print(json.dumps(report))

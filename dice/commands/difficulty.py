@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from dice.commands.asking import key_of, lines_of, settings_of
+from dice.commands.progress import bars
 from dice.data import difficulty
 from dice.data.difficulty import LEVELS, Difficulty
 from dice.data.sample import Sample, read_samples, write_samples
@@ -39,13 +37,12 @@ def run(args: DifficultyCommand) -> int:
     problems = [sample.as_problem() for sample in samples]
     taught: dict[str, str] = {}
     report: dict[str, Any] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+    with bars() as show:
         record = args.out.with_suffix(".jsonl") if args.out else None
-        show = _shown(bar, "labelling")
-        found = difficulty.label_all(problems, workers=args.workers, record=record, progress=show)
+        count = partial(show, "labelling")
+        found = difficulty.label_all(problems, workers=args.workers, record=record, progress=count)
         if args.base_url or args.model:
-            taught, report = _ask(args, problems, found, _shown(bar, "asking"))
+            taught, report = _ask(args, problems, found, partial(show, "asking"))
     labels = [_taught(one, taught.get(problem.id), args.model) for one, problem in zip(found, problems, strict=True)]
     order = sorted(range(len(samples)), key=lambda index: (*labels[index].order, index))
     if args.out:
@@ -57,16 +54,6 @@ def run(args: DifficultyCommand) -> int:
     else:
         _print(report, len(samples), args.out)
     return 0
-
-
-def _shown(bar: Progress, what: str) -> Show:
-    task = bar.add_task(what, total=None, rate="")
-
-    def show(done: int, total: int) -> None:
-        speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-        bar.update(task, completed=done, total=total, rate=f"{60 * speed:.0f}/min" if speed else "")
-
-    return show
 
 
 def _ask(

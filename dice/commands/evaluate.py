@@ -6,9 +6,7 @@ import hashlib
 import json
 import platform
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -16,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import dice
 from dice.commands.asking import lines_of
+from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.evaluate.rows import ROWS, Row, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
@@ -103,7 +101,7 @@ def _generate(args: Eval, folder: RunFolder) -> tuple[Done, dict[str, Any] | Non
         return made[0]
 
     asked = questions(tasks, args.samples, prompt, gpu, args.seed)
-    with _bars() as show:
+    with bars() as show:
         done = evaluate(folder, asked, make_model, _judging(args), show=show)
     return done, made[0].account if made and isinstance(made[0], EndpointModel) else None
 
@@ -114,7 +112,7 @@ def _rejudge(args: Eval, folder: RunFolder) -> tuple[Done, None]:
     def make_model() -> Model:
         raise AssertionError("nothing is generated")
 
-    with _bars() as show:
+    with bars() as show:
         return evaluate(folder, (), make_model, _judging(args), show=show), None
 
 
@@ -227,25 +225,6 @@ def _fingerprint(tasks: Sequence[Task]) -> str:
     return f"{len(tasks)} problems, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on stderr with a rate and the time that is left; may be told from several threads."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    lock = threading.Lock()
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            with lock:
-                if what not in tasks:
-                    tasks[what] = bar.add_task(what, total=total, rate="", completed=done)
-                speed = bar.tasks[tasks[what]].speed
-                rate = f"{60 * speed:.0f}/min" if speed else ""
-                bar.update(tasks[what], completed=done, total=total, rate=rate)
-
-        yield show
-
-
 def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | None) -> None:
     from dice.evaluate.metrics import summarise
 
@@ -346,7 +325,7 @@ def baseline(args: BenchBaseline) -> int:
     from dice.evaluate.tasks import load_tasks
 
     tasks = load_tasks(args.problems, args.level, args.ids)
-    with _bars() as show:
+    with bars() as show:
         failures = measure_baselines(tasks, args.out, args.modes, args.trials, partial(show, "timed"))
     files = [str(file_of(args.out, mode)) for mode in args.modes]
     if args.json:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dice.commands.progress import bars
 from dice.data.audit.findings import KINDS, Audit
 from dice.data.audit.report import ANSWERS, PROTOCOLS, label, summarise, to_json, to_markdown
-from dice.data.audit.run import Settings, audit_all
+from dice.data.audit.run import Settings, audit_all, audit_backend
 from dice.data.sources import Input, Report, holds_kernels, read, read_problems, resolve
 from dice.data.whole import write_text
-from dice.errors import MachineError, UserError
+from dice.errors import UserError
 from dice.problem import Problem
 
 if TYPE_CHECKING:
@@ -73,18 +73,12 @@ def _problems_of(inputs: Sequence[Input]) -> list[Problem]:
 def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dict[str, Any]]:
     """The audits and their report, which is written and shown as asked."""
     depth: Literal["full", "quick"] = "quick" if args.quick else "full"
-    settings = Settings(_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed, depth)
+    settings = Settings(audit_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed, depth)
     base = _base(args.out) if args.out else None
     record = base.with_name(f"{base.name}.jsonl") if base else None
-    columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task("auditing", total=None, rate="")
-
-        def show(done: int, total: int) -> None:
-            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-            bar.update(task, completed=done, total=total, rate=f"{60 * speed:.0f}/min" if speed else "")
-
-        audits = audit_all(problems, settings, workers=args.workers, record=record, progress=show)
+    with bars() as show:
+        progress = partial(show, "auditing")
+        audits = audit_all(problems, settings, workers=args.workers, record=record, progress=progress)
     report = to_json(audits, settings)
     if base is not None:
         write_text(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
@@ -92,20 +86,6 @@ def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dic
     if not args.json:
         _show(Console(), audits, base)
     return audits, report
-
-
-def _backend(wanted: str) -> str:
-    """Running a reference takes no compiler, so a machine without one can audit on its CPU."""
-    from dice.verify.options import resolve_backend
-
-    if wanted == "emulated":
-        return wanted
-    try:
-        return resolve_backend(wanted)
-    except MachineError:
-        if wanted == "cuda":
-            raise
-        return "emulated"
 
 
 def _base(out: Path) -> Path:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from dice.commands.asking import key_of, lines_of, settings_of
+from dice.commands.progress import bars
 from dice.data.sources import read_problems
 from dice.data.teacher import Plan, teach
 from dice.endpoint.client import Endpoint
@@ -27,23 +24,17 @@ def run(args: Teach) -> int:
     problems = [problem.check() for problem in read_problems(args.paths)]
     plan = Plan(args.samples, args.prompt, args.measure, args.executions, args.min_speedup)
     endpoint = Endpoint(settings_of(args), key_of(args), args.out / "requests.jsonl")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
-        tasks = {"asked": bar.add_task("asked", total=len(problems) * plan.samples, rate="")}
+    with bars() as show:
+        show("asked", 0, len(problems) * plan.samples)
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total, rate="")
-            speed = bar.tasks[tasks[what]].finished_speed or bar.tasks[tasks[what]].speed
-            spent = f" {endpoint.account.cost:.3f} USD" if what == "asked" and endpoint.account.cost else ""
-            bar.update(
-                tasks[what], completed=done, total=total, rate=(f"{60 * speed:.0f}/min" if speed else "") + spent
-            )
+        def count(what: str, done: int, total: int) -> None:
+            spent = f"{endpoint.account.cost:.3f} USD" if what == "asked" and endpoint.account.cost else ""
+            show(what, done, total, spent)
 
         def make_verifier() -> Verifier:
             return Verifier(backend=args.backend, options=Options(timing=True))
 
-        report = teach(problems, endpoint, plan, args.out, make_verifier=make_verifier, show=show)
+        report = teach(problems, endpoint, plan, args.out, make_verifier=make_verifier, show=count)
     if args.json:
         print(json.dumps(report))
     else:

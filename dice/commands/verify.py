@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dice.commands.progress import bars
 from dice.commands.show import STYLE, exit_code, show_verdict
 from dice.errors import UserError
 from dice.kernel import Kernel
@@ -62,20 +61,17 @@ def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdi
         sanitize=args.sanitize,
         profile=args.profile,
     )
-    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    console = Console(file=sys.stderr)
     with (
         Verifier(backend=args.backend, options=options, cache=args.cache) as verifier,
-        Progress(*columns, TimeRemainingColumn(), console=console, disable=len(kernels) == 1) as bar,
+        bars(shown=len(kernels) > 1) as show,
     ):
-        task = bar.add_task("verifying", total=len(kernels), rate="")
 
-        def show(rate: Rate) -> None:
-            bar.update(task, completed=rate.done, rate=f"{rate.per_minute:.0f}/min" if rate.per_minute else "")
+        def count(rate: Rate) -> None:
+            show("verifying", rate.done, len(kernels))
 
         pairs = [(problem, kernel) for kernel in kernels]
         workers = args.workers or (1 if len(kernels) == 1 else None)
-        return [verdict for _, verdict in verifier.verify_many(pairs, workers, ordered=True, progress=show)]
+        return [verdict for _, verdict in verifier.verify_many(pairs, workers, ordered=True, progress=count)]
 
 
 def _show_all(console: Console, problem: Problem, kernels: list[Kernel], verdicts: list[Verdict]) -> None:

@@ -8,17 +8,14 @@ endpoint worked on it is unknown, so it is sent again, counted as such, and reck
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import os
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from dice.endpoint.request import Usage
-from dice.errors import UserError
+from dice.journal import Journal
 
 
 @dataclass
@@ -40,42 +37,27 @@ class Account:
 
 
 class Ledger:
-    """A log file that only grows; None keeps it in memory. A line cut short by a crash counts for nothing."""
+    """A journal of requests; None keeps it in memory."""
 
     def __init__(self, path: Path | None):
-        self.path = path
         self.answers: dict[str, dict[str, Any]] = {}  # id -> its `answer` line
         self.account = Account()
-        self._file: TextIO | None = None
+        self._journal = Journal(path)
         self._planned: dict[str, float] = {}  # id -> the most that it may cost once it is sent
         self._open: dict[str, float] = {}  # and once it is
         self._lost: set[str] = set()  # ids under way when an earlier run was killed
 
     def __enter__(self) -> Ledger:
-        if self.path is None:
-            return self
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - open until the run ends
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise UserError(f"Another run is writing to {self.path}.") from None
-        self._file.seek(0)
-        text = self._file.read()
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                self._note(json.loads(line))
+        for row in self._journal.__enter__().rows():
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # of another version
+                self._note(row)
         for id_, most in self._open.items():
             self._lose(id_, most)
         self._open.clear()
-        if text and not text.endswith("\n"):
-            self._file.write("\n")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._journal.__exit__()
 
     @property
     def at_most(self) -> float:
@@ -103,11 +85,7 @@ class Ledger:
 
     def _write(self, line: dict[str, Any], sync: bool) -> None:
         line["time"] = round(time.time(), 3)
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-            if sync:
-                os.fsync(self._file.fileno())
+        self._journal.append(line, sync=sync)
         self._note(line)
 
     def _note(self, line: dict[str, Any]) -> None:

@@ -13,14 +13,13 @@ line is dropped by the next run. A (problem, sample) occurs once in each file.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dice.data.whole import write_json
 from dice.errors import UserError
+from dice.journal import append_row, read_rows
 from dice.problem import Problem
 from dice.verdict import Verdict
 
@@ -98,10 +97,10 @@ class RunFolder:
         return [Task(**row) for row in json.loads(self._existing("problems.json").read_text(encoding="utf-8"))]
 
     def generations(self) -> list[Generation]:
-        return [Generation(**row) for row in self._lines("generations.jsonl")]
+        return [Generation(**row) for row in read_rows(self.path / "generations.jsonl")]
 
     def judgements(self, protocol: str) -> list[Judgement]:
-        rows = self._lines(f"verdicts/{protocol}.jsonl")
+        rows = read_rows(self.path / "verdicts" / f"{protocol}.jsonl")
         return [Judgement(row["task"], row["sample"], Verdict.from_json(row["verdict"])) for row in rows]
 
     @property
@@ -110,39 +109,14 @@ class RunFolder:
         return sorted(path.stem for path in self.path.glob("verdicts/*.jsonl"))
 
     def add_generation(self, generation: Generation) -> None:
-        self._append("generations.jsonl", asdict(generation))
+        append_row(self.path / "generations.jsonl", asdict(generation))
 
     def add_judgement(self, protocol: str, judgement: Judgement) -> None:
         row = {"task": judgement.task, "sample": judgement.sample, "verdict": judgement.verdict.to_json()}
-        self._append(f"verdicts/{protocol}.jsonl", row)
+        append_row(self.path / "verdicts" / f"{protocol}.jsonl", row)
 
     def _existing(self, name: str) -> Path:
         path = self.path / name
         if not path.is_file():
             raise UserError(f"{self.path} is no run of `dice eval`: it has no {name}.")
         return path
-
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        path = self.path / name
-        if not path.exists():
-            return
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill
-            if isinstance(row, dict):
-                yield row
-
-    def _append(self, name: str, row: dict[str, Any]) -> None:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")  # ends a line that a kill tore
-            file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from dice.data.audit.findings import Audit, Finding
 from dice.errors import MachineError, UserError
+from dice.journal import Journal
 from dice.problem import Problem, ProblemError
 from dice.verify.cache import default_cache_dir
 from dice.verify.cancel import Cancellation, Spawner
+from dice.verify.options import resolve_backend
 from dice.verify.process import Cancelled, ChildEnded, DeadlineExceeded, MachineryError, Message, Zygote, wait_for
 from dice.verify.sandbox import OWN_FAULT, Limits
 from dice.verify.scratch import Scratch
@@ -57,6 +57,19 @@ class Settings:
     def digest(self) -> str:
         text = json.dumps([RULES, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def audit_backend(wanted: str) -> str:
+    """What `auto`, `cuda` or `emulated` is here. To run a reference takes no compiler, so that a machine without one
+    can audit on its CPU. Raises `MachineError` where there is no GPU to audit on."""
+    if wanted == "emulated":
+        return wanted
+    try:
+        return resolve_backend(wanted)
+    except MachineError:
+        if wanted == "cuda":
+            raise
+        return "emulated"
 
 
 def audit_all(
@@ -216,41 +229,23 @@ class _Found:
 
 
 class _Record:
-    """Audits that are done, in a file that only grows; a line cut short by a crash counts for nothing."""
+    """Audits that are done under these settings, in a journal."""
 
     def __init__(self, path: Path | None, digest: str):
-        self.path, self.digest = path, digest
+        self.digest = digest
         self.audits: dict[str, Audit] = {}
-        self._file: TextIO | None = None
+        self._journal = Journal(path, "audit")
 
     def __enter__(self) -> _Record:
-        if self.path is None:
-            return self
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - open until the audit ends
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise UserError(f"Another audit is writing to {self.path}.") from None
-        self._file.seek(0)
-        text = self._file.read()
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                row = json.loads(line)
+        for row in self._journal.__enter__().rows():
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # of another version
                 if row["settings"] == self.digest:
                     self.audits[row["problem"]] = Audit.from_json(row)
-        if text and not text.endswith("\n"):
-            self._file.write("\n")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._journal.__exit__()
 
     def add(self, audit: Audit) -> None:
         self.audits[audit.problem] = audit
-        if self._file is not None:
-            self._file.write(json.dumps(audit.to_json() | {"settings": self.digest}) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._journal.append(audit.to_json() | {"settings": self.digest})

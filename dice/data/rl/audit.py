@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dice.data.audit.findings import Audit
-from dice.data.audit.run import Settings, audit_all
+from dice.data.audit.run import Settings, audit_all, audit_backend
 from dice.data.sample import Sample
-from dice.errors import MachineError, UserError
-from dice.verify.options import resolve_backend
+from dice.errors import UserError
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Audits:
         progress: Callable[[int, int], None],
     ) -> Audits:
         """`given`: the JSON report to take audits from. Raises `UserError` when it is none."""
-        settings = Settings(backend=_backend(backend), limit_s=limit_s)
+        settings = Settings(backend=audit_backend(backend), limit_s=limit_s)
         return cls(_read(given) if given else {}, record, settings, workers, progress)
 
     def __call__(self, samples: Sequence[Sample]) -> list[Audit]:
@@ -57,15 +56,3 @@ def _read(path: Path) -> dict[str, Audit]:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{path} is no audit: give the .json file that `dice data inspect --out` writes.") from None
-
-
-def _backend(wanted: str) -> str:
-    """Running a reference takes no compiler, so a machine without one can audit on its CPU."""
-    if wanted == "emulated":
-        return wanted
-    try:
-        return resolve_backend(wanted)
-    except MachineError:
-        if wanted == "cuda":
-            raise
-        return "emulated"
