@@ -89,7 +89,8 @@ def verify(args: argparse.Namespace) -> None:
     places = [index for index, row in enumerate(rows) if row["kernel"]]
     verdicts = [Verdict("no_kernel", "extract", "the reply holds no kernel file")] * len(rows)
     start = time.perf_counter()
-    with Verifier(backend=args.backend, options=Options(timing=args.backend == "cuda")) as verifier:
+    options = Options(timing=args.backend == "cuda", timing_s=args.timing_seconds)
+    with Verifier(backend=args.backend, options=options) as verifier:
         for done, (index, verdict) in enumerate(verifier.verify_many(pairs, workers=args.workers), 1):
             verdicts[places[index]] = verdict
             if done % 20 == 0:
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--confidence-threshold", type=float, default=0.99)
     parser.add_argument("--backend", choices=["emulated", "cuda"], default="emulated")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--timing-seconds", type=float, default=3.0, help="spent at most on timing one (cuda)")
     args = parser.parse_args()
     {"write": write, "verify": verify, "report": report}[args.step](args)
 

@@ -68,6 +68,7 @@ class Endpoint:
         Requests are taken one at a time, when there is room. Raises `EndpointStopped` when going on is pointless.
         """
         source, running = iter(requests), set[asyncio.Task[Reply]]()
+        done: set[asyncio.Task[Reply]] = set()
         asked: set[str] = set()
         more = True
         try:
@@ -91,7 +92,7 @@ class Endpoint:
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*running, *done, return_exceptions=True)  # one error is raised, none is left unheard
 
     def _known(self, request: Request) -> Reply | None:
         line = self._ledger.answers.get(request.id(self.settings))
