@@ -24,6 +24,7 @@ from dice.verify import (
     execution,
     graphs,
     intercept,
+    lending,
     profiling,
     races,
     stopwatch,
@@ -61,6 +62,7 @@ class Candidate:
         self.spec = spec
         self.device = Device(spec["backend"])
         self.inputs, self.outputs = Path(spec["inputs"]), Path(spec["outputs"])
+        self.lent: dict[str, tuple[lending.Memory, lending.Memory]] = {}  # of inputs and outputs, by the inputs' name
         self.model: Any = None
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
@@ -86,6 +88,7 @@ class Candidate:
         self.channel.send("loaded", has_model=hasattr(module, "ModelNew"))
         _STAGE[0] = "run"
         actions = {
+            "borrow": self._borrow,
             "construct": self._construct,
             "trial": self._trial,
             "time": self._time,
@@ -123,6 +126,35 @@ class Candidate:
             answer["log"],
         )
 
+    def _borrow(self, module: Any, command: dict[str, Any]) -> None:
+        """Take the memory that the next inputs are in, instead of files, and give back what was lent before."""
+        while self.lent:
+            for memory in self.lent.popitem()[1]:
+                memory.close()
+        descriptors = self.channel.take_descriptors(len(command["sizes"]))
+        failed = ""
+        try:
+            lent = [
+                lending.borrow(*one, not self.device.emulated)
+                for one in zip(descriptors, command["sizes"], strict=True)
+            ]
+            self.lent[command["inputs"]] = lent[0], lent[1]
+        except (lending.CannotLend, OSError) as error:
+            failed = str(error)
+        self.channel.send("borrowed", failed=failed)
+
+    def _read(self, name: str) -> Any:
+        """Inputs on the device, nobody else's."""
+        memory = self.lent[name][0] if name in self.lent else None
+        return self.device.place(wire.read(self.inputs, name, memory=memory))
+
+    def _write(self, output: Any, command: dict[str, Any]) -> None:
+        lent = self.lent.get(command["inputs"])
+        try:
+            wire.write(output, self.outputs, command["output"], lent[1] if lent else None)
+        except wire.WireError as error:
+            raise WrongReturn(f"forward returned {error}.") from None
+
     def _construct(self, module: Any, command: dict[str, Any]) -> None:
         """Make the model, with the reference's `state`, or with `varied` where it takes all of it by name."""
         self.model = None
@@ -157,7 +189,7 @@ class Candidate:
 
     def _trial(self, module: Any, command: dict[str, Any]) -> None:
         name = command["inputs"]
-        inputs = self.device.place(wire.read(self.inputs, name))
+        inputs = self._read(name)
         if self.runtime is not None:
             self.runtime.dice_set_order(command["order"])
             for index, tensor in enumerate(wire.tensors(inputs)):
@@ -170,7 +202,7 @@ class Candidate:
         launches = binding.launches()
         _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []
-        _write_output(output, self.outputs, command["output"])
+        self._write(output, command)
         aliased = execution.aliased(output, inputs)
         changed = self._changed(inputs, name)
         written = execution.written(self.model, before)
@@ -185,13 +217,13 @@ class Candidate:
 
     def _muted(self, module: Any, command: dict[str, Any]) -> None:
         """One forward in which the file's kernels do nothing: what it computes, it computes without them."""
-        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        inputs = self._read(command["inputs"])
         census = self.census = evidence.Census(command["sizes"], command["sample_seed"])
         wrote, failed = False, ""
         binding.set_muted(True)
         try:
             output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
-            wire.write(output, self.outputs, command["output"])
+            self._write(output, command)
             wrote = True
         except Exception as error:  # what its kernels should have computed is missing: anything may follow from that
             failed = type(error).__name__
@@ -204,7 +236,7 @@ class Candidate:
         """The same inputs once more, the threads in another order: are the results the same bits? And do the first
         ones stay as they were?"""
         first = wire.map_tensors(torch.clone, output)
-        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        inputs = self._read(command["inputs"])
         rng = wire.read(self.inputs, f"{command['inputs']} rng") if command["rng"] else ()
         if self.runtime is not None:
             self.runtime.dice_set_order(command["order"] + 1)
@@ -214,12 +246,12 @@ class Candidate:
 
     def _changed(self, inputs: Any, name: str) -> list[int]:
         """Indices of the input tensors that `forward` wrote to."""
-        fresh = self.device.place(wire.read(self.inputs, name))
+        fresh = self._read(name)
         pairs = zip(wire.tensors(inputs), wire.tensors(fresh), strict=False)
         return [index for index, (used, kept) in enumerate(pairs) if not compare.same_values(used, kept)]
 
     def _profile(self, module: Any, command: dict[str, Any]) -> None:
-        inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+        inputs = self._read(command["inputs"])
         times = profiling.gpu_times(lambda: execution.forward(self.model, inputs, command["seed"], self.device))
         self.channel.send("profiled", times=times)
 
@@ -228,13 +260,13 @@ class Candidate:
         answer: dict[str, Any] = {}
         with torch.no_grad():
             if command["step"] == "start":
-                inputs = self.device.place(wire.read(self.inputs, command["inputs"]))
+                inputs = self._read(command["inputs"])
                 self.bench = stopwatch.Bench(
                     self.model, inputs, command["salted"], stopwatch.CudaStopwatch(), command["flushes"]
                 )
                 answer = self.bench.warm_up(command["warm_up_s"])
             elif command["step"] == "show":
-                _write_output(self.bench.kept[command["call"]], self.outputs, command["output"])
+                self._write(self.bench.kept[command["call"]], command)
             else:
                 measure = {"round": self.bench.round, "block": self.bench.block}[command["step"]]
                 try:
@@ -254,13 +286,6 @@ def _failed_build(answer: dict[str, Any]) -> Exception:
 
 
 _STAGE = ["load"]  # where an exception counts
-
-
-def _write_output(output: Any, folder: Path, name: str) -> None:
-    try:
-        wire.write(output, folder, name)
-    except wire.WireError as error:
-        raise WrongReturn(f"forward returned {error}.") from None
 
 
 def _refuse_lazy(output: Any) -> None:

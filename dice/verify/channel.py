@@ -8,10 +8,12 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Message = dict[str, Any]
+
+MOST_DESCRIPTORS = 4  # with one message
 
 # Fetched before any candidate's code is loaded: replacing them in `json` changes nothing here.
 _DUMPS, _LOADS = json.dumps, json.loads
@@ -25,7 +27,8 @@ class Channel:
 
     def __init__(self, link: socket.socket):
         self._link = link
-        self._reader = link.makefile("rb")
+        self._received = b""
+        self._descriptors: deque[int] = deque()
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._reading = False
@@ -37,11 +40,18 @@ class Channel:
     def descriptor(self) -> int:
         return self._link.fileno()
 
-    def send(self, event: str, **values: Any) -> None:
+    def send(self, event: str, descriptors: Sequence[int] = (), **values: Any) -> None:
         text = _DUMPS({"event": event} | values, default=str, ensure_ascii=False)  # sources do not grow sixfold
         line = text.encode("utf-8", "surrogatepass") + b"\n"
         with self._sending:
+            if descriptors:
+                socket.send_fds(self._link, [line[:1]], descriptors)  # a file descriptor goes with a byte
+                line = line[1:]
             self._link.sendall(line)
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """The file descriptors that came with a command."""
+        return [self._descriptors.popleft() for _ in range(count)]
 
     def receive(self) -> Message:
         """The next command; the process ends when there is none."""
@@ -68,7 +78,7 @@ class Channel:
         self._changed.release()
         line = b""
         try:
-            line = self._reader.readline()
+            line = self._read_line()
         finally:
             self._changed.acquire()
             self._reading = False
@@ -77,6 +87,17 @@ class Channel:
             self._changed.notify_all()
         if not line:
             os._exit(0)
+
+    def _read_line(self) -> bytes:
+        """With its end; empty at the end of the supervisor."""
+        while b"\n" not in self._received:
+            data, descriptors, _, _ = socket.recv_fds(self._link, 1 << 16, MOST_DESCRIPTORS)
+            self._descriptors.extend(descriptors)
+            if not data:
+                return b""
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line + b"\n"
 
     def _hand_on(self, message: Message) -> None:
         if "request" in message:

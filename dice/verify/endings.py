@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from dice.verdict import Stage
 from dice.verify import claims
 from dice.verify.builds import Answer
-from dice.verify.process import Child, ChildEnded, Message
+from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
 from dice.verify.record import Stop
+
+START_TIMEOUT_S = 60.0
 
 # What a candidate may say of itself. How a build ended is not among it: that the builder says.
 REPORTABLE = {
@@ -64,3 +68,16 @@ def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> Sto
 def last_line(child: Child) -> str:
     lines = child.log.decode(errors="replace").strip().splitlines()
     return claims.text(lines[-1], 500) if lines else ""
+
+
+def await_start(candidate: Child) -> None:
+    """Our own part of the candidate's start; what fails here is not the kernel's fault. Raises `MachineryError`."""
+    failed = "the candidate's process did not start"
+    try:
+        message = wait_for(candidate, (), time.monotonic() + START_TIMEOUT_S)
+    except ChildEnded as end:
+        raise MachineryError(f"{failed} ({end.ended.describe()}): {last_line(candidate)}") from None
+    except DeadlineExceeded:
+        raise MachineryError(f"{failed} in time") from None
+    if message.get("event") != "started":
+        raise MachineryError(f"{failed}: {message.get('message')}")

@@ -119,6 +119,16 @@ def forward(
     return output
 
 
+def drawn_bytes(problem: types.ModuleType, device: Device) -> int:
+    """Of the tensors of one draw, as far as can be told without making it; else 0."""
+    try:
+        with torch.device("meta"), device.active():
+            drawn = problem.get_inputs()
+    except Exception:  # code that needs values: whatever it raises, it says nothing of the problem
+        return 0
+    return sum(tensor.nbytes for tensor in wire.tensors(drawn))
+
+
 def generator_states(device: Device) -> tuple[torch.Tensor, ...]:
     """The states of PyTorch's generators: the CPU's, and the GPU's where there is one."""
     return (torch.get_rng_state(),) if device.emulated else (torch.get_rng_state(), torch.cuda.get_rng_state())

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from dice.verify.health import DeviceLost, Health
-from dice.verify.options import Backend
+from dice.verify.options import Backend, probe_cuda
 from dice.verify.oracles import Oracles
 from dice.verify.turns import Turns
 
 RESIDENTS = 8  # candidates on one GPU at once, each with a context of half a gigabyte or more
 ORACLES = 4  # per GPU
+MEMORY_SHARE = 0.8  # contexts and small jobs take the rest
 
 
 class Device:
@@ -23,9 +24,16 @@ class Device:
     def __init__(self, backend: Backend, gpu: str, residents: int, probe: Callable[[str], bool] | None):
         self.gpu = gpu
         self.jobs = 0
-        self.turns = Turns(residents)
+        self.turns = Turns(residents, _memory(backend))
         self.oracles = Oracles(backend, gpu, ORACLES if backend == "cuda" else residents)
         self.health = Health(gpu, functools.partial(probe, gpu) if probe else None)
+
+
+def _memory(backend: Backend) -> int:
+    """Bytes for the tensors of large jobs."""
+    if backend == "cuda":
+        return int(MEMORY_SHARE * probe_cuda()["memory"])
+    return int(MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 class Fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from dice.verify import claims, endings, sanitizer, static, timing
 from dice.verify.feedback import Feedback
 from dice.verify.honesty import MESSAGES
 from dice.verify.options import Options
-from dice.verify.oracles import ReferenceFailed, Session, Settings
+from dice.verify.oracles import OracleLost, ReferenceFailed, Session, Settings
 from dice.verify.place import Place, candidate_limits
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
@@ -23,13 +24,14 @@ from dice.verify.scratch import Scratch, is_crowded_out
 from dice.verify.sources import Sources
 from dice.verify.turns import Turns
 
-START_TIMEOUT_S = 60.0
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
 TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
 MUTED_S = 10.0
 SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
+NEVER = 1 << 62  # bytes
+COPIES = 12  # of the inputs of a large problem, with outputs and second looks, on both sides
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
@@ -87,6 +89,7 @@ class Job:
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
         self.record.add_labels("given_inputs_only" if self.protocol.ours and not vary else "")
         with (
+            contextlib.ExitStack() as self.room,  # given back last
             self._open_session(vary) as session,
             Scratch() as scratch,
             self._spawn(scratch, session) as candidate,
@@ -101,6 +104,11 @@ class Job:
     def _go_through(self, vary: bool, gpu: Turns) -> None:
         self._introduce()
         self._load()
+        with gpu.together(), self.record.clock("reference"):
+            prepared = self._reference(self.session.prepare, varied=False)
+        self.record.values["scale"] = prepared["scale"]
+        if prepared["input_bytes"] >= self.options.large_bytes:
+            self.room.enter_context(gpu.room(COPIES * prepared["input_bytes"]))
         with gpu.together():
             plan = self._prepare(vary)
             for number, step in enumerate(plan):
@@ -150,6 +158,8 @@ class Job:
             limit_s=options.run_timeout_s,
             threads=self.place.threads,
             seed=options.seed,
+            # A run under compute-sanitizer is told of files only.
+            large_bytes=options.large_bytes if self.place.oracles.lends and not options.sanitize else NEVER,
         )
         return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * options.memory_mb)
 
@@ -177,7 +187,8 @@ class Job:
         self.candidate.send(self.replay.spec)
 
     def _load(self) -> None:
-        self._started()
+        endings.await_start(self.candidate)
+        self.record.values["sandbox"] = self.candidate.sandbox
         with self.record.clock("load"):
             loaded = self._candidate_says("loaded")
         self.record.seconds["load"] -= self.record.build_wall
@@ -185,11 +196,9 @@ class Job:
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
 
     def _prepare(self, vary: bool) -> list[Message]:
-        """Both models constructed; the plan of the trials."""
+        """The candidate's model constructed; the plan of the trials."""
         with self.record.clock("reference"):
-            prepared = self._reference(self.session.prepare, varied=False)
             planned = self._reference(self.session.plan, varied=vary)
-        self.record.values["scale"] = prepared["scale"]
         self.record.add_labels(*planned["labels"])
         self.stage = "run"
         plan: list[Message] = planned["plan"]
@@ -210,19 +219,6 @@ class Job:
         with self.record.clock("run"):
             self.loadable = self._candidate_says("constructed").get("loadable") is True
 
-    def _started(self) -> None:
-        """Our own part of the candidate's start; what fails here is not the kernel's fault."""
-        try:
-            message = wait_for(self.candidate, (), time.monotonic() + START_TIMEOUT_S)
-        except ChildEnded as end:
-            said = endings.last_line(self.candidate)
-            raise MachineryError(f"the candidate's process did not start ({end.ended.describe()}): {said}") from None
-        except DeadlineExceeded:
-            raise MachineryError("the candidate's process did not start in time") from None
-        self.record.values["sandbox"] = self.candidate.sandbox
-        if message.get("event") != "started":
-            raise MachineryError(f"the candidate's process did not start: {message.get('message')}")
-
     def _trial(self, number: int, step: Message) -> None:
         """One step of the plan (`inputs.Step`)."""
         if step["fresh"]:
@@ -231,13 +227,14 @@ class Job:
         if not drawn["family"]:
             return
         repeat = self.protocol.ours and "determinism" not in self.record.values and step["family"] == "given"
+        repeat = repeat and not drawn.get("lent")  # there may be no memory for a second output
         command = {"do": "trial", "order": number % ORDERS, "repeat": repeat, "rng": drawn["rng"]}
         command |= {"inputs": drawn["name"], "output": OUTPUT, "seed": drawn["seed"]}
         self.candidate.send(command)
         self.replay.trial = command
         with self.record.clock("run"):
             ran = self._candidate_says("ran")
-        self._count_launches(ran, step["core"])
+        self.record.note_launches(claims.counts(ran.get("launches")), step["core"])
         if self.protocol.ours and step["decides"]:
             self.record.honesty.note_trial(drawn, ran, self.report.library_families)
         damaged = claims.texts(ran.get("damaged"))
@@ -265,7 +262,11 @@ class Job:
         command = {"do": "trial", "inputs": name, "step": step, "loadable": self.loadable}
         varied = step["family"] != "given" or step["fresh"]
         with self.record.clock("reference"):
-            return self._reference(lambda: self.session.draw(command, (self.candidate,)), varied) | {"name": name}
+            drawn = self._reference(lambda: self.session.draw(command, self.candidate), varied) | {"name": name}
+        if drawn.get("lent") and self._candidate_says("borrowed").get("failed"):
+            self.place.oracles.lends = False
+            raise OracleLost("the memory of a large trial could not be mapped")  # once more, by files
+        return drawn
 
     def _label(self, plan: list[Message]) -> None:
         """Steps that decide nothing; each that the kernel fails is a label."""
@@ -276,13 +277,6 @@ class Job:
                 self._trial(number, step)
             except Stop:
                 self.record.add_labels(f"fails:{step['family']}")
-
-    def _count_launches(self, ran: Message, core: bool) -> None:
-        counts = claims.counts(ran.get("launches"))
-        self.record.idle_trials += not counts
-        self.record.ran_trials += 1
-        for name, count in counts.items() if core else ():
-            self.record.launches[name] = self.record.launches.get(name, 0) + count
 
     def _judge(self, name: str, where: str, ran: Message, precision: bool) -> None:
         said: Message = {claim: claims.integers(ran.get(claim)) for claim in ("changed", "aliased", "on_cpu")}

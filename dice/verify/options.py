@@ -24,7 +24,9 @@ import json, torch
 ready = torch.cuda.is_available()
 name = torch.cuda.get_device_name(0) if ready else ""
 count = torch.cuda.device_count() if ready else 0
-print(json.dumps({"cuda": ready, "device": name, "count": count, "built_for": torch.version.cuda}))
+memory = torch.cuda.get_device_properties(0).total_memory if ready else 0
+facts = {"cuda": ready, "device": name, "count": count, "memory": memory, "built_for": torch.version.cuda}
+print(json.dumps(facts))
 """
 
 
@@ -43,6 +45,7 @@ class Options:
     compile_timeout_s: float = 120.0
     run_timeout_s: float = 60.0  # everything the candidate does, compiling excepted
     memory_mb: int = 8192  # host memory
+    large_bytes: int = 64 << 20  # inputs and outputs of a trial from this size on cross no file, and stay on a GPU
     protocol: Protocol = "dice"
     families: tuple[str, ...] = ()  # tried beyond what a kernel must pass, for a label: "transposed", "odd sizes"
     compile_baseline: bool = False  # also time the reference under torch.compile (inductor), once for each problem
@@ -97,7 +100,7 @@ def probe_cuda() -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError):
-        return {"cuda": False, "device": "", "count": 0, "built_for": None}
+        return {"cuda": False, "device": "", "count": 0, "memory": 0, "built_for": None}
     return answer
 
 

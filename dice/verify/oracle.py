@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import scale, stopwatch, wire
+from dice.verify import lending, scale, stopwatch, wire
 from dice.verify.channel import Channel
 from dice.verify.execution import Device
 from dice.verify.inputs import Step
@@ -56,6 +56,8 @@ def main(link: socket.socket) -> None:
             answer = groups[number].answer(command)
         except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
             answer = {"event": "failed", "message": str(error)}
+        except torch.OutOfMemoryError:
+            answer = {"event": "failed", "message": "a trial of it needs more memory than the GPU has left"}
         except RuntimeError as error:
             if not device.is_broken():
                 raise
@@ -104,6 +106,7 @@ class _Group:
         self.own = Path.cwd() / str(spec["group"])
         self.own.mkdir()
         self.trials: dict[str, Trial | None] = {}
+        self.lent: dict[str, Lent] = {}  # of the trials whose inputs are in no file
         self.held_bytes = 0
         torch.set_num_threads(spec["threads"])
         self.reference = Reference(
@@ -113,6 +116,7 @@ class _Group:
             protocol=spec["protocol"],
             shrink=spec["scale"],
             limit_s=spec["limit_s"],
+            large_bytes=spec["large_bytes"],
         )
         self.settings = _Settings.now()
 
@@ -137,6 +141,7 @@ class _Group:
             self.settings = _Settings.now()
 
     def close(self) -> None:
+        self._forget_trials()
         for folder in (self.own, self.folder):
             remove(folder, str(self.spec["group"]))
 
@@ -145,7 +150,7 @@ class _Group:
         self.reference.construct_fresh(spec["fresh_seed"])
         self._show(arguments, "init")
         self._show(state, "state")
-        return {"event": "prepared", "scale": self.reference.scale}
+        return {"event": "prepared", "scale": self.reference.scale, "input_bytes": self.reference.input_bytes}
 
     def _show(self, value: Any, name: str) -> None:
         """Write a value where candidates read it."""
@@ -169,8 +174,11 @@ class _Group:
         trial = self.trials[name]
         if trial is None:
             return {"event": "drawn", "family": "", "shareable": True}
-        shareable = _trial_size(trial) <= SHAREABLE_BYTES
+        lent = self.lent.get(name)
+        shareable = _trial_size(trial) <= SHAREABLE_BYTES and lent is None
         return {
+            "descriptors": lent.descriptors if lent else [],
+            "lent": lent.sizes if lent else [],
             "event": "drawn",
             "family": trial.family,
             "seed": trial.seed,
@@ -188,12 +196,18 @@ class _Group:
         trial = self.trials[name] = self.reference.trial(self.spec["secret"], step, loadable)
         if trial is None:
             return
-        wire.write(trial.inputs, self.folder, name)
+        if _size(trial.inputs) + _size(trial.expected) >= self.spec["large_bytes"]:
+            with contextlib.suppress(lending.CannotLend):  # it goes by file then
+                self.lent[name] = Lent(trial, not self.reference.device.emulated)
+        wire.write(trial.inputs, self.folder, name, self.lent[name].inputs if name in self.lent else None)
         if trial.rng:
             wire.write(trial.rng, self.folder, f"{name} rng")
         self.held_bytes += _trial_size(trial)
 
     def _forget_trials(self) -> None:
+        for lent in self.lent.values():
+            lent.close()
+        self.lent.clear()
         for name, trial in self.trials.items():
             self.held_bytes -= _trial_size(trial) if trial is not None else 0
             for path in (self.folder / f"{name}.bin", self.folder / f"{name}.json"):
@@ -214,7 +228,7 @@ class _Group:
         with contextlib.suppress(wire.WireError):
             witnesses = wire.tensors(wire.read(folder, command["witnesses"], OUTPUT_SLACK_BYTES))
         with contextlib.suppress(wire.WireError):
-            actual = wire.read(folder, command["output"], max_bytes) if command["wrote"] else None
+            actual = self._output(command, max_bytes) if command["wrote"] else None
         samples = [witness.double() for witness in witnesses if not witness.is_complex()]
         kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"])
         return {"event": "judged", "kind": kind}
@@ -222,7 +236,7 @@ class _Group:
     def _compare(self, trial: Trial, command: Message) -> Message:
         max_bytes = 2 * trial.output_bytes + OUTPUT_SLACK_BYTES
         try:
-            actual = wire.read(Path(command["outputs"]), command["output"], max_bytes)
+            actual = self._output(command, max_bytes)
         except wire.WireError as error:
             return _refusal(f"The output could not be read: {error}.")
         if "checksum" in command and int(stopwatch.checksum(actual)) != command["checksum"]:
@@ -234,16 +248,41 @@ class _Group:
             labels += filter(None, [self.reference.precision_label(trial, actual)])
         return asdict(result) | {"event": "judged", "labels": labels}
 
+    def _output(self, command: Message, max_bytes: int) -> Any:
+        """What the candidate handed back, in memory of our own. Raises `WireError`."""
+        lent = self.lent.get(command["inputs"])
+        memory = lent.outputs if lent is not None else None
+        return wire.read(Path(command["outputs"]), command["output"], max_bytes, memory)
+
     def _time(self, command: Message) -> Message:
         step = command["step"]
         if step == "check":
             trial = self.reference.timed_trial(command["seed"], command["call"])
             return self._compare(trial, command | {"changed": []})
         if step == "start":
-            inputs = wire.read(self.folder, command["inputs"])
+            lent = self.lent.get(command["inputs"])
+            inputs = wire.read(self.folder, command["inputs"], memory=lent.inputs if lent is not None else None)
             return {"event": "timed"} | self.reference.start_timing(inputs, command["warm_up_s"])
         answer = self.reference.time(step, command.get("seed", 0), command.get("calls", 0))
         return {"event": "timed"} | answer
+
+
+class Lent:
+    """The memory of one trial: its inputs, and room for an output like the reference's."""
+
+    def __init__(self, trial: Trial, on_gpu: bool):
+        self.inputs = lending.lend(wire.room(trial.inputs), on_gpu)
+        try:
+            self.outputs = lending.lend(wire.room(trial.expected) + OUTPUT_SLACK_BYTES, on_gpu)
+        except lending.CannotLend:
+            self.inputs.close()
+            raise
+        self.sizes = [self.inputs.size, self.outputs.size]
+        self.descriptors = [self.inputs.descriptor, self.outputs.descriptor]
+
+    def close(self) -> None:
+        self.inputs.close()
+        self.outputs.close()
 
 
 def _refusal(message: str) -> Message:

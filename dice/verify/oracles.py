@@ -11,6 +11,7 @@ An oracle answers one request at a time, so whose request it died in is known; j
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import threading
 import time
@@ -113,6 +114,7 @@ class Settings:
     limit_s: float
     threads: int
     seed: int | None
+    large_bytes: int  # of a trial: so much crosses no file
 
 
 class Session:
@@ -148,9 +150,14 @@ class Session:
         """The trials; see `ask`."""
         return self.ask({"do": "plan"}, others, keep="plan")
 
-    def draw(self, command: Message, others: Iterable[Child] = ()) -> Message:
-        """Inputs and outputs of one trial, or find them drawn; see `ask`."""
-        drawn = self.ask(command, others)
+    def draw(self, command: Message, candidate: Child) -> Message:
+        """Inputs and outputs of one trial, or find them drawn; see `ask`. What the oracle lends for them is sent on."""
+        drawn = self.ask(command, (candidate,))
+        if drawn.get("lent"):
+            told = {"do": "borrow", "inputs": command["inputs"], "sizes": drawn["lent"]}
+            candidate.send(told, drawn["descriptors"])
+            for descriptor in drawn["descriptors"]:
+                os.close(descriptor)
         if not drawn["shareable"]:
             self._pool.do_not_share(self._settings)
             self._group.owner = self._group.owner or self
@@ -177,6 +184,8 @@ class Session:
                 if oracle.lost:
                     raise OracleLost("the oracle's process was lost")
                 answer = self._request(command | {"group": group.number}, others)
+                sent = oracle.child.descriptors_sent
+                answer["descriptors"] = [sent.popleft() for _ in answer.get("lent", ())]
                 if answer.get("broken"):
                     self._pool.note_fragile(self._settings)
                     raise ReferenceFailed(answer["message"])
@@ -221,6 +230,7 @@ class Oracles:
         self._numbers = itertools.count()
         self._large: set[Settings] = set()  # problems whose inputs are too large to keep
         self._fragile: set[str] = set()  # problems that ended an oracle
+        self.lends = True  # memory for large trials: not where a process could not map it
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
     def open(self, spawner: Spawner, settings: Settings, memory_mb: int) -> Session:

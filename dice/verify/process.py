@@ -14,12 +14,13 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dice.verify.channel import MOST_DESCRIPTORS
 from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
 
 START_TIMEOUT_S = 120
@@ -71,7 +72,10 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """One jailed process: `send` it JSON, hear it by `wait_for`. Leaving the context kills all that is left of it."""
+    """One jailed process: `send` it JSON, hear it by `wait_for`. Leaving the context kills all that is left of it.
+
+    `descriptors_sent`: open files that came with its messages, for the receiver to close. None come from a candidate.
+    """
 
     def __init__(self, role: str, channel: socket.socket, control: socket.socket, log: int):
         self.role = role
@@ -80,6 +84,7 @@ class Child:
         self.log = b""
         self.ended: Exit | None = None
         self.lost = False
+        self.descriptors_sent: deque[int] = deque()
         self._channel = channel
         self._control = control
         self._log = log
@@ -89,13 +94,17 @@ class Child:
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
 
-    def send(self, message: Message) -> None:
-        """Send one line; a child that has ended is noticed by the next `wait_for`, not here."""
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send one line, and open files with it; a child that has ended is noticed by the next `wait_for`, not here."""
+        line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.setblocking(True)
             self._channel.settimeout(30)
             try:
-                self._channel.sendall(json.dumps(message).encode() + b"\n")
+                if descriptors:
+                    socket.send_fds(self._channel, [line[:1]], descriptors)
+                    line = line[1:]
+                self._channel.sendall(line)
             except TimeoutError:
                 pass  # it does not read what it is told: its own limits end it
             finally:
@@ -113,7 +122,7 @@ class Child:
     def pump(self, descriptor: int) -> None:
         """Read what one readable descriptor holds."""
         try:
-            data = os.read(descriptor, 1 << 16)
+            data = self._read(descriptor)
         except BlockingIOError:
             return
         except OSError:
@@ -126,6 +135,13 @@ class Child:
             self.log = (self.log + data)[-LOG_BYTES:]
         else:
             self._split(descriptor, data)
+
+    def _read(self, descriptor: int) -> bytes:
+        if self.role != "oracle" or descriptor != self._channel.fileno():
+            return os.read(descriptor, 1 << 16)  # which drops open files that are sent along
+        data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, MOST_DESCRIPTORS)
+        self.descriptors_sent.extend(descriptors)
+        return data
 
     def _split(self, descriptor: int, data: bytes) -> None:
         *lines, rest = (self._partial[descriptor] + data).split(b"\n")
@@ -169,6 +185,8 @@ class Child:
     ) -> None:
         self._channel.close()
         os.close(self._log)
+        while self.descriptors_sent:
+            os.close(self.descriptors_sent.popleft())
         self.kill()
         with self._control, contextlib.suppress(OSError):
             self._control.settimeout(KILL_TIMEOUT_S)

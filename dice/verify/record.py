@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,13 @@ class Record:
     failed_builds: dict[int, Stop] = field(default_factory=dict)  # by the number of the request
     honesty: Honesty = field(default_factory=Honesty)
     build_wall: float = 0.0  # spent on builds, waiting for a free core included
+
+    def note_launches(self, counts: Mapping[str, int], core: bool) -> None:
+        """The candidate's kernels that ran in a trial, by name."""
+        self.idle_trials += not counts
+        self.ran_trials += 1
+        for name, count in counts.items() if core else ():
+            self.launches[name] = self.launches.get(name, 0) + count
 
     @contextlib.contextmanager
     def clock(self, stage: str) -> Iterator[None]:

@@ -47,8 +47,10 @@ class Reference:
         protocol: str = "dice",
         shrink: float | None = None,
         limit_s: float = 60.0,
+        large_bytes: int = 1 << 62,
     ):
         self.device, self.protocol, self.folder = device, protocol_named(protocol), folder
+        self.large_bytes = large_bytes  # inputs of so much are drawn on the GPU, and trials of so much stay there
         self.scale: dict[str, Any] = {}  # how the inputs shrank
         self.labels: tuple[str, ...] = ()
         self.writes: tuple[str, ...] = ()  # parameters that the reference's forward changes
@@ -57,6 +59,7 @@ class Reference:
         self._source = source
         with blame("the file"), device.active():
             self.problem = execution.exec_file(source, folder, "problem")
+        self.input_bytes = execution.drawn_bytes(self.problem, device)
         self.model: Any = None
         self._exact_model: Any = None
         self._fresh: tuple[State, State] | None = None
@@ -231,7 +234,8 @@ class Reference:
             output = execution.forward(self.model, placed, seed, self.device)
             rng = execution.generator_states(self.device)
             on_cpu = tuple(self.device.on_cpu(output))
-            return Trial(step.family, trees.to_cpu(placed), seed, trees.to_cpu(output), on_cpu=on_cpu, rng=rng)
+            inputs_, expected = self._kept(placed, output)
+            return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
 
     def _cast(self, value: Any) -> Any:
         """Modules, and tensors at the top of a list, in the protocol's dtype."""
@@ -245,11 +249,31 @@ class Reference:
     def _draw(self, seed: int, family: str = "") -> Any:
         problem = self._odd_problem() if family == "odd sizes" else self.problem
         with blame("get_inputs()"), self.device.active():
-            execution.seed_everything(seed)
-            drawn = problem.get_inputs()
+            drawn = self._draw_on_gpu(problem, seed) if self.input_bytes >= self.large_bytes else None
+            if drawn is None:
+                execution.seed_everything(seed)
+                drawn = problem.get_inputs()
         if not isinstance(drawn, list | tuple):
             raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
         return drawn
+
+    def _draw_on_gpu(self, problem: Any, seed: int) -> Any:
+        """A draw by the GPU's generator, which takes a hundredth of the time; None where the code wants the CPU's."""
+        if self.device.emulated:
+            return None
+        try:
+            with torch.device("cuda"):
+                execution.seed_everything(seed)
+                return problem.get_inputs()
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            return None
+
+    def _kept(self, *values: Any) -> tuple[Any, ...]:
+        """Copies that nobody else writes to: on the CPU, or on the GPU where they are much."""
+        size = sum(tensor.nbytes for value in values for tensor in wire.tensors(value))
+        if self.device.emulated or size < self.large_bytes:
+            return tuple(trees.to_cpu(value) for value in values)
+        return tuple(wire.map_tensors(lambda tensor: tensor.detach().cuda().clone(), value) for value in values)
 
     def _odd_problem(self) -> Any:
         source = scale.odd(self._source)
@@ -293,8 +317,7 @@ class Reference:
         elif not heavy:
             effects = self._effects(model, base, output, seed)
             exact = exact if self._is_believable(model, base, output, exact, seed) else None
-        values = (trees.to_cpu(value) for value in (drawn if step.family == "given" else base, output, exact))
-        inputs_, expected, exact = values
+        inputs_, expected, exact = self._kept(drawn if step.family == "given" else base, output, exact)
         known = (changed, aliased, on_cpu, effects, roundings)
         return Trial(step.family, inputs_, seed, expected, exact, *known, work=census.work)
 
@@ -463,7 +486,7 @@ class Reference:
     def timed_trial(self, seed: int, call: int) -> Trial:
         """One of the candidate's timed calls as a trial: its own inputs, and the reference's output for them."""
         self.device.allow_tf32(not self.protocol.ours)
-        drawn = wire.map_tensors(lambda tensor: tensor.cpu().clone(), self._bench.fill(seed, call))
+        (drawn,) = self._kept(self._bench.fill(seed, call))
         forward_seed = stopwatch.call_seed(seed, call)
         exact_model = self._exact_model if self.protocol.ours else None
         trial = self._run(self.model, exact_model, drawn, forward_seed, Step("timing", "given"))

@@ -1,4 +1,4 @@
-"""Who may use the GPU when: many jobs at once while they check, one alone while it is timed."""
+"""Who may use the GPU when, and how much of its memory: many jobs at once while they check, one alone while timed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 class Turns:
     """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is
-    never starved."""
+    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
 
-    def __init__(self, most: int = 1 << 30) -> None:
-        self._most = most
+    def __init__(self, most: int = 1 << 30, memory: int = 1 << 62) -> None:
+        self._most, self._memory = most, memory
+        self._taken = 0
         self._changed = threading.Condition()
         self._together = 0
         self._alone = False
@@ -28,6 +29,20 @@ class Turns:
         finally:
             with self._changed:
                 self._together -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def room(self, size: int) -> Iterator[None]:
+        """Memory for a large job, from now to its end. Enter it before a turn: whoever waits here has none."""
+        size = min(size, self._memory)
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken + size <= self._memory)
+            self._taken += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= size
                 self._changed.notify_all()
 
     @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
 
 A value is a tree of tensors, lists, tuples, dicts with string keys, Python scalars, dtypes and None. It lives in two
-files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other. The reader trusts neither:
-sizes, types and offsets are checked before a tensor is made, and links are not followed.
+files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other; or those are in lent memory.
+The reader trusts neither: sizes, types and offsets are checked before a tensor is made, and links are not followed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import torch
+
+from dice.verify.lending import Memory
 
 ALIGN = 64
 MAX_JSON_BYTES = 8 << 20
@@ -31,27 +33,39 @@ class WireError(ValueError):
     """A value cannot be written, or what was read is not a value; the message says why."""
 
 
-def write(value: object, folder: Path, name: str) -> None:
-    """Write a value to `folder`. Raises `WireError` for types that have no place in it."""
-    with open(folder / f"{name}.bin", "wb") as data:
-        tree = _encode(value, data, 0)
+def write(value: object, folder: Path, name: str, memory: Memory | None = None) -> None:
+    """Write a value to `folder`, its bytes to `memory` where some is given. Raises `WireError` for types that have no
+    place in it, and for more bytes than the memory has."""
+    if memory is not None:
+        tree = _encode(value, _Lent(memory), 0)
+    else:
+        with open(folder / f"{name}.bin", "wb") as data:
+            tree = _encode(value, _File(data), 0)
     (folder / f"{name}.json").write_text(json.dumps(tree))
 
 
-def read(folder: Path, name: str, max_bytes: int | None = None) -> Any:
-    """Read a value back as CPU tensors. Raises `WireError` when the files are not one, or hold over `max_bytes`."""
+def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory | None = None) -> Any:
+    """Read a value back as CPU tensors, or as tensors of its own where `memory` is. Raises `WireError` when the files
+    are not one, or hold over `max_bytes`."""
     try:
         tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
+        if memory is not None:
+            return _decode(tree, _Lent(memory), 0)
         with _open(folder / f"{name}.bin") as data:
-            size = os.fstat(data.fileno()).st_size
-            if max_bytes is not None and size > max_bytes:
-                raise WireError(f"{size} bytes of tensors where at most {max_bytes} were expected")
-            return _decode(tree, data, size, 0)
+            file = _File(data)
+            if max_bytes is not None and file.size > max_bytes:
+                raise WireError(f"{file.size} bytes of tensors where at most {max_bytes} were expected")
+            return _decode(tree, file, 0)
     except WireError:
         raise
     except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
         # Whatever a hostile description makes Python or PyTorch say: an integer of 5000 digits, a shape that overflows.
         raise WireError(f"unreadable value {name}: {error}") from None
+
+
+def room(value: object) -> int:
+    """Bytes of memory that `write` needs for a value."""
+    return sum(-(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN for tensor in tensors(value))
 
 
 def tensors(value: object) -> list[torch.Tensor]:
@@ -77,7 +91,59 @@ def map_tensors(function: Any, value: Any) -> Any:
     return value
 
 
-def _encode(value: object, data: BinaryIO, depth: int) -> dict[str, Any]:
+class _Bytes(Protocol):
+    """Where the bytes of tensors are. A dense tensor is `put` whole; `fill` fills one from an offset."""
+
+    size: int
+
+    def put(self, tensor: torch.Tensor) -> int: ...
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+class _File:
+    device = torch.device("cpu")
+
+    def __init__(self, data: BinaryIO):
+        self._data = data
+        self.size = os.fstat(data.fileno()).st_size
+
+    def put(self, tensor: torch.Tensor) -> int:
+        self._data.write(b"\0" * (-self._data.tell() % ALIGN))
+        offset = self._data.tell()
+        if tensor.numel():
+            self._data.write(_memory(tensor.cpu()))
+        return offset
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None:
+        self._data.seek(offset)
+        view = _memory(tensor)
+        if self._data.readinto(view) != len(view):  # type: ignore[attr-defined]
+            raise WireError("a file cut short")
+
+
+class _Lent:
+    def __init__(self, memory: Memory):
+        self._memory, self.size = memory, memory.size
+        self.device = memory.bytes.device
+        self._end = 0
+
+    def put(self, tensor: torch.Tensor) -> int:
+        offset = -(-self._end // ALIGN) * ALIGN
+        self._end = offset + tensor.numel() * tensor.element_size()
+        if self._end > self.size:
+            raise WireError(f"at least {self._end} bytes of tensors where at most {self.size} were expected")
+        self._memory.view(offset, tensor.numel(), tensor.dtype).copy_(_flat(tensor))
+        return offset
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None:
+        _flat(tensor).copy_(self._memory.view(offset, tensor.numel(), tensor.dtype))
+
+
+def _encode(value: object, data: _Bytes, depth: int) -> dict[str, Any]:
     if depth > MAX_DEPTH:
         raise WireError("a value nested too deeply")
     if isinstance(value, torch.Tensor):
@@ -97,10 +163,10 @@ def _encode(value: object, data: BinaryIO, depth: int) -> dict[str, Any]:
     raise WireError(f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value")
 
 
-def _encode_tensor(tensor: torch.Tensor, data: BinaryIO) -> dict[str, Any]:
+def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, Any]:
     if tensor.layout != torch.strided:
         raise WireError(f"a tensor of layout {tensor.layout}")
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise WireError(f"a tensor of dtype {tensor.dtype}")
@@ -109,10 +175,7 @@ def _encode_tensor(tensor: torch.Tensor, data: BinaryIO) -> dict[str, Any]:
         spec["stride"] = list(tensor.stride())
     else:
         tensor = tensor.contiguous()
-    data.write(b"\0" * (-data.tell() % ALIGN))
-    spec["offset"] = data.tell()
-    if tensor.numel():
-        data.write(_memory(tensor))
+    spec["offset"] = data.put(tensor)
     return spec
 
 
@@ -128,21 +191,26 @@ def _fills_memory(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _memory(tensor: torch.Tensor) -> memoryview:
     """The bytes of a dense tensor, not a copy."""
-    flat: Any = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    flat: Any = _flat(tensor).view(torch.uint8).numpy()
     return memoryview(flat)
 
 
-def _decode(tree: Any, data: BinaryIO, size: int, depth: int) -> Any:
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense tensor in the order of its memory, not a copy."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     if not isinstance(tree, dict) or depth > MAX_DEPTH:
         raise WireError("a malformed description")
     kind, items, value = tree.get("kind"), tree.get("items"), tree.get("value")
     if kind == "tensor":
-        return _decode_tensor(tree, data, size)
+        return _decode_tensor(tree, data)
     if kind in ("list", "tuple") and isinstance(items, list):
-        decoded = [_decode(item, data, size, depth + 1) for item in items]
+        decoded = [_decode(item, data, depth + 1) for item in items]
         return decoded if kind == "list" else tuple(decoded)
     if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
-        return {str(key): _decode(item, data, size, depth + 1) for key, item in items}
+        return {str(key): _decode(item, data, depth + 1) for key, item in items}
     if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
         return value
     if kind == "complex" and isinstance(value, list) and len(value) == 2:
@@ -152,25 +220,22 @@ def _decode(tree: Any, data: BinaryIO, size: int, depth: int) -> Any:
     raise WireError("a malformed description")
 
 
-def _decode_tensor(spec: dict[str, Any], data: BinaryIO, size: int) -> torch.Tensor:
+def _decode_tensor(spec: dict[str, Any], data: _Bytes) -> torch.Tensor:
     shape, stride, offset = spec.get("shape"), spec.get("stride"), spec.get("offset")
     dtype = _DTYPES.get(str(spec.get("dtype")))
     if dtype is None or not _is_counts(shape) or type(offset) is not int or offset < 0:
         raise WireError("a malformed tensor")
     assert isinstance(shape, list)
     count = math.prod(shape)
-    if offset + count * dtype.itemsize > size:
+    if offset + count * dtype.itemsize > data.size:
         raise WireError("a tensor larger than its file")
     if stride is None:
-        tensor = torch.empty(shape, dtype=dtype)
+        tensor = torch.empty(shape, dtype=dtype, device=data.device)
     else:
         _check_stride(shape, stride)
-        tensor = torch.empty_strided(shape, stride, dtype=dtype)
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=data.device)
     if count:
-        data.seek(offset)
-        view = _memory(tensor)
-        if data.readinto(view) != len(view):  # type: ignore[attr-defined]
-            raise WireError("a file cut short")
+        data.fill(tensor, offset)
     return tensor
 
 
