@@ -455,7 +455,7 @@ class Reference:
         with blame("forward"), torch.no_grad():
             placed = self.device.place(inputs)
             salted = stopwatch.continuous(placed)
-            self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch())
+            self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch(), frugal=True)
             answer: dict[str, Any] = self._bench.warm_up(warm_up_s) | {"salted": salted}
             self._bench.flushes = answer["flushes"]
             return answer

@@ -25,6 +25,7 @@ WARM_UP_CALLS, MAX_WARM_UP_CALLS = 3, 200
 HIDE = 1.5  # the flushes before a call last this many times as long as the host takes to launch the reference,
 MAX_FLUSHES = 4  # with at most so many of them, so that the device waits for no launch: the host's speed varies
 ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
+LARGE_BYTES = 64 << 20  # of an output
 IDLE_CALLS = 2
 LEAST_FACTOR = 0.75
 COMPILED_CALLS = 25
@@ -87,16 +88,25 @@ class Bench:
     """One model and one set of inputs, ready to be timed.
 
     `salted` are the indices of the input tensors that each call gets scaled by a factor of its own; which factors,
-    follows from the seed of the round, which nobody knows before it.
+    follows from the seed of the round, which nobody knows before it. `frugal`: nobody will ask for an output, so large
+    ones are not kept.
     """
 
-    def __init__(self, model: Any, inputs: Any, salted: Sequence[int], stopwatch: Stopwatch, flushes: int = 1):
+    def __init__(
+        self,
+        model: Any,
+        inputs: Any,
+        salted: Sequence[int],
+        stopwatch: Stopwatch,
+        flushes: int = 1,
+        frugal: bool = False,
+    ):
         self.model, self.stopwatch = model, stopwatch
         self._pristine, self._salted = inputs, frozenset(salted)
         size = sum(tensor.nbytes for tensor in wire.tensors(inputs))
         copies = min(MAX_COPIES, max(1, ROTATE_BYTES // max(size, 1)))
         self._copies = [wire.map_tensors(torch.clone, inputs) for _ in range(copies)]
-        self.flushes = flushes
+        self.flushes, self._frugal = flushes, frugal
         self.kept: list[Any] = []
         self._checksums: list[torch.Tensor] = []
 
@@ -181,6 +191,9 @@ class Bench:
 
     def _keep(self, output: Any) -> None:
         _refuse_lazy(output)
+        if self._frugal and sum(tensor.nbytes for tensor in wire.tensors(output)) > LARGE_BYTES:
+            self._checksums.append(checksum(output))
+            return
         self.kept.append(wire.map_tensors(lambda tensor: tensor.detach().clone(), output))
         self._checksums.append(checksum(self.kept[-1]))
 

@@ -278,7 +278,8 @@ def _checksums(answer: Message, calls: int) -> list[int]:
 
 
 def _calls(call_ms: float, output_bytes: int) -> int:
-    return max(2, min(ROUND_CALLS, int(ROUND_MS / max(call_ms, 1e-3)), _fitting(output_bytes)))
+    fitting = _fitting(output_bytes)
+    return max(min(2, fitting), min(ROUND_CALLS, int(ROUND_MS / max(call_ms, 1e-3)), fitting))
 
 
 def _fitting(output_bytes: int) -> int:
