@@ -260,11 +260,11 @@ class _Group:
             trial = self.reference.timed_trial(command["seed"], command["call"])
             return self._compare(trial, command | {"changed": []})
         if step == "start":
-            trial = self.trials[command["inputs"]]
-            assert trial is not None
+            timed = self.trials[command["inputs"]]
+            assert timed is not None
             if command["inputs"] in self.lent:  # what it made of them takes memory, and is not asked for again
-                self.trials[command["inputs"]] = replace(trial, expected=None, exact=None)
-            return {"event": "timed"} | self.reference.start_timing(trial.inputs, command["warm_up_s"])
+                self.trials[command["inputs"]] = replace(timed, expected=None, exact=None)
+            return {"event": "timed"} | self.reference.start_timing(timed.inputs, command["warm_up_s"])
         answer = self.reference.time(step, command.get("seed", 0), command.get("calls", 0))
         return {"event": "timed"} | answer
 
