@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -58,19 +59,52 @@ def test_a_description_cannot_reach_beyond_the_memory(
     memory.close()
 
 
-def verdicts(large_bytes: int, names: list[str]) -> list[tuple[str, str]]:
+def verdicts(large_bytes: int, names: list[str], backend: Literal["cuda", "emulated"]) -> list[tuple[str, str]]:
     pairs = []
     for name in names:
         source = (CASES / f"{name}.py").read_text()
         problem = source.partition("# problem: ")[2].partition("\n")[0].strip()
         pairs.append((Problem.from_file(PROBLEMS / f"{problem}.py"), Kernel(source)))
-    with Verifier(backend="emulated", options=Options(large_bytes=large_bytes, seed=7), cache=False) as verifier:
+    with Verifier(
+        backend=backend, options=Options(large_bytes=large_bytes, seed=7, timing_s=0.1), cache=False
+    ) as verifier:
         found = [verdict for _, verdict in verifier.verify_many(pairs, workers=2, ordered=True)]
     return [(verdict.outcome, verdict.stage) for verdict in found]
 
 
-def test_verdicts_do_not_depend_on_how_values_cross() -> None:
-    kinds = ("right", "deceptive", "mutates", "returns_input", "unwritten", "constant", "output_flood", "identity")
-    chosen = [path.stem for path in sorted(CASES.glob("*.py")) if path.stem.startswith(kinds)]
+KINDS = ("right", "deceptive", "mutates", "returns_input", "unwritten", "constant", "output_flood", "identity")
+
+
+@pytest.mark.parametrize("backend", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_verdicts_do_not_depend_on_how_values_cross(backend: Literal["cuda", "emulated"]) -> None:
+    chosen = [path.stem for path in sorted(CASES.glob("*.py")) if path.stem.startswith(KINDS)]
     assert len(chosen) > 10
-    assert verdicts(0, chosen) == verdicts(1 << 62, chosen)
+    assert verdicts(0, chosen, backend) == verdicts(1 << 62, chosen, backend)
+
+
+LARGE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(4096, 100_000)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.gpu
+def test_gigabytes_take_seconds() -> None:
+    with Verifier(backend="cuda", options=Options(timing_s=0.5, run_timeout_s=20), cache=False) as verifier:
+        verdict = verifier.verify(Problem(LARGE, name="large"), Kernel((CASES / "right_relu.py").read_text()))
+        assert verdict.correct and verdict.timing is not None, verdict.message
+        wrong = (CASES / "right_relu.py").read_text().replace("i < n", "i < n - 1")
+        verdict = verifier.verify(Problem(LARGE, name="large"), Kernel(wrong))
+        assert verdict.outcome == "wrong", verdict.message
