@@ -116,7 +116,7 @@ class _Run:
         self.rows = self._rows(config.data).to(self.device)
         self.eval_rows = None if config.eval_data is None else self._rows(config.eval_data).to(self.device)
         self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
-        self.weights = Weights(master, config, dtype)
+        self.weights = Weights(master, config, dtype, config.ema)
         self.identity = self._identity()
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._resume()
