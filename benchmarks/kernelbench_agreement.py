@@ -13,22 +13,16 @@ to judge.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import json
-import multiprocessing
 import os
-import signal
-import sys
 import tempfile
 import time
-import types
 from collections import Counter
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernelbench_code import Row, accelerate, in_processes, module, why
 from mutants import Candidate, candidates
 
 from dice.commands.bench import machine
@@ -38,67 +32,11 @@ from dice.verify import Options, Verifier
 SEED, TRIALS = 515, 5
 TIMEOUT_S, STOCK_TIMEOUT_S = 60.0, 400.0
 LEAVES_MEMORY = ("half_grid", "unwritten", "no_launch", "off_by_one")
-Row = dict[str, Any]
 
 
-def load_evaluator(root: Path) -> Callable[..., Any]:
-    """KernelBench's evaluator from its source folder. What it imports for other purposes only (requests, its helpers
-    for language models) may be missing and gets an empty stand-in."""
-    package = types.ModuleType("kernelbench")
-    package.__path__ = [str(root / "src" / "kernelbench")]
-    helpers = types.ModuleType("kernelbench.utils")
-    helpers.get_gpu_vendor = lambda device=None: "nvidia"  # type: ignore[attr-defined]
-    sys.modules |= {"kernelbench": package, "kernelbench.utils": helpers}
-    try:
-        import pydantic  # noqa: F401
-    except ImportError:
-        stand_in = types.ModuleType("pydantic")
-        stand_in.BaseModel = _Record  # type: ignore[attr-defined]
-        sys.modules["pydantic"] = stand_in
-    try:
-        import requests  # noqa: F401
-    except ImportError:
-        sys.modules["requests"] = types.ModuleType("requests")
-    evaluator: Callable[..., Any] = importlib.import_module("kernelbench.eval").eval_kernel_against_ref
-    return evaluator
-
-
-class _Record:
-    """Enough of pydantic's BaseModel for a result: fields with defaults, set by keyword."""
-
-    def __init__(self, **fields: Any):
-        for name, value in {**type(self).__dict__, **fields}.items():
-            if not name.startswith("_"):
-                setattr(self, name, value)
-
-
-def accelerate(cache_dir: Path) -> None:
-    """Put our builder under `load_inline` in this process."""
-    from torch.utils import cpp_extension
-
-    from dice.verify import binding, build
-
-    def load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, functions: Any = None, **more: Any) -> Any:
-        names = [functions] if isinstance(functions, str) else list(functions or ())
-        sources = build.Sources(
-            (cpp_sources,) if isinstance(cpp_sources, str) else tuple(cpp_sources),
-            (cuda_sources,) if isinstance(cuda_sources, str) else tuple(cuda_sources or ()),
-            tuple((item, item) for item in names),
-            tuple(more.get("extra_cflags") or ()),
-            tuple(more.get("extra_cuda_cflags") or ()),
-        )
-        return binding.load(build.build(sources, backend="cuda", cache_dir=cache_dir), name)
-
-    cpp_extension.load_inline = load_inline
-
-
-def evaluate(link: Connection, root: Path, candidate: Candidate, cache_dir: Path | None) -> None:
+def evaluate(root: Path, candidate: Candidate, cache_dir: Path | None) -> Row:
     """In a process of its own: KernelBench's verdict on one candidate, with our builder where `cache_dir` is given."""
-    os.setsid()
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    evaluator = load_evaluator(root)  # here, for importing it starts CUDA
+    evaluator = module(root, "eval").eval_kernel_against_ref  # here, for importing it starts CUDA
     if cache_dir is not None:
         accelerate(cache_dir)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,48 +49,19 @@ def evaluate(link: Connection, root: Path, candidate: Candidate, cache_dir: Path
             backend="cuda",
         )
     if result is None:
-        link.send({"compiled": False, "correct": False, "why": "no result"})
-        return
-    whys = ("compilation_error", "runtime_error", "correctness_issue")
-    why = next((f"{name}: {result.metadata[name]}" for name in whys if name in result.metadata), "")
-    link.send({"compiled": result.compiled, "correct": result.correctness, "why": why[-600:]})
+        return {"compiled": False, "correct": False, "why": "no result"}
+    return {"compiled": result.compiled, "correct": result.correctness, "why": why(result.metadata)}
 
 
 def evaluate_all(
     root: Path, chosen: list[Candidate], workers: int, cache_dir: Path | None, limit_s: float
 ) -> list[Row]:
     """KernelBench's verdicts, in the order of the candidates."""
-    context = multiprocessing.get_context("fork")  # this process never touches the GPU, so its children can
-    rows: list[Row] = [{"compiled": None, "correct": False, "why": "not evaluated"} for _ in chosen]
-    waiting = list(enumerate(chosen))[::-1]
-    running: dict[Any, tuple[int, Any, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            number, candidate = waiting.pop()
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=evaluate, args=(theirs, root, candidate, cache_dir))
-            process.start()
-            theirs.close()
-            running[ours] = (number, process, time.monotonic() + limit_s)
-        for link in wait(list(running), timeout=0.5):
-            number, process, _ = running.pop(link)
-            try:
-                rows[number] = link.recv()  # type: ignore[union-attr]
-            except EOFError:
-                rows[number] = {"compiled": None, "correct": False, "why": "the process died"}
-            _end(process)
-        for link, (number, process, deadline) in list(running.items()):
-            if time.monotonic() > deadline:
-                del running[link]
-                rows[number] = {"compiled": None, "correct": False, "why": "took too long"}
-                _end(process)
+    rows: list[Row] = [{}] * len(chosen)
+    works = [partial(evaluate, root, candidate, cache_dir) for candidate in chosen]
+    for number, row in in_processes(works, workers, limit_s):
+        rows[number] = {"compiled": None, "correct": False, "why": row["error"]} if "error" in row else row
     return rows
-
-
-def _end(process: Any) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.join()
 
 
 def explain(kind: str, theirs: Row, ours: Verdict) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dice.data.whole import write_json
+from dice.data.whole import write_json, write_text
 from dice.errors import UserError
 from dice.evaluate.run_folder import Judgement, RunFolder, Task
 from dice.verdict import Verdict
@@ -93,19 +93,50 @@ def _entry(verdict: Verdict) -> dict[str, Any]:
 def export_kernelbench(folder: RunFolder, protocol: str, path: Path) -> list[Path]:
     """Write `eval_results.json` for each level of a run: `path` itself where there is one level, else with `_level1`
     and so on before its suffix. Returns the files. Raises `UserError` where the run has no levels of KernelBench's."""
+    results = _results_by_level(folder, protocol)
+    files = []
+    for level, content in results.items():
+        file = path if len(results) == 1 else path.with_name(f"{path.stem}_level{level}{path.suffix}")
+        write_json(file, content)
+        files.append(file)
+    return files
+
+
+def export_run_folders(folder: RunFolder, protocol: str, path: Path) -> list[Path]:
+    """Write a run folder of KernelBench's for each level, `PATH/level1/` and so on: kernels and `eval_results.json`.
+    Returns them. Raises as `export_kernelbench` does."""
+    folders = []
+    for level, content in _results_by_level(folder, protocol).items():
+        write_json(path / f"level{level}" / "eval_results.json", content)
+        folders.append(path / f"level{level}")
+    write_kernels(folder, path)
+    return folders
+
+
+def _results_by_level(folder: RunFolder, protocol: str) -> dict[int, dict[str, list[dict[str, Any]]]]:
     tasks = folder.tasks()
-    levels = sorted({task.level for task in tasks})
     if len({(task.level, task.number) for task in tasks}) < len(tasks):
         raise UserError(f"Problems of {folder.path} share a number, so that KernelBench's file cannot hold them.")
     judgements = folder.judgements(protocol)
     if not judgements:
         raise UserError(f"{folder.path} was not judged under {protocol}.")
-    files = []
-    for level in levels:
-        file = path if len(levels) == 1 else path.with_name(f"{path.stem}_level{level}{path.suffix}")
-        write_json(file, eval_results([task for task in tasks if task.level == level], judgements))
-        files.append(file)
-    return files
+    levels = sorted({task.level for task in tasks})
+    return {level: eval_results([task for task in tasks if task.level == level], judgements) for level in levels}
+
+
+def write_kernels(folder: RunFolder, path: Path) -> list[Path]:
+    """Write a run's kernels as run folders of KernelBench's, one a level: `PATH/level1/` and so on. Returns them.
+    An answer without a kernel has no file, which KernelBench counts as a failure."""
+    tasks = {task.key: task for task in folder.tasks()}
+    written = set()
+    for one in folder.generations():
+        task = tasks.get(one.task)
+        if task is not None and one.kernel is not None:
+            own = path / f"level{task.level}"
+            name = f"level_{task.level}_problem_{task.number}_sample_{one.sample}_kernel.py"
+            write_text(own / name, one.kernel)
+            written.add(own)
+    return sorted(written)
 
 
 def read_eval_results(path: Path) -> list[Result]:
