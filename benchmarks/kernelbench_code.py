@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 Row = dict[str, Any]
 Work = Callable[[], Row]  # runs in the child
@@ -120,7 +120,7 @@ def accelerate(cache_dir: Path, gate: Gate | None = None) -> None:
                 gate.enter()
         return binding.load(built, name)
 
-    cpp_extension.load_inline = load_inline
+    cpp_extension.load_inline = load_inline  # type: ignore[assignment]
 
 
 def why(metadata: Row) -> str:
@@ -128,8 +128,11 @@ def why(metadata: Row) -> str:
     return next((f"{name}: {metadata[name]}" for name in WHYS if name in metadata), "")[-600:]
 
 
-def in_processes(works: Sequence[Work], workers: int, limit_s: float) -> Iterator[tuple[int, Row]]:
-    """What each returns, as it comes. One that dies or takes longer than `limit_s` returns {"error": why}.
+def in_processes(
+    works: Sequence[Work], workers: int, limit_s: float, until: float = float("inf")
+) -> Iterator[tuple[int, Row]]:
+    """What each returns, as it comes. One that raises, dies or takes longer than `limit_s` returns {"error": why}. What
+    is not through by `until`, of the monotonic clock, is called off.
 
     The caller must not have touched the GPU, so that its children, which are forked, can.
     """
@@ -137,7 +140,7 @@ def in_processes(works: Sequence[Work], workers: int, limit_s: float) -> Iterato
     waiting = list(enumerate(works))[::-1]
     running: dict[Any, tuple[int, Any, float]] = {}
     try:
-        while waiting or running:
+        while (waiting or running) and time.monotonic() < until:
             while waiting and len(running) < workers:
                 number, work = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
@@ -148,7 +151,7 @@ def in_processes(works: Sequence[Work], workers: int, limit_s: float) -> Iterato
             for link in wait(list(running), timeout=0.5):
                 number, process, _ = running.pop(link)
                 try:
-                    row = link.recv()  # type: ignore[union-attr]
+                    row = cast(Connection, link).recv()
                 except EOFError:
                     row = {"error": DIED}
                 _end(process)
@@ -168,7 +171,11 @@ def _run(link: Connection, work: Work) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    link.send(work())
+    try:
+        row = work()
+    except Exception as error:  # nobody would see it here
+        row = {"error": f"{type(error).__name__}: {error}"}
+    link.send(row)
 
 
 def _end(process: Any) -> None:

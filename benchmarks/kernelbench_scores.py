@@ -7,10 +7,10 @@
 The answers are written as a run folder of KernelBench's for each level. Each is evaluated by its
 `eval_kernel_against_ref`, unchanged, with the settings of its `eval_from_generations` (float32, 5 correctness and 100
 timing trials, CUDA events), in a process of its own; our builder stands under `load_inline`, so that a build takes
-seconds. Correctness comes first, several at once; what is right, or failed for lack of memory or time beside others,
-is then evaluated again alone, with timing. References are timed by its `measure_ref_program_time`. Then its
-`benchmark_eval_analysis` counts. Problems that have no right answer need no time of their own: theirs is taken from
-the timings that KernelBench publishes (`--published`), and enters no score.
+seconds. Correctness comes first, several at once. What is right is then timed alone, which takes one more trial; what
+failed for lack of memory or time beside others is evaluated again alone, with all of them. References are timed by its
+`measure_ref_program_time`. Then its `benchmark_eval_analysis` counts. Problems that have no right answer need no time
+of their own: theirs is taken from the timings that KernelBench publishes (`--published`), and enters no score.
 
 What is done is kept in OUT line by line: the same command goes on where it was stopped, or where `--budget` ended.
 """
@@ -32,7 +32,7 @@ from typing import Any
 from kernelbench_code import DIED, SLOW, Gate, Row, accelerate, analysis, in_processes, module, why
 
 from dice.data.whole import write_json
-from dice.errors import UserError
+from dice.errors import MachineError, UserError
 from dice.evaluate.interchange import NOT_COMPILED, write_kernels
 from dice.evaluate.metrics import faster, speedup
 from dice.evaluate.run_folder import Generation, RunFolder, Task
@@ -50,7 +50,9 @@ Answer = tuple[Task, str]  # and the kernel's source
 # In a process of its own each.
 
 
-def evaluate(root: Path, answer: Answer, cache_dir: Path, gate: Gate | None, timed: bool) -> Row:
+def evaluate(
+    root: Path, answer: Answer, cache_dir: Path, *, trials: int = TRIALS, gate: Gate | None = None, timed: bool = True
+) -> Row:
     """One entry of KernelBench's `eval_results.json`, by its evaluator. Errors become what its script makes of them."""
     evaluator = module(root, "eval").eval_kernel_against_ref  # here, for importing it starts CUDA
     accelerate(cache_dir, gate)
@@ -61,7 +63,7 @@ def evaluate(root: Path, answer: Answer, cache_dir: Path, gate: Gate | None, tim
             result = evaluator(
                 answer[0].source,
                 answer[1],
-                num_correct_trials=TRIALS,
+                num_correct_trials=trials,
                 num_perf_trials=TIMING_TRIALS,
                 measure_performance=timed,
                 timing_method="cuda_event",
@@ -70,6 +72,8 @@ def evaluate(root: Path, answer: Answer, cache_dir: Path, gate: Gate | None, tim
                 backend="cuda",
             )
         except Exception as error:  # as its script does
+            if "CUDA is not available" in str(error):
+                raise
             name = "cuda_error" if "CUDA error" in str(error) else "other_error"
             return _failed({name: str(error), f"{name}_name": type(error).__name__})
     if result is None:
@@ -87,7 +91,7 @@ def measure(root: Path, task: Task) -> Row:
     """One entry of its baseline file, by its code."""
     module(root, "eval")
     stats = module(root, "timing").measure_ref_program_time(f"{task.name}.py", task.source, device=_device())
-    return dict(stats) if stats else {"error": "the reference cannot be timed"}
+    return dict(stats or {})
 
 
 def _device() -> Any:
@@ -101,7 +105,9 @@ def _failed(metadata: Row) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | list) or value is None else str(value)[-2000:]
+    if isinstance(value, list):
+        return [str(item)[:200] for item in value]
+    return value if isinstance(value, bool | int | float) or value is None else str(value)[-2000:]
 
 
 # In the parent, which never touches the GPU.
@@ -144,21 +150,23 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder:
             gate = Gate(Path(folder), self.at_once)
             lacking = [one for one in answers if one[0].key not in checked.rows]
-            works = [partial(evaluate, self.root, one, self.cache_dir, gate, False) for one in lacking]
+            works = [partial(evaluate, self.root, one, self.cache_dir, gate=gate, timed=False) for one in lacking]
             for number, row in self._in_time("checked", works, self.workers):
                 checked.add(lacking[number][0].key, row)
-        again = []
+        alone: dict[str, Callable[[], Row]] = {}
         for one in answers:
-            row = checked.rows.get(one[0].key)
-            if row is None or one[0].key in final.rows:
+            key = one[0].key
+            if key not in checked.rows or key in final.rows:
                 continue
-            if row.get("correctness") or _crowded(row):
-                again.append(one)
+            if checked.rows[key].get("correctness"):
+                alone[key] = partial(evaluate, self.root, one, self.cache_dir, trials=1)
+            elif _crowded(checked.rows[key]):
+                alone[key] = partial(evaluate, self.root, one, self.cache_dir)
             else:
-                final.add(one[0].key, row)
-        works = [partial(evaluate, self.root, one, self.cache_dir, None, True) for one in again]
-        for number, row in self._in_time("timed", works, 1):
-            final.add(again[number][0].key, _failed({"other_error": row["error"]}) if "error" in row else row)
+                final.add(key, checked.rows[key])
+        keys = list(alone)
+        for number, row in self._in_time("timed", list(alone.values()), 1):
+            final.add(keys[number], _failed({"other_error": row["error"]}) if "error" in row else row)
         return final.rows
 
     def measure(self, tasks: Sequence[Task]) -> dict[str, Row]:
@@ -171,17 +179,14 @@ class Bench:
         return store.rows
 
     def _in_time(self, what: str, works: Sequence[Callable[[], Row]], workers: int) -> Iterator[tuple[int, Row]]:
-        """As they come; stops at the deadline, and leaves what is under way then."""
+        """As they come, until the deadline. Raises `MachineError` where the evaluator itself cannot run."""
         started = time.monotonic()
-        if not works or started > self.deadline:
-            return
-        for count, (number, row) in enumerate(in_processes(works, workers, LIMIT_S), start=1):
+        for count, (number, row) in enumerate(in_processes(works, workers, LIMIT_S, self.deadline), start=1):
+            if row.get("error", SLOW) not in (SLOW, DIED):
+                raise MachineError(f"KernelBench's code cannot run here: {row['error']}.")
             yield number, row
-            now = time.monotonic()
-            rest = (now - started) / count * (len(works) - count)
+            rest = (time.monotonic() - started) / count * (len(works) - count)
             print(f"{what} {count} of {len(works)}, about {rest:.0f} s left", file=sys.stderr, flush=True)
-            if now > self.deadline:
-                return
 
 
 def _crowded(row: Row) -> bool:
@@ -360,9 +365,11 @@ def main() -> int:
     parser.add_argument("--kernelbench", type=Path, required=True, help="folder of KernelBench's source")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit", type=int, help="the first so many answers alone")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing is begun")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="seconds after which it stops; call again to go on"
+    )
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes at once")
-    parser.add_argument("--at-once", type=int, default=3, help="so many of them on the GPU, while none is timed")
+    parser.add_argument("--at-once", type=int, default=6, help="so many of them on the GPU, while none is timed")
     parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="of builds, shared with `dice eval`")
     parser.add_argument("--published", type=Path, help="a timing file of KernelBench's; default: its own for H100")
     args = parser.parse_args()
@@ -376,9 +383,9 @@ def main() -> int:
     bench = Bench(root, args.out.resolve(), args.cache.absolute(), args.workers, args.at_once, deadline)
     try:
         result = compare(bench, RunFolder(args.run), published if published.exists() else None, args.limit)
-    except UserError as error:
+    except (UserError, MachineError) as error:
         print(f"kernelbench_scores: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else 3
     write_json(args.out / "kernelbench_scores.json", result)
     show(result)
     return 3 if result["lacking"] else 0

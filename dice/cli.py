@@ -197,6 +197,8 @@ class Eval:
     """These numbers alone, of each level: 1-20,33."""
     subset: Path | None = None
     """A file with one problem a line: level1/19_ReLU, a name or a number."""
+    limit: int | None = None
+    """The first so many problems alone."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("run")
     """The run's folder; the same command goes on where a run was killed."""
     samples: int = 1
@@ -208,7 +210,8 @@ class Eval:
     compare: tuple[Path, Path] | None = None
     """Compare two runs problem by problem: the second against the first."""
     export_kernelbench: Path | None = None
-    """Write KernelBench's eval_results.json for RUN, under the one --protocol."""
+    """Write RUN under the one --protocol as KernelBench's files: a .json path is its eval_results.json; a folder gets a
+    run folder for each level, kernels included."""
     prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact"] = "auto"
     """KernelBench's one-shot prompt, or a variant; auto is one-shot, and nano's compact one for nano."""
     hardware: str = ""
@@ -222,6 +225,8 @@ class Eval:
     remasking: Remasking | None = None
     confidence_threshold: float | None = None
     block_size: int | None = None
+    setting: tuple[str, ...] = ()
+    """Further settings of the model's decoding: steps=512 cfg_scale=1.5 algorithm=origin."""
     batch: int = 0
     """Answers decoded at once; 0: 64 on a GPU, 4 on a CPU."""
     traces: bool = False

@@ -7,7 +7,7 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from dice.evaluate.run_folder import RunFolder, Task
 
 if TYPE_CHECKING:
     from dice.cli import BenchBaseline, Eval
+    from dice.evaluate.hardware import Gpu
     from dice.evaluate.metrics import Score, Summary
     from dice.evaluate.models import Model
     from dice.evaluate.run import Done
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 NATIVE_DEFAULTS: Settings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
 NANO: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
-OUR_OWN = ("remasking", "confidence_threshold", "mode")  # settings that only our decoder has
+OUR_OWN = frozenset({"remasking", "confidence_threshold", "mode"})  # settings that only our decoder has
 OTHER_DEFAULTS: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 
 
@@ -46,32 +47,62 @@ def run(args: Eval) -> int:
         return _export(args, args.export_kernelbench)
     from dice.evaluate.run import check_finished, locked
 
-    with locked(_out(args)) as folder:
-        done, account = _rejudge(args, folder) if args.reverify is not None else _generate(args, folder)
+    if args.reverify is not None:
+        RunFolder(args.reverify).tasks()  # raises where it is no run, before a lock is made
+        with locked(args.reverify) as folder:
+            done, account = _rejudge(args, folder), None
+    else:
+        plan = _plan(args)
+        with locked(args.out) as folder:
+            done, account = _generate(args, plan, folder)
     _show(args, folder, done, account)
     check_finished(done)
     return 0
 
 
-def _out(args: Eval) -> Path:
-    if args.reverify is None:
-        return args.out
-    RunFolder(args.reverify).tasks()  # raises where it is no run, before a lock is made
-    return args.reverify
+@dataclass(frozen=True)
+class Plan:
+    """What is asked, resolved."""
+
+    tasks: list[Task]
+    row: Row | None
+    kind: str
+    name: str  # of the model
+    settings: Settings
+    prompt: str
+    gpu: Gpu | None
+
+    def config(self, args: Eval) -> dict[str, Any]:
+        """What a run's folder is held against."""
+        return {
+            "model": self.name,
+            "kind": self.kind,
+            "family": self.row.family if self.row else "",
+            "row": self.row.name if self.row else "",
+            "settings": self.settings,
+            "samples": args.samples,
+            "prompt": self.prompt,
+            "hardware": self.gpu.name if self.gpu else "",
+            "seed": args.seed,
+            "problems": str(args.problems),
+            "tasks": _fingerprint(self.tasks),
+            "versions": {"dice": dice.__version__, "torch": version("torch"), "python": platform.python_version()},
+        }
 
 
-def _generate(args: Eval, folder: RunFolder) -> tuple[Done, dict[str, Any] | None]:
+def _plan(args: Eval) -> Plan:
+    """Raises `UserError` for what cannot be meant, before anything is written."""
     from dice.evaluate.hardware import find_gpu
-    from dice.evaluate.models.endpoint import EndpointModel
-    from dice.evaluate.run import begin, evaluate, questions
     from dice.evaluate.tasks import load_tasks
 
     if args.problems is None:
         raise UserError("Give --problems: a folder in KernelBench's form, any folder of problems, or a table.")
     if args.samples < 1:
         raise UserError(f"There must be at least one sample, not {args.samples}.")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"There must be at least one problem, not {args.limit}.")
     row = find(args.row) if args.row else None
-    tasks = load_tasks(args.problems, args.level, args.ids, args.subset)
+    tasks = load_tasks(args.problems, args.level, args.ids, args.subset)[: args.limit]
     kind = _kind(args, row)
     settings = _settings(args, row, kind)
     if kind != "answers" and args.samples > 1 and not settings.get("temperature"):
@@ -79,49 +110,45 @@ def _generate(args: Eval, folder: RunFolder) -> tuple[Done, dict[str, Any] | Non
     gpu = find_gpu(args.hardware) if args.hardware else None
     name = _name(args, row, kind)
     prompt = args.prompt if args.prompt != "auto" else "compact" if name == "nano" else "one-shot"
-    config = {
-        "model": name,
-        "kind": kind,
-        "family": row.family if row else "",
-        "row": row.name if row else "",
-        "settings": settings,
-        "samples": args.samples,
-        "prompt": prompt,
-        "hardware": gpu.name if gpu else "",
-        "seed": args.seed,
-        "problems": str(args.problems),
-        "tasks": _fingerprint(tasks),
-        "versions": {"dice": dice.__version__, "torch": version("torch"), "python": platform.python_version()},
-    }
-    begin(folder, config, tasks)
+    return Plan(tasks, row, kind, name, settings, prompt, gpu)
+
+
+def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, dict[str, Any] | None]:
+    from dice.evaluate.models.endpoint import EndpointModel
+    from dice.evaluate.run import begin, evaluate, questions
+
+    judging = _judging(args)
+    begin(folder, plan.config(args), plan.tasks)
     made: list[Model] = []
 
     def make_model() -> Model:
-        made.append(_make_model(args, kind, name, row, settings, tasks, folder))
+        made.append(_make_model(args, plan, folder))
         return made[0]
 
-    asked = questions(tasks, args.samples, prompt, gpu, args.seed)
+    asked = questions(plan.tasks, args.samples, plan.prompt, plan.gpu, args.seed)
     with bars() as show:
-        done = evaluate(folder, asked, make_model, _judging(args), show=show)
+        done = evaluate(folder, asked, make_model, judging, show=show)
     return done, made[0].account if made and isinstance(made[0], EndpointModel) else None
 
 
-def _rejudge(args: Eval, folder: RunFolder) -> tuple[Done, None]:
+def _rejudge(args: Eval, folder: RunFolder) -> Done:
     from dice.evaluate.run import evaluate
 
     def make_model() -> Model:
         raise AssertionError("nothing is generated")
 
     with bars() as show:
-        return evaluate(folder, (), make_model, _judging(args), show=show), None
+        return evaluate(folder, (), make_model, _judging(args), show=show)
 
 
 def _judging(args: Eval) -> Any:
     from dice.evaluate.run import Judging
     from dice.verify import Options
+    from dice.verify.options import resolve_backend
 
     if not args.protocol:
         raise UserError("Give at least one --protocol.")
+    resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
     options = Options(
         trials=args.trials,
         timing=args.timing,
@@ -179,44 +206,52 @@ def _settings(args: Eval, row: Row | None, kind: str) -> Settings:
         "confidence_threshold": args.confidence_threshold,
         "block_size": args.block_size,
     }
-    settings |= {key: value for key, value in given.items() if value is not None}
+    settings |= {key: value for key, value in given.items() if value is not None} | dict(map(_setting, args.setting))
     if kind == "endpoint":
+        if args.setting:
+            raise UserError("An endpoint is told a temperature and a longest answer; --setting does not reach it.")
         temperature, longest = endpoint_settings(settings)
         return {"temperature": temperature, "max_new_tokens": longest}
     if kind == "transformers":  # which has its own names for the rest
-        return {
-            key: value for key, value in settings.items() if key not in ("remasking", "confidence_threshold", "mode")
-        }
+        return {key: value for key, value in settings.items() if key not in OUR_OWN}
     return settings
 
 
-def _make_model(
-    args: Eval, kind: str, name: str, row: Row | None, settings: Settings, tasks: Sequence[Task], folder: RunFolder
-) -> Model:
-    if kind == "answers":
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and its value: a number, true, false, or else a word."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UserError(f"{text!r} is no setting such as steps=512.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _make_model(args: Eval, plan: Plan, folder: RunFolder) -> Model:
+    if plan.kind == "answers":
         from dice.evaluate.models.answers import AnswersModel
 
         if args.answers is None:
             raise UserError("Give --answers: a folder of kernels, or a JSON or JSONL file of them.")
-        return AnswersModel(args.answers, tasks)
-    if kind == "endpoint":
-        return _endpoint(args, name, settings, folder)
-    if kind == "transformers":
+        return AnswersModel(args.answers, plan.tasks)
+    if plan.kind == "endpoint":
+        return _endpoint(args, plan, folder)
+    if plan.kind == "transformers":
         from dice.evaluate.models.huggingface import TransformersModel
 
-        return TransformersModel(name, settings, trust_remote_code=args.trust_remote_code)
+        return TransformersModel(plan.name, plan.settings, trust_remote_code=args.trust_remote_code)
     from dice.evaluate.models.native import NativeModel
 
-    return NativeModel(name, settings, batch=args.batch, traces=args.traces)
+    return NativeModel(plan.name, plan.settings, batch=args.batch, traces=args.traces)
 
 
-def _endpoint(args: Eval, name: str, settings: Settings, folder: RunFolder) -> Model:
+def _endpoint(args: Eval, plan: Plan, folder: RunFolder) -> Model:
     from dice.commands.asking import key_of, settings_of
     from dice.evaluate.models.endpoint import EndpointModel
 
-    asking = replace(
-        args.asking(), model=name, temperature=settings["temperature"], max_tokens=settings["max_new_tokens"]
-    )
+    told = plan.settings
+    asking = replace(args.asking(), model=plan.name, temperature=told["temperature"], max_tokens=told["max_new_tokens"])
     return EndpointModel(settings_of(asking), key_of(asking), folder.path / "requests.jsonl")
 
 
@@ -251,26 +286,30 @@ def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | N
 
 
 def _print_summaries(summaries: Sequence[Summary]) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    wide = console.width >= 104  # room for every interval; the report has them all
+    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0))
     for name in ("protocol", "level", "judged", "Exec %", "fast_1 %", "fast_2 %", "speed-up", "deceptive %"):
         table.add_column(name, justify="left" if name == "protocol" else "right", no_wrap=True)
     for one in summaries:
         levels = [(str(level), score) for level, score in one.levels.items()]
         for level, score in (*levels, *([("all", one.total)] if len(levels) > 1 else [])):
-            table.add_row(one.protocol, level, *_cells(score))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+            table.add_row(one.protocol, level, *_cells(score, wide))
+    console.print(table)
 
 
-def _cells(score: Score) -> list[str]:
-    shares = [score.exec, score.fast1, score.fast2]
+def _cells(score: Score, wide: bool) -> list[str]:
+    shares = [_percent(share, wide) for share in (score.fast1, score.fast2)]
     speedup = "-" if score.speedup_correct.value is None else f"{score.speedup_correct.value:.2f}x"
     judged = f"{score.judged}" if not score.unjudged else f"{score.judged} of {score.judged + score.unjudged}"
-    return [judged, *map(_percent, shares), speedup, _percent(score.deception)]
+    return [judged, _percent(score.exec), *shares, speedup, _percent(score.deception, wide)]
 
 
-def _percent(estimate: Any) -> str:
+def _percent(estimate: Any, with_interval: bool = True) -> str:
     if estimate.value is None:
         return "-"
+    if not with_interval:
+        return f"{100 * estimate.value:.1f}"
     return f"{100 * estimate.value:.1f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
@@ -307,14 +346,15 @@ def _compare(args: Eval, first: Path, second: Path) -> int:
     return 0
 
 
-def _export(args: Eval, file: Path) -> int:
-    from dice.evaluate.interchange import export_kernelbench
+def _export(args: Eval, path: Path) -> int:
+    from dice.evaluate.interchange import export_kernelbench, export_run_folders
 
     if args.run_folder is None:
         raise UserError("Say which run to export: dice eval --export-kernelbench FILE RUN.")
     if len(args.protocol) != 1:
         raise UserError("Give one --protocol to export.")
-    files = export_kernelbench(RunFolder(args.run_folder), args.protocol[0], file)
+    export = export_kernelbench if path.suffix == ".json" else export_run_folders
+    files = export(RunFolder(args.run_folder), args.protocol[0], path)
     print(json.dumps([str(file) for file in files]) if args.json else "\n".join(map(str, files)))
     return 0
 

@@ -39,6 +39,9 @@ class DiffusionConfig:
     - `steps` over the whole answer, shared equally by its blocks; None: one per token. `block_size` None: one block.
     - `temperature` 0 takes the most probable tokens. `top_k`, `top_p`, `stop_ids`, `vocab_limit`, `seed` and
       `max_active` as in `DecodeConfig`.
+    - `cfg_scale` above 0: away from what the model says when it does not see the prompt (LLaDA's classifier-free
+      guidance), by this much. `logits_eos_inf`: the end-of-text token is never proposed. `confidence_eos_eot_inf`: stop
+      tokens are revealed last; they count in no confidence. LLaDA's names.
     - `algorithm_temperature` above 0 draws the positions too, by softmax(score / algorithm_temperature); Dream's
       `alg_temp`. `eps`: where Dream's time grid ends.
     """
@@ -49,6 +52,9 @@ class DiffusionConfig:
     algorithm: Algorithm = "low_confidence"
     algorithm_temperature: float = 0.0
     eps: float = 1e-3
+    cfg_scale: float = 0.0
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None
@@ -65,6 +71,11 @@ class DiffusionConfig:
             (self.algorithm in ALGORITHMS, f"algorithm must be one of {', '.join(ALGORITHMS)}"),
             (self.algorithm_temperature >= 0, "algorithm_temperature must not be negative"),
             (0 < self.eps < 1, "eps must be between 0 and 1"),
+            (self.cfg_scale >= 0, "cfg_scale must not be negative"),
+            (
+                not self.confidence_eos_eot_inf or self.algorithm == "low_confidence",
+                "confidence_eos_eot_inf is an option of the algorithm low_confidence",
+            ),
             (self.temperature >= 0, "temperature must not be negative"),
             (self.top_p is None or 0 < self.top_p <= 1, "top_p must be above 0 and at most 1"),
             (self.top_k is None or self.top_k >= 0, "top_k must not be negative"),
@@ -139,9 +150,11 @@ class _Work:
     stop_ids: frozenset[int]
     on_step: Callable[[StepEvent], None] | None
     device: torch.device = field(init=False)
+    ends: Tensor = field(init=False)  # stop ids and the model's own end of text
 
     def __post_init__(self) -> None:
         self.device = self.model.lm_head.weight.device
+        self.ends = torch.tensor(sorted(self.stop_ids | end_ids(self.model)), dtype=torch.long, device=self.device)
 
     def denoise(self, answers: list[_Answer]) -> None:
         """The loop: block by block, step by step; an answer leaves once a finished block holds a stop id."""
@@ -189,20 +202,32 @@ class _Work:
         """Logits [M, V] of the tokens at the wanted positions of all answers, in order."""
         lengths = [len(answer.ids) for answer in answers]
         width = max(lengths)
+        shift, mask_id = self.model.config.traits.shift, self.model.config.mask_token_id
         ids = torch.tensor([answer.ids + [0] * (width - len(answer.ids)) for answer in answers], device=self.device)
+        columns = torch.arange(width, device=self.device)
         mask = None
         if min(lengths) < width:
-            ends = torch.tensor(lengths, device=self.device)[:, None, None, None]
-            mask = torch.arange(width, device=self.device) < ends
-        hidden = self.model.hidden(ids, None, mask).flatten(0, 1)
-        shift = self.model.config.traits.shift
-        places = [
-            row * width + max(answer.prompt_length + position - shift, 0)
-            for row, (answer, positions) in enumerate(zip(answers, wanted, strict=True))
-            for position in positions
-        ]
-        logits = self.model.logits(hidden[torch.tensor(places, device=self.device)]).float()
-        return forbid(logits, self.model.config.mask_token_id, self.config.vocab_limit)
+            mask = columns < torch.tensor(lengths, device=self.device)[:, None, None, None]
+        places = torch.tensor(
+            [
+                row * width + max(answer.prompt_length + position - shift, 0)
+                for row, (answer, positions) in enumerate(zip(answers, wanted, strict=True))
+                for position in positions
+            ],
+            device=self.device,
+        )
+
+        def at_places(ids: Tensor) -> Tensor:
+            return self.model.logits(self.model.hidden(ids, None, mask).flatten(0, 1)[places]).float()
+
+        logits = at_places(ids)
+        if self.config.cfg_scale:
+            prompts = torch.tensor([answer.prompt_length for answer in answers], device=self.device)[:, None]
+            blind = at_places(ids.masked_fill(columns < prompts, mask_id))
+            logits = blind + (self.config.cfg_scale + 1) * (logits - blind)
+        if self.config.logits_eos_inf:
+            logits[:, sorted(end_ids(self.model))] = -torch.inf
+        return forbid(logits, mask_id, self.config.vocab_limit)
 
     def _propose(self, logits: Tensor, answers: list[_Answer], wanted: list[list[int]]) -> _Proposal:
         config = self.config
@@ -219,6 +244,8 @@ class _Work:
     def _scores(self, logits: Tensor, log_p: Tensor, tokens: Tensor) -> Tensor:
         """LLaDA scores by the untempered distribution, Dream by the one that was drawn from."""
         if self.config.algorithm == "low_confidence":
+            if self.config.confidence_eos_eot_inf:
+                logits = logits.index_fill(-1, self.ends, -torch.inf)
             return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
         p = log_p.exp()
         if self.config.algorithm == "maskgit_plus":

@@ -145,7 +145,7 @@ def score(
     timed = is_timed(verdicts)
 
     def share(counts: Callable[[Verdict], bool]) -> Estimate:
-        return draws.mean(np.array([_share(own, counts) for own in verdicts], dtype=float))
+        return draws.share(np.array([_share(own, counts) for own in verdicts], dtype=float))
 
     def speedups(above: float) -> Estimate:
         logs = [[math.log(one) for one in map(speedup, own) if one > above] for own in verdicts]
@@ -154,7 +154,7 @@ def score(
 
     def passing(k: int) -> Estimate:
         values = [pass_at(len(own), sum(v.correct for v in own), k) if len(own) >= k else math.nan for own in verdicts]
-        return draws.mean(np.array(values, dtype=float))
+        return draws.share(np.array(values, dtype=float))
 
     curve = [(p, share(partial(faster, p=p)).value) for p in FAST_P] if timed else []
     return Score(

@@ -53,8 +53,13 @@ _SDAR: Settings = {
     "remasking": "low_confidence_static", "mode": "compat", "temperature": 1.0, "top_k": 1, "top_p": 1.0,
     "block_size": 4, "max_new_tokens": 4096,
 }  # fmt: skip
-_LLADA: Settings = {"max_new_tokens": 1024, "steps": 1024, "block_size": 32, "temperature": 0.0}
-_DREAM: Settings = {"max_new_tokens": 1024, "steps": 1024, "algorithm": "entropy"}
+# "The overall steps are equal to the generation sequence length", which is what a decoder does that is told no steps.
+_LLADA: Settings = {"max_new_tokens": 1024, "block_size": 32, "temperature": 0.0}
+# What the paper leaves to "default inference configurations" is as in the authors' own examples.
+_DREAM: Settings = {"max_new_tokens": 1024, "algorithm": "entropy", "top_p": 0.95}
+_STABLE_DIFFCODER: Settings = {
+    "remasking": "low_confidence_static", "temperature": 0.0, "block_size": 4, "max_new_tokens": 4096,
+}  # fmt: skip
 _GREEDY: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 _THINKING: Settings = {"max_new_tokens": 32768, "temperature": 0.6, "top_p": 0.95}
 _CLOSED: Settings = {"max_new_tokens": 32768, "temperature": 1.0}
@@ -102,11 +107,10 @@ ROWS: tuple[Row, ...] = (
     Row("Dream-Coder-v0-Instruct", 1, DIFFUSION, "Code", "7B", "Dream-org/Dream-Coder-v0-Instruct-7B", "dream",
         "transformers", _DREAM | {"temperature": 0.1}, _numbers(1, 1, 0, 8, 8, 5, 6, 0, 0)),
     Row("Stable-DiffCoder", 1, DIFFUSION, "Code", "8B", "ByteDance-Seed/Stable-DiffCoder-8B-Instruct",
-        "stable-diffcoder", "transformers", {"max_new_tokens": 4096, "block_size": 4, "temperature": 0.0},
-        _numbers(27, 7, 4, 5, 4, 1, 10, 6, 2)),
+        "stable-diffcoder", "transformers", _STABLE_DIFFCODER, _numbers(27, 7, 4, 5, 4, 1, 10, 6, 2)),
     Row("Trado-Instruct-8B", 1, DIFFUSION, "Code & Math", "8B", "Gen-Verse/TraDo-8B-Instruct", "sdar", "transformers",
         _SDAR, _numbers(4, 2, 0, 2, 0, 0, 6, 4, 0)),
-    Row("DICE-8B", 1, DIFFUSION, "Kernel (CUDA)", "8B", "DICE-8B", "sdar", "transformers", _SDAR,
+    Row("DICE-8B", 1, DIFFUSION, "Kernel (CUDA)", "8B", "DeadlyKitt3n/DICE-8B", "sdar", "transformers", _SDAR,
         _numbers(47, 15, 6, 35, 19, 1, 14, 6, 6), _numbers(47, 15, 6, 35, 19, 1, 20, 8, 6)),
     # Table 2: 4B and similar
     Row("Llama-3.2-Instruct", 2, AUTOREGRESSIVE, "General", "3B", "meta-llama/Llama-3.2-3B-Instruct", "llama",
@@ -121,7 +125,7 @@ ROWS: tuple[Row, ...] = (
         "transformers", _THINKING, _numbers(0, 0, 0, 0, 0, 0, 2, 0, 0), note=_THINKS),
     Row("Qwen3-4B", 2, AUTOREGRESSIVE, "Reasoning", "4B", "Qwen/Qwen3-4B", "qwen3", "transformers", _THINKING,
         _numbers(3, 2, 2, 29, 14, 4, 14, 2, 0), note=_THINKS),
-    Row("DICE-4B", 2, DIFFUSION, "Kernel (CUDA)", "4B", "DICE-4B", "sdar", "transformers", _SDAR,
+    Row("DICE-4B", 2, DIFFUSION, "Kernel (CUDA)", "4B", "DeadlyKitt3n/DICE-4B", "sdar", "transformers", _SDAR,
         _numbers(27, 13, 4, 24, 15, 9, 12, 6, 4)),
     # Table 3: 1.7B and similar
     Row("Gemma-2-It", 3, AUTOREGRESSIVE, "General", "2B", "google/gemma-2-2b-it", "", "transformers", _GREEDY,
@@ -134,18 +138,18 @@ ROWS: tuple[Row, ...] = (
         "", "transformers", _GREEDY, _NOTHING, note=_NOT_STATED),
     Row("Qwen3-1.7B", 3, AUTOREGRESSIVE, "Reasoning", "1.7B", "Qwen/Qwen3-1.7B", "qwen3", "transformers", _THINKING,
         _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0), note=_THINKS),
-    Row("DICE-1.7B", 3, DIFFUSION, "Kernel (CUDA)", "1.7B", "DICE-1.7B", "sdar", "transformers", _SDAR,
+    Row("DICE-1.7B", 3, DIFFUSION, "Kernel (CUDA)", "1.7B", "DeadlyKitt3n/DICE-1.7B", "sdar", "transformers", _SDAR,
         _numbers(24, 12, 3, 6, 3, 2, 10, 6, 4)),
     # Table 10: longer outputs of the models with outputs of a fixed length
     Row("LLaDA-Instruct (4096 tokens)", 10, DIFFUSION, "General", "8B", "GSAI-ML/LLaDA-8B-Instruct", "llada",
-        "transformers", _LLADA | {"max_new_tokens": 4096, "steps": 4096}, _NOTHING),
+        "transformers", _LLADA | {"max_new_tokens": 4096}, _NOTHING),
     Row("LLaDA-1.5 (4096 tokens)", 10, DIFFUSION, "General", "8B", "GSAI-ML/LLaDA-1.5", "llada", "transformers",
-        _LLADA | {"max_new_tokens": 4096, "steps": 4096}, _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0)),
+        _LLADA | {"max_new_tokens": 4096}, _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0)),
 )  # fmt: skip
 
 # The families of `dice/model/family.py`; a test holds the two together. Said here too, so that listing rows loads no
 # model code.
-NATIVE = frozenset({"sdar", "qwen3", "qwen2", "llama", "llada", "dream"})
+NATIVE = frozenset({"sdar", "stable-diffcoder", "qwen3", "qwen2", "llama", "llada", "dream"})
 
 
 def find(name: str) -> Row:

@@ -85,9 +85,10 @@ class RunFolder:
         return dict(json.loads(self._existing("run.json").read_text(encoding="utf-8")))
 
     def begin(self, config: dict[str, Any], tasks: list[Task]) -> None:
-        """Write what was asked. Raises `UserError` where the folder holds another run."""
+        """Write what was asked. Raises `UserError` where the folder holds answers of another run."""
         path = self.path / "run.json"
-        if path.exists() and self.config != json.loads(json.dumps(config)):
+        begun = path.exists() and (self.path / "generations.jsonl").exists()
+        if begun and self.config != json.loads(json.dumps(config)):
             changed = [key for key in {*config, *self.config} if config.get(key) != self.config.get(key)]
             raise UserError(f"{self.path} holds a run with other {', '.join(sorted(changed))}; choose another folder.")
         write_json(self.path / "problems.json", [asdict(task) for task in tasks])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dice.errors import UserError
 from dice.model.config import ConfigError, SDARConfig
+from dice.model.family import MASK_SPELLINGS
 from dice.model.sdar import SDAR
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -186,13 +187,13 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _mask_id_of_tokenizer(folder: Path) -> int | None:
-    """Id of `<|MASK|>` by tokenizer_config.json; its other spelling, `<MASK>`, names the same row."""
+    """Id of `<|MASK|>` by tokenizer_config.json; its other spellings name the same row."""
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError):
         return None
     for token_id, token in settings.get("added_tokens_decoder", {}).items():
-        if token.get("content") in ("<|MASK|>", "<MASK>"):
+        if token.get("content") in MASK_SPELLINGS:
             return int(token_id)
     return None
 

@@ -177,9 +177,13 @@ def _family_of(data: dict[str, Any]) -> Family:
     name = str(data.get("model_type", SDAR_FAMILY.name)).lower()
     if name not in FAMILIES:
         raise ConfigError(f"The model configuration has model_type = {name!r}; known are {', '.join(FAMILIES)}.")
+    architectures = data.get("architectures") or []
+    classes = {str(entry).rpartition(".")[2] for entry in (data.get("auto_map") or {}).values()}.union(architectures)
+    for family in FAMILIES.values():
+        if classes.intersection(family.code):
+            return family
     family = FAMILIES[name]
-    architectures = data.get("architectures") or [family.architecture]
-    if family.architecture not in architectures:
+    if architectures and family.architecture not in architectures:
         raise ConfigError(
             f"The model configuration has model_type = {name!r} but architectures = {architectures!r}; "
             f"only {family.architecture} works here."

@@ -18,6 +18,7 @@ from torch import Tensor
 # block_diffusion: block-causal, masks inside a block. autoregressive: causal. diffusion: every token sees every token.
 Kind = Literal["block_diffusion", "autoregressive", "diffusion"]
 NO_MASK = -1  # the mask id of a model that has no mask token
+MASK_SPELLINGS = ("<|MASK|>", "<MASK>", "<[MASK_TOKEN]>")  # in tokenizers
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Family:
       setting that config.json leaves out. `supported`: values that this package computes; others would change the
       result, so they are refused. None as `head_dim`: hidden size / heads.
     - `tensors`: replacements, applied in order, that turn our tensor names into published ones.
+    - `code`: classes that config.json names, as architecture or in `auto_map`, where its `model_type` is another
+      family's.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     supported: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tensors: tuple[tuple[str, str], ...] = ()
+    code: tuple[str, ...] = ()
 
     def published_name(self, name: str) -> str:
         """The tensor that we call `name`, as checkpoints of this family call it."""
@@ -54,6 +58,7 @@ class Family:
 
 
 _DENSE: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "quantization_config": (None,)}
+_LLAMA: dict[str, tuple[Any, ...]] = {**_DENSE, "attention_bias": (False,), "mlp_bias": (False,)}
 _QWEN: dict[str, tuple[Any, ...]] = {**_DENSE, "attention_bias": (False,), "use_sliding_window": (False,)}
 
 _LLADA_SETTINGS = {
@@ -148,7 +153,17 @@ _ROWS = (
         can_tie=True,
         rope_types=("default", "llama3"),
         defaults={"rope_theta": 1e4, "max_position_embeddings": 2048},
-        supported={**_DENSE, "attention_bias": (False,), "mlp_bias": (False,)},
+        supported=_LLAMA,
+    ),
+    Family(  # Seed-Coder's transformer, which is Llama's, trained on to denoise blocks
+        "stable-diffcoder",
+        "block_diffusion",
+        shift=False,
+        architecture="StableDiffcoderForCausalLM",
+        mask_token_id=5,
+        defaults={"rope_theta": 1e4, "max_position_embeddings": 2048},
+        supported=_LLAMA,
+        code=("StableDiffcoderForCausalLM", "SeedDiffcoderForCausalLM"),
     ),
     Family(
         "llada",

@@ -20,13 +20,13 @@ from tokenizers.models import BPE
 from dice.errors import UserError
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
+from dice.model.family import MASK_SPELLINGS
 
 # How Qwen2 cuts text into words before byte-pair merging: contractions, letters with one leading symbol, single digits,
 # symbol runs, line ends, blanks.
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_MASK_SPELLINGS = ("<|MASK|>", "<MASK>")
 _TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")  # the last: Llama 3 and LLaDA
 # Templates spell these by name: Llama 3's begins with `bos_token`.
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -66,7 +66,7 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """Read a checkpoint folder: `tokenizer.json`, or `vocab.json` + `merges.txt` + `tokenizer_config.json`.
 
-        Mask id: config.json's `mask_token_id`, else the token `<|MASK|>` (also spelled `<MASK>`), else 151669.
+        Mask id: config.json's `mask_token_id`, else the token `<|MASK|>` in any of its spellings, else 151669.
         Stop ids: every end-of-text id of tokenizer and generation config, `<|im_end|>`, `<|endoftext|>`, `<|eot_id|>`.
         """
         folder = Path(folder)
@@ -76,7 +76,7 @@ class Tokenizer:
         model, generation = _read_json(folder / "config.json"), _read_json(folder / "generation_config.json")
         mask_id = model.get("mask_token_id")
         if mask_id is None:
-            candidates = (_token_id(full, added, spelling) for spelling in _MASK_SPELLINGS)
+            candidates = (_token_id(full, added, spelling) for spelling in MASK_SPELLINGS)
             mask_id = next((found for found in candidates if found is not None), DEFAULT_MASK_TOKEN_ID)
         stops = {_token_id(full, added, text) for text in (*_TURN_ENDS, _content(settings.get("eos_token")))}
         for source in (model, generation):

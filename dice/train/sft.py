@@ -100,7 +100,7 @@ class _Run:
         torch.manual_seed(config.seed)
         if config.shape is None:
             master = load_model(str(config.model), dtype=torch.float32, device=self.device)
-            if master.config.traits.kind != "block_diffusion":
+            if master.config.family != "sdar":
                 raise UserError(
                     f"{config.model} is no SDAR model (its family is {master.config.family}): not trainable."
                 )

@@ -33,12 +33,12 @@ DREAM: dict[str, Any] = {
 }  # fmt: skip
 
 
-def llada_shapes() -> dict[str, tuple[int, ...]]:
+def llada_shapes(rows: int = 104) -> dict[str, tuple[int, ...]]:
     keys = KV_HEADS * HEAD_DIM
     shapes: dict[str, tuple[int, ...]] = {
-        "model.transformer.wte.weight": (104, HIDDEN),
+        "model.transformer.wte.weight": (rows, HIDDEN),
         "model.transformer.ln_f.weight": (HIDDEN,),
-        "model.transformer.ff_out.weight": (104, HIDDEN),
+        "model.transformer.ff_out.weight": (rows, HIDDEN),
     }
     for layer in range(LAYERS):
         block = f"model.transformer.blocks.{layer}"
@@ -50,12 +50,12 @@ def llada_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def dream_shapes() -> dict[str, tuple[int, ...]]:
+def dream_shapes(rows: int = 97) -> dict[str, tuple[int, ...]]:
     keys = KV_HEADS * HEAD_DIM
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (97, HIDDEN),
+        "model.embed_tokens.weight": (rows, HIDDEN),
         "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (97, HIDDEN),
+        "lm_head.weight": (rows, HIDDEN),
     }
     for layer in range(LAYERS):
         block = f"model.layers.{layer}"
@@ -82,9 +82,11 @@ def lively_state(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 def write_checkpoint(folder: Path, config: dict[str, Any], **changes: Any) -> dict[str, Tensor]:
     """Write a model folder and return its tensors."""
-    state = lively_state(llada_shapes() if config["model_type"] == "llada" else dream_shapes())
+    config = {**config, **changes}
+    llada = config["model_type"] == "llada"
+    state = lively_state(llada_shapes(config["embedding_size"]) if llada else dream_shapes(config["vocab_size"]))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    (folder / "config.json").write_text(json.dumps(config))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     return state
 

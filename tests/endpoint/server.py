@@ -1,6 +1,7 @@
 """An OpenAI-compatible server on this machine that misbehaves as it is told to.
 
 The prompt says how: `name|429,500,ok` is answered with 429 first, then with 500, then as it should be (and so ever on).
+`Server.told` may find the actions in a prompt in another way.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ def echo(prompt: str) -> str:
     return f"answer to {prompt}"
 
 
+def after_bar(prompt: str) -> str:
+    return prompt.partition("|")[2]
+
+
 @dataclass
 class Server:
     """`received`: prompts in the order they came; `most_at_once`: requests that were under way at the same time."""
 
     url: str = ""
     answer: Callable[[str], str] = echo
+    told: Callable[[str], str] = after_bar
     delay_s: float = 0.0
     slow_s: float = 2.0
     received: list[str] = field(default_factory=list)
@@ -51,7 +57,7 @@ class Server:
             before = self.received.count(prompt)
             self.received.append(prompt)
             self.times.append(time.monotonic())
-        actions = prompt.partition("|")[2].split(",")
+        actions = self.told(prompt).split(",")
         return actions[min(before, len(actions) - 1)] or "ok"
 
     @contextlib.contextmanager

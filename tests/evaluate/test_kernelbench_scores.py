@@ -24,8 +24,8 @@ from types import SimpleNamespace
 
 def eval_kernel_against_ref(reference, kernel, measure_performance=False, **more):
     with open(os.environ["CALLS"], "a") as calls:
-        calls.write(f"{kernel.split()[1]} {measure_performance}\\n")
-    assert more["num_correct_trials"] == 5 and more["num_perf_trials"] == 100 and more["backend"] == "cuda"
+        calls.write(f"{kernel.split()[1]} {measure_performance} {more['num_correct_trials']}\\n")
+    assert more["num_perf_trials"] == 100 and more["backend"] == "cuda"
     if "dies" in kernel:
         os._exit(1)
     if "crowded" in kernel and not measure_performance:
@@ -152,9 +152,21 @@ def test_both_scores_and_every_difference(tmp_path: Path, run: Path, checkout: P
     assert (result["exec_differs"], result["fast_p_differs"]) == (2, 4)
     assert level["differing"][3]["kernelbench"]["why"].startswith("cuda_error: CUDA error")
     # Timed alone: what is right, and what lacked memory or died, maybe because of what ran beside it.
-    assert [call for call in calls if call.endswith("True")] == [f"{name} True" for name in "abcefg"]
+    assert [call for call in calls if "True" in call] == [f"{one} True {5 if one in 'fg' else 1}" for one in "abcefg"]
+    assert [call for call in calls if "False" in call] == [f"{name} False 5" for name in "abcdefgi"]
     again, same, none = scores(tmp_path, run, checkout)
     assert none == [] and same == result and again == 0
+
+
+def test_an_evaluator_that_cannot_run_is_no_verdict(tmp_path: Path, run: Path, checkout: Path) -> None:
+    (checkout / "src" / "kernelbench" / "eval.py").write_text("import no_such_module\n")
+    command = [sys.executable, str(SCRIPT), "--run", str(run), "--kernelbench", str(checkout)]
+    environment = {"PYTHONPATH": str(SCRIPT.parent.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 3 and "cannot run here: ModuleNotFoundError" in done.stderr
+    assert not (tmp_path / "out" / "kernelbench_scores.json").exists()
 
 
 def test_a_budget_that_ends_leaves_the_rest_for_the_next_call(tmp_path: Path, run: Path, checkout: Path) -> None:

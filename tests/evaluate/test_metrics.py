@@ -96,6 +96,15 @@ def test_the_bootstrap_resamples_problems() -> None:
     assert Bootstrap(0, 0, 10).mean(np.array([])).value is None
 
 
+def test_none_and_all_of_few_problems_are_no_certainty() -> None:
+    none, all_ = (Bootstrap(50, 0, 10).share(np.full(50, value)) for value in (0.0, 1.0))
+    assert none.low == 0.0 and none.high == pytest.approx(0.0711, abs=1e-4)  # tables of Clopper and Pearson
+    assert all_.high == 1.0 and all_.low == pytest.approx(1 - 0.0711, abs=1e-4)
+    judged_of_three = np.array([0.0, math.nan, 0.0])
+    assert Bootstrap(3, 0, 10).share(judged_of_three).high == pytest.approx(1 - 0.025**0.5)
+    assert Bootstrap(2, 0, 10).share(np.array([math.nan, math.nan])).value is None
+
+
 def write(path: Path, given: list[Task], *verdicts: list[Verdict]) -> RunFolder:
     folder = RunFolder(path)
     folder.begin({"model": "m", "row": "LLaDA-1.5", "samples": 1}, given)

@@ -40,7 +40,7 @@ def test_numbers_of_the_paper() -> None:
     assert find("DICE-8B").published == {1: (47, 15, 6), 2: (35, 19, 1), 3: (14, 6, 6)}
     assert find("CUDA-L1").published == {1: (65, 62, 60), 2: (16, 13, 5), 3: (28, 22, 16)}
     assert find("DiffuCoder-Instruct").without_check[2] == (46, 25, 13)
-    assert find("LLaDA-1.5 (4096").settings["steps"] == 4096
+    assert find("LLaDA-1.5 (4096").settings == {"max_new_tokens": 4096, "block_size": 32, "temperature": 0.0}
 
 
 def test_native_families_are_said_alike() -> None:

@@ -188,3 +188,29 @@ def test_transformers_answers(bench: Path, tmp_path: Path) -> None:
         TransformersModel(str(tmp_path), {"steps": 4})
     with pytest.raises(UserError, match="cannot load"):
         TransformersModel(str(tmp_path / "level1"), {})
+
+
+def test_a_model_of_dreams_kind_is_told_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for code that comes with the weights, which has a `diffusion_generate` of its own."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from dice.evaluate.models import huggingface
+
+    class Denoiser(torch.nn.Module):
+        generation_config = transformers.GenerationConfig(eos_token_id=2)
+        device = torch.device("cpu")
+
+        def diffusion_generate(self, ids: torch.Tensor, attention_mask: torch.Tensor, **told: object) -> torch.Tensor:
+            self.told = told
+            return torch.cat([ids, torch.tensor([[100, 101, 2, 102]])], dim=1)
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
+        shutil.copy(ROOT / "dice" / "nano" / name, tmp_path / name)
+    monkeypatch.setattr(huggingface, "_load", lambda *_: Denoiser())
+    settings = {"max_new_tokens": 4, "algorithm": "entropy", "algorithm_temperature": 0.1, "top_p": 0.95}
+    model = huggingface.TransformersModel(str(tmp_path), settings)
+    question = Question(Task("a", 0, 1, "a", ""), 0, "Write a kernel.")
+    ((_, answer),) = model.answer([question])
+    assert model.model.told == {"max_new_tokens": 4, "alg": "entropy", "alg_temp": 0.1, "top_p": 0.95, "steps": 4}
+    assert answer.stop == "end" and answer.tokens == 3 and answer.forwards == 4

@@ -23,7 +23,8 @@ from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 pytest.importorskip("matplotlib")
 from dice.evaluate.report.page import render  # noqa: E402
 
-VOID = {"meta", "input", "br", "path", "use", "rect", "img"}
+pytestmark = pytest.mark.xdist_group("page")
+VOID = {"meta", "input", "br", "wbr", "path", "use", "rect", "img"}
 
 
 class Page(HTMLParser):
@@ -94,43 +95,85 @@ def test_it_holds_every_answer(page: Path) -> None:
     assert len(found["answers"][5]["trace"]["texts"]) == len(found["answers"][5]["trace"]["steps"])
 
 
-def test_it_is_small_for_all_of_kernelbench(tmp_path: Path) -> None:
-    """250 problems with kernels of 4 KB that share little text, under two protocols."""
-    folder = RunFolder(tmp_path / "run")
-    tasks = [Task(f"level1/{n}_Made", 1, n, f"{n}_Made", f"# {n}\n" + TASKS[0].source * 4) for n in range(250)]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of KernelBench: 250 problems with kernels of 4 KB that share little text, under two protocols."""
+    path = tmp_path_factory.mktemp("whole")
+    folder = RunFolder(path / "run")
+    tasks = [
+        Task(f"level{level}/{n}_Made", level, n, f"{n}_Made", f"# {level} {n}\n" + TASKS[0].source * 4)
+        for level, count in ((1, 100), (2, 100), (3, 50))
+        for n in range(1, count + 1)
+    ]
     folder.begin({"model": "made", "samples": 1, "row": ""}, tasks)
-    for task in tasks:
-        lines = [f"    float v{i} = x[{(task.number * 7919 + i * 104729) % 99991}];  // {i}" for i in range(100)]
+    for index, task in enumerate(tasks):
+        lines = [f"    float v{i} = x[{(index * 7919 + i * 104729) % 99991}];  // {i}" for i in range(100)]
         text = 's = """\n__global__ void k(float* x) {\n' + "\n".join(lines)[:4000] + '\n}\n"""\n'
         folder.add_generation(Generation(task.key, 0, "", text, "end"))
         for protocol in ("dice", "kernelbench"):
-            folder.add_judgement(protocol, Judgement(task.key, 0, VERDICTS["dice"][task.number % 5]))
-    assert len(render(gather([folder.path])).encode()) < 5_000_000
+            folder.add_judgement(protocol, Judgement(task.key, 0, VERDICTS["dice"][index % 5]))
+    (path / "report.html").write_text(render(gather([folder.path])), encoding="utf-8")
+    return path / "report.html"
+
+
+def test_it_is_small_for_all_of_kernelbench(whole: Path) -> None:
+    assert whole.stat().st_size < 5_000_000
 
 
 def browser_path() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    """$DICE_CHROMIUM, else one on the path; None: playwright's own."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("DICE_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 @pytest.fixture(scope="module")
-def opened(page: Path) -> Iterator[tuple[Any, list[str]]]:
-    """The page from disk in a headless Chromium without a network, and what it complained of."""
+def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright to open the page in a browser")
     with playwright.sync_playwright() as started:
         path = browser_path()
         if path is None and not Path(started.chromium.executable_path).exists():
-            pytest.skip("needs a Chromium: none on the path, in $CHROMIUM or in playwright's folder")
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        context = browser.new_context(offline=True)
-        tab, complaints = context.new_page(), list[str]()
-        tab.set_default_timeout(8000)
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("requestfailed", lambda request: complaints.append(request.url))
-        tab.goto(page.as_uri())
-        yield tab, complaints
-        browser.close()
+            pytest.skip("needs a Chromium: none in $DICE_CHROMIUM, on the path or in playwright's folder")
+        found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def open_offline(browser: Any, page: Path) -> tuple[Any, list[str]]:
+    """The page from disk, without a network, and what it complains of or asks for from then on."""
+    tab, complaints = browser.new_context(offline=True).new_page(), list[str]()
+    tab.set_default_timeout(8000)
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith("file:") else complaints.append(request.url))
+    tab.goto(page.as_uri())
+    return tab, complaints
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, page: Path) -> tuple[Any, list[str]]:
+    return open_offline(browser, page)
+
+
+def test_a_browser_works_with_all_of_kernelbench(browser: Any, whole: Path) -> None:
+    tab, complaints = open_offline(browser, whole)
+    assert tab.locator("#shown").inner_text() == "250 of 250 answers"
+    tab.get_by_role("button", name="problem", exact=True).click()
+    rising = shown(tab)
+    assert rising[:2] == ["level1/1_Made", "level1/2_Made"] and rising[-1] == "level3/50_Made"
+    tab.get_by_role("button", name="problem", exact=True).click()
+    assert shown(tab) == rising[::-1]
+    tab.get_by_label("level", exact=True).select_option("3")
+    assert tab.locator("#shown").inner_text() == "50 of 250 answers"
+    tab.get_by_label("dice", exact=True).select_option("correct")
+    assert len(shown(tab)) == 10
+    tab.locator("#search").fill("46_Made")
+    tab.get_by_role("button", name="level3/46_Made").click()
+    kernel = tab.locator("dialog[open] pre").nth(1)
+    kernel.wait_for()
+    assert "__global__ void k(float* x)" in kernel.inner_text() and kernel.inner_text().count("\n") > 90
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out sideways"
+    tab.context.close()
+    assert complaints == []
 
 
 def shown(tab: Any) -> list[str]:

@@ -9,14 +9,16 @@ from typing import Any
 from dice.errors import MachineError, UserError
 from dice.evaluate.models.seam import Answer, Question
 
-DENOISING = frozenset({"steps", "block_size"})  # settings that only diffusion models have
+DENOISING = frozenset({"steps", "block_size", "algorithm"})  # settings that only diffusion models have
+SPELLED = {"algorithm": "alg", "algorithm_temperature": "alg_temp"}  # by `diffusion_generate`
 
 
 class TransformersModel:
     """Raises `MachineError` where `transformers` is missing, `UserError` for a model that it cannot load.
 
     `trust_remote_code`: run the code that comes with the weights, which may do anything; off unless asked for.
-    `settings`: keyword arguments of `generate`, or of `diffusion_generate` where the model has one (Dream's family).
+    `settings`: keyword arguments of `generate`, or of `diffusion_generate` where the model has one (Dream's family);
+    `algorithm` and `algorithm_temperature` are named as there, and without `steps` there is one a token.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], *, trust_remote_code: bool = False):
@@ -37,8 +39,10 @@ class TransformersModel:
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise UserError(f"transformers cannot load {name}: {_first_line(error)}.") from None
         self.model: Any = model.to(device).eval()
-        self.settings = dict(settings)
-        if DENOISING & set(settings) and not hasattr(model, "diffusion_generate"):
+        self.settings = {SPELLED.get(key, key): value for key, value in settings.items()}
+        if hasattr(model, "diffusion_generate"):
+            self.settings.setdefault("steps", self.settings.get("max_new_tokens"))
+        elif DENOISING & set(settings):
             raise UserError(f"transformers loads {name}, but has no way to denoise with it; serve it at an endpoint.")
         self._leaving = False
 

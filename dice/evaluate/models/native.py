@@ -90,7 +90,11 @@ class Writer:
             raise UserError(
                 f"Models of the kind {words} have no setting {unknown[0]!r}, but {', '.join(sorted(known))}."
             )
-        config = settings_of(**settings, stop_ids=tokenizer.stop_ids, vocab_limit=tokenizer.vocab_size)
+        try:
+            config = settings_of(**settings, stop_ids=tokenizer.stop_ids, vocab_limit=tokenizer.vocab_size)
+        except TypeError:
+            words = ", ".join(f"{name} = {value!r}" for name, value in settings.items() if isinstance(value, str))
+            raise UserError(f"A setting that must be a number is none: see {words}.") from None
         return cls(model, tokenizer, config, traces)
 
     def write(self, prompts: Sequence[str], seeds: Sequence[int], check: Callable[[], None]) -> list[Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,8 +45,9 @@ def cases_of(report: Report, problem: str) -> list[Case]:
     exact = [key for key in keys if problem in (key, key.rpartition("/")[2])]
     fitting = exact or [key for key in keys if problem.lower() in key.lower()]
     if not fitting:
+        near = difflib.get_close_matches(problem, keys, cutoff=0.4)
         raise UserError(
-            f"No answer to a problem named {problem}; there are {len(keys)}, such as {', '.join(keys[:3])}."
+            f"No answer to a problem named {problem}; there are {len(keys)}, such as {', '.join(near or keys[:3])}."
         )
     if len(fitting) > 1:
         raise UserError(f"{problem} names {len(fitting)} problems: {', '.join(fitting[:5])}.")

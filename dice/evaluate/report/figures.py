@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinct under every common colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+FILLS = ("full", "none", "left", "right", "top", "bottom")
+INSIDE = 6  # so many lines of a legend have room inside the axes
 PARTS = {  # what a bar of Fig. 6 is made of: colour, hatch
     "correct": ("#009e73", ""),
     "generation failure": ("#7f7f7f", "..."),
@@ -45,7 +47,7 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dice",
     "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "savefig.dpi": 220,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
@@ -73,7 +75,8 @@ def save(figures: dict[str, Figure], folder: Path) -> list[Path]:
     written = []
     for name, figure in figures.items():
         (folder / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
-        figure.savefig(folder / f"{name}.png", facecolor="white", bbox_inches="tight")
+        with _matplotlib().rc_context(STYLE):
+            figure.savefig(folder / f"{name}.png", facecolor="white", bbox_inches="tight")
         written += [folder / f"{name}.svg", folder / f"{name}.png"]
     return written
 
@@ -168,20 +171,15 @@ def fast_p_curves(report: Report) -> Figure | None:
     if not curves:
         return None
     figure, axes = _new(5.4, 3.4)
-    for index, (run, protocol, points) in enumerate(curves):
-        axes.plot(
-            [p for p, _ in points],
-            [100 * share for _, share in points],
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=DASHES[index % len(DASHES)],
-            marker=MARKERS[index % len(MARKERS)],
-            markevery=(index % 3, 3),
-            markersize=4,
-            label=_label(report, run, protocol),
-        )
+    for run, protocol, points in curves:
+        look = _look(report, run, protocol)
+        xs, ys = [p for p, _ in points], [100 * share for _, share in points]
+        axes.plot(xs, ys, markevery=2, markersize=4, linewidth=1.4, label=_label(report, run, protocol), **look)
+    last = max((p for _, _, points in curves for p, share in points if share >= 0.005), default=0.0)
     axes.axvline(1, color=INK, linewidth=0.8, alpha=0.5)
-    axes.set(xlim=(0, 5), ylim=(0, None), xlabel="p (times as fast as PyTorch)", ylabel="fast_p (%)", title="fast_p")
-    axes.legend()
+    axes.set(xlim=(0, min(5.0, max(2.5, last))), ylim=(0, None), title="fast_p")
+    axes.set(xlabel="p (times as fast as PyTorch)", ylabel="correct and more than p times as fast (%)")
+    _legend(figure, axes, len(curves))
     return figure
 
 
@@ -190,31 +188,36 @@ def speed_and_correctness(report: Report) -> Figure | None:
     if not report.published and not any(run.summaries for run in report.runs):
         return None
     figure, axes = _new(5.4, 3.8)
+    axes.scatter([], [], s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9, label="published")
+    names = []
     for row in report.published:
         exec_, fast1, _ = row.total
         axes.scatter(100 * exec_, 100 * fast1, s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9)
         if row.name.startswith("DICE") or exec_ >= 0.2:
-            axes.annotate(row.name, (100 * exec_, 100 * fast1), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
-    index = 0
+            names.append((row.name, 100 * exec_, 100 * fast1))
+    lines = 1
     for run in report.runs:
         for protocol, found in run.summaries.items():
             exec_of, fast_of = found.total.exec, found.total.fast1
             if exec_of.value is None or fast_of.value is None:
                 continue
-            axes.errorbar(
+            bars = axes.errorbar(
                 100 * exec_of.value,
                 100 * fast_of.value,
                 xerr=_whiskers(exec_of),
                 yerr=_whiskers(fast_of),
-                fmt=MARKERS[index % len(MARKERS)],
-                color=COLOURS[index % len(COLOURS)],
-                capsize=2,
+                markersize=6,
+                elinewidth=0.8,
                 label=_label(report, run, protocol),
+                **_look(report, run, protocol) | {"linestyle": "none"},
             )
-            index += 1
-    axes.scatter([], [], s=22, facecolors="none", edgecolors="#7f7f7f", label="published")
+            for whisker in bars[2]:
+                whisker.set_alpha(0.6)
+            lines += 1
     axes.set(xlabel="Exec (%)", ylabel="fast_1 (%)", title="Speed against correctness", xlim=(0, None), ylim=(0, None))
-    axes.legend()
+    axes.margins(0.06)
+    _legend(figure, axes, lines)
+    _place_names(figure, axes, names)
     return figure
 
 
@@ -224,7 +227,7 @@ def gains_by_size(report: Report) -> Figure | None:
     bars = [
         (
             row.size,
-            f"{row.name} (published)",
+            f"{row.name}\npublished",
             [value - base for value, base in zip(row.total, bases[row.size].total, strict=True)],
         )
         for row in report.published
@@ -235,22 +238,22 @@ def gains_by_size(report: Report) -> Figure | None:
             shares = (found.total.exec.value, found.total.fast1.value, found.total.fast2.value)
             if run.size in bases and None not in shares:
                 pairs = zip(shares, bases[run.size].total, strict=True)
-                bars.append((run.size, _label(report, run, protocol), [(value or 0) - base for value, base in pairs]))
+                name = run.name if run.size in run.name else f"{run.name} ({run.size})"
+                bars.append((run.size, f"{name}\n{protocol}", [(value or 0) - base for value, base in pairs]))
     if not bars:
         return None
-    bars.sort(key=lambda bar: (float(re.sub(r"[^\d.]", "", bar[0]) or 0), bar[1]))
-    figure, axes = _new(max(4.8, 1.1 * len(bars)), 3.2)
+    bars.sort(key=lambda bar: float(re.sub(r"[^\d.]", "", bar[0]) or 0))
+    figure, axes = _new(7.2, 1.2 + 0.62 * len(bars))
     for index, (name, hatch) in enumerate((("Exec", ""), ("fast_1", "///"), ("fast_2", "..."))):
         places = [place + (index - 1) * 0.26 for place in range(len(bars))]
-        heights = [100 * gains[index] for _, _, gains in bars]
-        axes.bar(places, heights, width=0.24, color=COLOURS[index], hatch=hatch, edgecolor="white", label=name)
-    axes.set_xticks(
-        range(len(bars)), [f"{size}\n{name.replace(' (', chr(10) + '(')}" for size, name, _ in bars], fontsize=7
-    )
-    axes.axhline(0, color=INK, linewidth=0.8)
-    axes.grid(axis="x", visible=False)
-    axes.set(ylabel="points over SDAR-Chat", title="Gain by size, over the published SDAR-Chat")
-    axes.legend()
+        points = [100 * gains[index] for _, _, gains in bars]
+        axes.barh(places, points, height=0.24, color=COLOURS[index], hatch=hatch, edgecolor="white", label=name)
+    axes.set_yticks(range(len(bars)), [name for _, name, _ in bars], fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="points of percent over SDAR-Chat", title="Gain by size, over the published SDAR-Chat")
+    axes.legend(loc="upper right")
     return figure
 
 
@@ -286,6 +289,40 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def _look(report: Report, run: Run, protocol: str) -> dict[str, Any]:
+    """Colour and marker tell runs apart, dashes and filling protocols; for a single run all of them tell protocols."""
+    which, how = report.runs.index(run), report.protocols.index(protocol)
+    own = how if len(report.runs) == 1 else which
+    return {
+        "color": COLOURS[own % len(COLOURS)],
+        "marker": MARKERS[own % len(MARKERS)],
+        "linestyle": DASHES[how % len(DASHES)],
+        "fillstyle": FILLS[how % len(FILLS)],
+    }
+
+
+def _legend(figure: Figure, axes: Axes, lines: int) -> None:
+    """Inside the axes where it is short, else below them."""
+    if lines <= INSIDE:
+        axes.legend()
+    else:
+        figure.legend(ncols=min(3, -(-lines // 4)), loc="upper left", bbox_to_anchor=(0.0, 0.0))
+
+
+def _place_names(figure: Figure, axes: Axes, names: list[tuple[str, float, float]]) -> None:
+    """Each beside its point, where it covers no other name; one that has no such place is left out."""
+    figure.draw_without_rendering()
+    taken: list[Any] = []
+    for name, x, y in names:
+        for dx, dy, side in ((5, 3, "left"), (5, -9, "left"), (-5, 3, "right"), (-5, -9, "right"), (0, 8, "center")):
+            text = axes.annotate(name, (x, y), xytext=(dx, dy), textcoords="offset points", fontsize=6.5, ha=side)
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken) and axes.bbox.x1 >= box.x1:
+                taken.append(box)
+                break
+            text.remove()
 
 
 def _label(report: Report, run: Run, protocol: str) -> str:

@@ -116,8 +116,9 @@ def _row(index: int, answer: Answer, protocols: Iterable[str]) -> str:
     tokens = str(answer.generation.tokens) if answer.generation and answer.generation.tokens else EMPTY
     speed = f"{answer.timing.speedup:.2f}" if answer.timing else EMPTY
     outcomes = "".join(_outcome(answer.verdicts.get(protocol)) for protocol in protocols)
+    key = escape(answer.task.key).replace("_", "_<wbr>")  # a long name breaks between its words
     return (
-        f'<tr data-index="{index}"><td><button type="button">{escape(answer.task.key)}</button></td>'
+        f'<tr data-index="{index}"><td><button type="button">{key}</button></td>'
         f"<td>{escape(answer.run)}</td><td>{answer.task.level}</td><td>{answer.family}</td><td>{answer.sample}</td>"
         f'{outcomes}<td class="r">{speed}</td><td class="r">{tokens}</td><td>{escape(why[:MESSAGE])}</td></tr>'
     )
