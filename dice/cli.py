@@ -260,6 +260,8 @@ class Eval:
     """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
     workers: int | None = None
     """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    report: Path | None = None
+    """Also write the report of this run into this folder: tables, figures, one page (see `dice report`)."""
     json: bool = False
     """Print one JSON object instead of text."""
 

@@ -56,6 +56,11 @@ def run(args: Eval) -> int:
         with locked(args.out) as folder:
             done, account = _generate(args, plan, folder)
     _show(args, folder, done, account)
+    if args.report is not None:
+        from dice.commands.report import write_all
+        from dice.evaluate.report import gather
+
+        write_all(gather([folder.path], ()), args.report)
     check_finished(done)
     return 0
 

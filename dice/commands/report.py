@@ -30,7 +30,7 @@ def run(args: Arguments) -> int:
     if args.json:
         print(json.dumps(report.to_json()))
     if args.output is not None:
-        _write_all(report, args.output, args.format)
+        write_all(report, args.output, args.format)
     elif not args.json:
         _print(report, args.format)
     return 0
@@ -56,7 +56,7 @@ def _text(report: Report, form: str) -> str:
     return "\n".join(write(table) for table in all_tables(report))
 
 
-def _write_all(report: Report, folder: Path, form: str) -> None:
+def write_all(report: Report, folder: Path, form: str = "terminal") -> None:
     """Every format and figure, or the one format that was asked for."""
     from dice.evaluate.report.figures import draw_all, save
 
