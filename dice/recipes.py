@@ -10,6 +10,38 @@ from dice.train.config import ModelShape, SFTConfig
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
+NANO = ModelShape(
+    hidden_size=384, intermediate_size=768, num_hidden_layers=6,
+    num_attention_heads=6, num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
+)  # fmt: skip
+MINI = ModelShape(
+    hidden_size=768, intermediate_size=2048, num_hidden_layers=14,
+    num_attention_heads=12, num_key_value_heads=4, head_dim=64, max_position_embeddings=4096,
+)  # fmt: skip
+TINY = ModelShape(
+    hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=1024,
+)  # fmt: skip
+
+
+def _sdar(hidden_size: int, intermediate_size: int, layers: int, heads: int) -> ModelShape:
+    return ModelShape(
+        hidden_size=hidden_size, intermediate_size=intermediate_size, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=8, head_dim=128, max_position_embeddings=32768, rope_theta=1e6,
+    )  # fmt: skip
+
+
+# Sizes and vocabulary by name, for measuring with random weights.
+SHAPES: dict[str, tuple[ModelShape, int]] = {
+    "tiny": (TINY, 512),
+    "nano": (NANO, 2048),
+    "mini": (MINI, 8192),
+    "1.7b": (_sdar(2048, 6144, 28, 16), 151936),
+    "4b": (_sdar(2560, 9728, 36, 32), 151936),
+    "8b": (_sdar(4096, 12288, 36, 32), 151936),
+}
+
+
 def nano_sft() -> SFTConfig:
     """The shipped 9M-parameter model, from scratch: 64k clean tokens a step, some 8 minutes of one H100.
 
@@ -17,23 +49,30 @@ def nano_sft() -> SFTConfig:
     weights of at most 4, where t per block reaches 1000. Nothing is clipped away and every block trains every time.
     """
     return SFTConfig(
-        shape=ModelShape(
-            hidden_size=384, intermediate_size=768, num_hidden_layers=6,
-            num_attention_heads=6, num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
-        ),
+        shape=NANO,
         block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32,
         max_steps=8000, lr=2e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=250, eval_rows=64, checkpoint_every=100_000, checkpoint_seconds=60.0,
     )  # fmt: skip
 
 
+def mini_sft() -> SFTConfig:
+    """A model of 100M parameters from scratch, with a tokenizer of 8,192: 128k clean tokens a step, on one GPU or up to
+    eight. At this size a step is short: weights stay gathered between forward and backward pass.
+    """
+    return SFTConfig(
+        shape=MINI,
+        block_size=4, noise="count", row_tokens=2048, batch_rows=64, micro_rows=16, reshard=False,
+        max_steps=8000, lr=1e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
+        log_every=20, eval_every=500, eval_rows=64, exec_every=2000, exec_problems=64, exec_batch=64,
+        checkpoint_every=100_000, checkpoint_seconds=300.0,
+    )  # fmt: skip
+
+
 def tiny_sft() -> SFTConfig:
     """Seconds on a CPU: for tests and for seeing the chain work."""
     return SFTConfig(
-        shape=ModelShape(
-            hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-            num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=1024,
-        ),
+        shape=TINY,
         block_size=4, noise="count", row_tokens=256, batch_rows=4, micro_rows=4,
         max_steps=60, lr=5e-3, schedule="cosine", warmup=0.1, weight_decay=0.01, ema=None,
         log_every=10, eval_every=20, eval_rows=4, checkpoint_every=20, export_dtype="float32",
@@ -41,7 +80,10 @@ def tiny_sft() -> SFTConfig:
 
 
 def dice_1_7b_sft() -> SFTConfig:
-    """The paper's SFT of SDAR-1.7B-Chat: lr 1e-5, 3 epochs, per-GPU batch 2 on 8 GPUs, rows of 6144 tokens."""
+    """The paper's SFT of SDAR-1.7B-Chat: lr 1e-5, 3 epochs, per-GPU batch 2 on 8 GPUs, rows of 6144 tokens.
+
+    Started by torchrun. On fewer GPUs each takes more micro-batches of the same batch.
+    """
     return _paper_sft("JetLM/SDAR-1.7B-Chat", batch_rows=16, micro_rows=2)
 
 
@@ -60,10 +102,11 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
         model=model, block_size=4, noise="block", t_min=1e-3, stratified=False, response_prefix=EMPTY_THOUGHT,
         row_tokens=6144, batch_rows=batch_rows, micro_rows=micro_rows, epochs=3.0,
         lr=1e-5, schedule="constant_with_warmup", warmup=0.03, beta2=0.999, weight_decay=0.0,
+        activation_checkpointing="block", exec_every=200, exec_prompt="one-shot", exec_max_new_tokens=4096,
         checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50,
     )  # fmt: skip
 
 
 SFT_RECIPES: dict[str, Callable[[], SFTConfig]] = {
-    recipe.__name__: recipe for recipe in (nano_sft, tiny_sft, dice_1_7b_sft, dice_4b_sft, dice_8b_sft)
+    recipe.__name__: recipe for recipe in (nano_sft, mini_sft, tiny_sft, dice_1_7b_sft, dice_4b_sft, dice_8b_sft)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import tyro
 
@@ -27,5 +28,6 @@ def sft(arguments: list[str]) -> int:
     from dice.train.sft import train_sft
 
     result = train_sft(config)
-    print(f"step {result.step}, {result.reason}; model in {result.model}")
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, one speaks
+        print(f"step {result.step}, {result.reason}; model in {result.model}")
     return 0

@@ -30,7 +30,8 @@ class SFTConfig:
     """Block-diffusion SFT (paper Eq. 2). Named configurations are in `dice/recipes.py`.
 
     A row is a packed training sequence of `row_tokens` clean tokens; the model reads it twice, noisy and clean.
-    One optimiser step covers `batch_rows` rows, run `micro_rows` at a time; the split does not change the result.
+    One optimiser step covers `batch_rows` rows, run at most `micro_rows` at a time and dealt over the processes that
+    torchrun started; neither changes the result.
     """
 
     data: Path | None = None
@@ -91,13 +92,25 @@ class SFTConfig:
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is validated and exported."""
 
+    lora_rank: int | None = None
+    """Train adapters of this rank beside every projection (LoRA, needs peft) instead of the weights. What is exported
+    has them merged in."""
+    lora_alpha: float = 32.0
+    """Adapters count alpha / rank times."""
+
     device: str = "auto"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Compute in bf16 on copies of float32 master weights, or all in float32; auto: bf16 on CUDA."""
     attention: Literal["auto", "flex", "dense"] = "auto"
     """FlexAttention or a dense mask; auto: FlexAttention on CUDA if it passes its check there, else dense."""
     compile: bool | None = None
-    """torch.compile the model; default: on CUDA, where a failure falls back to eager."""
+    """torch.compile each transformer block; default: on CUDA, where a failure falls back to eager."""
+    activation_checkpointing: Literal["none", "block"] = "none"
+    """block: keep only each block's input and compute the block again in the backward pass; less memory, a third more
+    work."""
+    reshard: bool = True
+    """Several processes share the weights (FSDP2). True: a block's gathered weights are freed after its forward pass
+    and gathered again for the backward one; False: kept in between, which is faster and takes more memory."""
     export_dtype: Literal["float32", "bfloat16"] = "bfloat16"
 
     seed: int = 0
@@ -105,6 +118,17 @@ class SFTConfig:
     eval_every: int = 200
     eval_rows: int = 64
     """At most this many rows of `eval_data`."""
+    exec_data: Path | None = None
+    """Problems (a folder or a table) to write kernels for now and then, greedily; val_exec is the right share."""
+    exec_every: int = 1000
+    """Steps between two such trials; there is one more at the end."""
+    exec_problems: int = 32
+    """At most this many, the first ones."""
+    exec_batch: int = 16
+    """Decoded at once by a process; each takes memory for the keys and values of its whole text."""
+    exec_backend: Literal["auto", "cuda", "emulated"] = "auto"
+    exec_prompt: Literal["compact", "one-shot"] = "compact"
+    exec_max_new_tokens: int = 2048
     checkpoint_every: int = 1000
     checkpoint_seconds: float = 120.0
     """Checkpoint at either interval, whichever comes first."""
@@ -127,9 +151,12 @@ class SFTConfig:
         if self.noise == "count" and (self.t_min, self.t_max) != (1e-3, 1.0):
             raise UserError("noise=count integrates over all t; t_min and t_max go with noise=block or noise=sample.")
         positive = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every", "eval_rows")
+        positive += ("lora_alpha", "exec_every", "exec_problems", "exec_batch", "exec_max_new_tokens")
         for name in (*positive, "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.lora_rank is not None and (self.lora_rank < 1 or self.model is None):
+            raise UserError(f"lora_rank {self.lora_rank} must be positive, and goes with a `model` to start from.")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema must lie between 0 and 1, not {self.ema}.")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from dice.errors import MachineError, UserError
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles
+from dice.train.blocks import set_blocks
 from dice.train.rows import Rows
 
 Attention = Literal["auto", "flex", "dense"]
@@ -51,14 +52,19 @@ def pick_engine(
     attention: Attention,
     compiled: bool,
     say: Callable[[str], None],
+    recompute: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Engine:
     """The fastest engine that agrees with the reference (dense mask, eager) on the micro-batch `probe`.
 
     Tried in order: flex before dense, compiled before eager, as far as asked for. Each that raises or differs is
-    named through `say`. The probe has the shape of training, so what the check compiles is what training runs.
+    named through `say`. Tried on a model of two such blocks: `model` may be sharded, and too large for the dense mask
+    of a whole micro-batch. The probe has the shape of training, so what the check compiles is what training runs.
+    `recompute`: compute blocks again in the backward pass instead of keeping what they computed. `dtype`: what a
+    sharded model computes in; its parameters do not tell.
     Raises `MachineError` when FlexAttention was demanded and fails, `UserError` when it cannot serve these shapes.
     """
-    reference = Engine(model.hidden, DenseMask(block_size), "dense")
+    trial: SDAR | None = None
     tiled = fits_tiles(probe.row_tokens, block_size)
     if attention == "flex" and not tiled:
         raise UserError(f"FlexAttention needs row_tokens ({probe.row_tokens}) in whole tiles of 128, of whole blocks.")
@@ -66,16 +72,25 @@ def pick_engine(
     kinds = automatic if attention == "auto" else [attention]
     trials = [(kind, how) for kind in kinds for how in ([True, False] if compiled else [False])]
     for kind, how in trials:
-        if (kind, how) == ("dense", False):
-            return reference
         mask = FlexMask(block_size) if kind == "flex" else DenseMask(block_size)
-        hidden = torch.compile(model.hidden, dynamic=False) if how else model.hidden
-        engine = Engine(hidden, mask, f"{kind}, compiled" if how else kind)
-        problem = disagreement(engine, reference, model, probe, mask_id)
+        engine = Engine(model.hidden, mask, f"{kind}, compiled" if how else kind)
+        problem = None
+        if engine.name != "dense":  # which is the reference
+            trial = trial or _two_blocks(model, dtype or model.lm_head.weight.dtype)
+            set_blocks(trial, compiled=how, recompute=recompute)
+            reference = Engine(trial.hidden, DenseMask(block_size), "dense")
+            problem = disagreement(replace(engine, hidden=trial.hidden), reference, trial, probe, mask_id)
         if problem is None:
+            set_blocks(model, compiled=how, recompute=recompute)
             return engine
         say(f"Not using {engine.name} attention: {problem}.")
     raise MachineError("FlexAttention does not work on this machine; use attention=dense.")
+
+
+def _two_blocks(model: SDAR, dtype: torch.dtype) -> SDAR:
+    with torch.device(model.lm_head.weight.device):
+        trial = SDAR(replace(model.config, num_hidden_layers=min(2, model.config.num_hidden_layers)))
+    return trial.to(dtype)
 
 
 def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, mask_id: int) -> str | None:
@@ -93,7 +108,8 @@ def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, ma
             reason = (str(failure).strip() or "no message").splitlines()[0][:200]
             return f"it fails here ({type(failure).__name__}: {reason})"
         few = next(probe.split(2))
-        theirs, their_gradient = _run(reference, model, noisy[: len(few)], few)
+        with torch.compiler.set_stance("force_eager"):
+            theirs, their_gradient = _run(reference, model, noisy[: len(few)], few)
     limit = TOLERANCE.get(ours.dtype, 0.01)
     ours, theirs = ours[: len(few)].float(), theirs.float()
     worst = float(((ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)).max())

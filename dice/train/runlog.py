@@ -16,11 +16,13 @@ import dice
 
 
 class RunLog:
-    """Writes into `folder`. On a terminal it shows a bar, elsewhere plain lines."""
+    """Writes into `folder`. On a terminal it shows a bar, elsewhere plain lines. `silent`: does neither; of the
+    processes of a run, one speaks."""
 
-    def __init__(self, folder: Path, title: str) -> None:
+    def __init__(self, folder: Path, title: str, silent: bool = False) -> None:
         self.folder = folder
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.silent = silent
+        self.console = Console(highlight=False, soft_wrap=True, quiet=silent)
         self._bar = Progress(
             TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[text]}"), console=self.console, disable=not self.console.is_terminal,
@@ -48,6 +50,8 @@ class RunLog:
 
     def begin(self, config: dict[str, Any], step: int, device: torch.device) -> None:
         """Write config and versions; drop metrics after `step`, which a resumed run will write again."""
+        if self.silent:
+            return
         write_json(self.folder / "config.json", config)
         write_json(self.folder / "versions.json", versions(device))
         path = self.folder / "metrics.jsonl"
@@ -63,6 +67,8 @@ class RunLog:
         path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def metrics(self, **values: float | int | str) -> None:
+        if self.silent:
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 

@@ -6,43 +6,52 @@ is cross-entropy at hidden tokens, weighted by 1/t, with no shift, over the numb
     loss = (1 / N) * sum over hidden tokens i of weight_i * CE(logits_i, token_i)
 
 Everything random is a function of (seed, step), so a run that is killed and resumed goes on as if nothing had happened.
+Under torchrun every process holds all rows and draws the noise of the whole batch; each then trains on its share of the
+micro-batches, and FSDP adds up the gradients.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import signal
-import threading
+import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dice.data.pairs import read_pairs
+from dice.data.sources import read_problems
 from dice.errors import MachineError, UserError
 from dice.model.chat import ChatTemplateError
 from dice.model.checkpoint import CheckpointError, load_model, resolve_model, save_model
 from dice.model.config import ConfigError
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer, TokenizerError
+from dice.problem import Problem
+from dice.prompts import one_shot, zero_shot
+from dice.train.blocks import shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
+from dice.train.exec_eval import exec_rate
+from dice.train.lora import add_adapters
 from dice.train.loss import masked_cross_entropy
 from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.rows import Rows, batch_rows, pack, tokenize
 from dice.train.runlog import RunLog, duration
 from dice.train.schedule import lr_scale
-from dice.train.state import load_state, save_state
+from dice.train.session import TERMINATED, Stop, compute_dtype, locked, stop_signals
+from dice.train.state import Checkpoints
 from dice.train.weights import Weights
+from dice.train.world import World, joined
+from dice.verify.options import resolve_backend, visible_gpus
 
-IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed")
+IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed", "parameters")
+Part = tuple[Rows, Corruption]  # a micro-batch
 
 
 class TrainingError(UserError):
@@ -78,22 +87,30 @@ def train_sft(config: SFTConfig) -> SFTResult:
     assert config.out is not None
     folder = Path(config.out)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), RunLog(folder, "sft") as log, _stop_signals() as stopped:
+    with (
+        joined(config.device) as world,
+        world.held(locked(folder)),
+        RunLog(folder, "sft", silent=not world.leads) as log,
+        Checkpoints(folder / "checkpoints", config.keep_checkpoints, world) as checkpoints,
+        stop_signals() as stopped,
+    ):
         try:
-            return _Run(config, folder, log, stopped).train()
+            return _Run(config, world, log, checkpoints, stopped).train()
         except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
             raise UserError(str(error)) from error
         except torch.OutOfMemoryError:
-            message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows."
-            raise MachineError(message) from None
+            message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
+            less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
+            raise MachineError(f"{message}{less}.") from None
 
 
 class _Run:
-    def __init__(self, config: SFTConfig, folder: Path, log: RunLog, stopped: threading.Event) -> None:
+    def __init__(self, config: SFTConfig, world: World, log: RunLog, checkpoints: Checkpoints, stopped: Stop) -> None:
         self.started = time.monotonic()
-        self.config, self.folder, self.log, self.stopped = config, folder, log, stopped
-        self.device = _device(config.device)
-        dtype = _compute_dtype(config.precision, self.device)
+        self.config, self.world, self.log, self.checkpoints, self.stopped = config, world, log, checkpoints, stopped
+        self.folder, self.device = log.folder, world.device
+        self.micro_rows = micro_rows(config, world.size)
+        dtype = compute_dtype(config.precision, self.device)
         tokenizer_folder = Path(config.tokenizer) if config.tokenizer else resolve_model(str(config.model))
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
         self.tokenizer_folder = tokenizer_folder
@@ -113,17 +130,25 @@ class _Run:
             reach = master.config.max_position_embeddings
             raise UserError(f"Documents may have {longest} tokens, the model {reach} positions; set max_sample_tokens.")
         self.mask_id = master.config.mask_token_id
-        self.rows = self._rows(config.data).to(self.device)
-        self.eval_rows = None if config.eval_data is None else self._rows(config.eval_data).to(self.device)
+        self.rows = world.once(lambda: self._rows(config.data)).to(self.device)
+        self.eval_rows: Rows | None = None
+        if config.eval_data is not None:
+            self.eval_rows = world.once(lambda: self._rows(config.eval_data)).to(self.device)
+        self.problems = [] if config.exec_data is None else self._problems(config.exec_data, master.config)
         self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
+        if config.lora_rank is not None:
+            add_adapters(master, config.lora_rank, config.lora_alpha, dtype)
+        if world.size > 1:
+            shard(master, world, dtype, reshard=config.reshard)
         self.weights = Weights(master, config, dtype, config.ema)
         self.identity = self._identity()
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._resume()
         log.begin(config.to_json() | {"max_steps": self.max_steps, **self.identity}, self.step, self.device)
-        self.engine = self._engine()
+        self.engine = self._engine(dtype)
+        where = str(self.device) if world.size == 1 else f"{world.size} x {self.device.type}"
         log.say(
-            f"{sum(weight.numel() for weight in self.weights.params) / 1e6:.1f}M parameters, {self.device}, "
+            f"{self.identity['parameters'] / 1e6:.1f}M parameters, {where}, "
             f"{str(dtype).removeprefix('torch.')}, {self.engine.name} attention; {self.rows.describe()}; "
             f"steps {self.step:,} to {self.max_steps:,} of {config.batch_rows * config.row_tokens:,} tokens"
         )
@@ -141,24 +166,32 @@ class _Run:
                 warmup=config.warmup, decay=config.decay, floor=config.lr_floor,
             )  # fmt: skip
             score, norm = self._update(lr)
+            now = time.monotonic()
+            taken, age, unsaved, stopped = self.world.most(
+                now - begun, now - self.started, now - saved_at, self.stopped.is_set()
+            )
             self.step += 1
             self.tokens += config.batch_rows * config.row_tokens
-            self.seconds += time.monotonic() - begun
-            if self.step % config.log_every == 0 or self.progress >= 1.0:
+            self.seconds += taken
+            if self._due(config.log_every):
                 self._report(score, norm, lr, since=reported)
                 reported = (self.step, self.seconds)
-            if self.eval_rows is not None and (self.step % config.eval_every == 0 or self.progress >= 1.0):
+            if self.eval_rows is not None and self._due(config.eval_every):
                 self._validate(self.eval_rows)
-            late = time.monotonic() - self.started >= (config.stop_after_seconds or math.inf)
-            if self.progress < 1.0 and (late or self.stopped.is_set()):
-                reason = "interrupted" if self.stopped.is_set() else "stop_after_seconds"
+            if self.problems and self._due(config.exec_every):
+                self._try_kernels()
+            if self.progress < 1.0 and (stopped or age >= (config.stop_after_seconds or math.inf)):
+                reason = (self.stopped.reason or TERMINATED) if stopped else "stop_after_seconds"
                 break
-            if self.step % config.checkpoint_every == 0 or time.monotonic() - saved_at >= config.checkpoint_seconds:
+            if self.step % config.checkpoint_every == 0 or unsaved >= config.checkpoint_seconds:
                 self._save()
                 saved_at, saved_step = time.monotonic(), self.step
         if saved_step != self.step:
             self._save()
         return self._finish(reason)
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.progress >= 1.0
 
     @property
     def progress(self) -> float:
@@ -187,32 +220,55 @@ class _Run:
         """Add the gradient of the batch's loss to the weights, micro-batch by micro-batch."""
         trained = int(batch.trainable.sum())
         sums = torch.zeros(3, device=self.device)
-        size = self.config.micro_rows
-        for micro, part in zip(batch.split(size), split_noise(noise, size), strict=True):
+        for micro, part in deal(self._parts(batch, noise), self.world):
             total, found = diffusion_loss(self.engine, self.weights.model, micro, part, self.mask_id)
             (total / trained).backward()
             self.weights.collect()
             sums += found
-        return _score(sums, trained, int(noise.masked.sum()))
+        return _score(self.world.sum(sums), trained, int(noise.masked.sum()))
+
+    def _parts(self, batch: Rows, noise: Corruption) -> list[Part]:
+        return list(zip(batch.split(self.micro_rows), split_noise(noise, self.micro_rows), strict=True))
 
     def _validate(self, rows: Rows) -> None:
         """Score held-out rows, always the same ones under the same noise, with the weights that would be exported."""
         sums = torch.zeros(3, device=self.device)
         trained = masked = 0
-        self.weights.publish(self.weights.best)
+        parts: list[Part] = []
         count = min(len(rows), self.config.eval_rows)
         for start in range(0, count, self.config.micro_rows):
             batch = _filled(rows, start, min(count, start + self.config.micro_rows), self.config.micro_rows)
             noise = self._corrupt(batch, "eval", start)
-            # With gradients on, although unused: without, a compiled model would be compiled a second time.
-            _, found = diffusion_loss(self.engine, self.weights.model, batch, noise, self.mask_id)
-            sums += found
             trained, masked = trained + int(batch.trainable.sum()), masked + int(noise.masked.sum())
-        self.weights.publish(self.weights.params)
-        score = _score(sums, trained, masked)
+            parts += self._parts(batch, noise)
+        with self.weights.averaged():
+            for micro, part in deal(parts, self.world):
+                # With gradients on, although unused: without, compiled blocks would be compiled a second time.
+                _, found = diffusion_loss(self.engine, self.weights.model, micro, part, self.mask_id)
+                sums += found
+        score = _score(self.world.sum(sums), trained, masked)
         self.log.metrics(step=self.step, val_loss=score.loss, val_nll=score.nll, val_accuracy=score.accuracy)
         accuracy = f"accuracy at hidden tokens {score.accuracy:.1%}"
         self.log.say(f"step {self.step:,}: validation loss {score.loss:.4f}, {accuracy}")
+
+    def _try_kernels(self) -> None:
+        """Exec on the problems of `exec_data`, each process writing and verifying its share."""
+        config, world = self.config, self.world
+        alone = world.size == 1
+        cores = len(os.sched_getaffinity(0))
+        with self.weights.averaged():
+            counts = exec_rate(
+                self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
+                backend=self.exec_backend, prompt=zero_shot if config.exec_prompt == "compact" else one_shot,
+                max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
+                workers=None if alone else max(1, cores // world.local_size),
+                devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],
+            )  # fmt: skip
+        found = torch.tensor([counts.correct, counts.judged], dtype=torch.float64)
+        correct, judged = (int(value) for value in world.sum(found).tolist())
+        if judged:
+            self.log.metrics(step=self.step, val_exec=correct / judged, exec_judged=judged)
+        self.log.say(f"step {self.step:,}: {correct} of {judged} kernels right")
 
     def _corrupt(self, batch: Rows, purpose: str, index: int) -> Corruption:
         config = self.config
@@ -241,12 +297,21 @@ class _Run:
             max_tokens=self.config.max_sample_tokens, train_tail=self.config.train_tail,
         )  # fmt: skip
 
-    def _engine(self) -> Engine:
+    def _problems(self, path: Path, model: SDARConfig) -> list[Problem]:
+        config = self.config
+        if config.exec_max_new_tokens + model.block_size >= model.max_position_embeddings:
+            reach = model.max_position_embeddings
+            raise UserError(f"exec_max_new_tokens {config.exec_max_new_tokens} leaves no prompt of {reach} positions.")
+        self.exec_backend = self.world.once(lambda: resolve_backend(config.exec_backend))
+        return self.world.once(lambda: read_problems([path])[: config.exec_problems])
+
+    def _engine(self, dtype: torch.dtype) -> Engine:
         compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
-        probe = _filled(self.rows, 0, min(len(self.rows), self.config.micro_rows), self.config.micro_rows)
+        probe = _filled(self.rows, 0, min(len(self.rows), self.micro_rows), self.micro_rows)
         return pick_engine(
             self.weights.model, probe, self.block_size, self.mask_id,
             attention=self.config.attention, compiled=compiled, say=self.log.say,
+            recompute=self.config.activation_checkpointing == "block", dtype=dtype,
         )  # fmt: skip
 
     def _identity(self) -> dict[str, Any]:
@@ -254,32 +319,36 @@ class _Run:
         digest = hashlib.sha256(self.rows.tokens.cpu().numpy().tobytes())
         digest.update(self.rows.trainable.cpu().numpy().tobytes())
         config = self.config
-        values = (digest.hexdigest(), config.row_tokens, config.batch_rows, self.block_size, config.seed)
+        size = sum(weight.numel() for weight in self.weights.params)
+        values = (digest.hexdigest(), config.row_tokens, config.batch_rows, self.block_size, config.seed, size)
         return dict(zip(IDENTITY, values, strict=True))
 
     def _save(self) -> None:
         manifest = {"identity": self.identity, "seconds": self.seconds, "tokens": self.tokens}
-        folder = self.folder / "checkpoints"
-        save_state(folder, self.step, self.weights.tensors(), manifest, self.config.keep_checkpoints)
+        self.checkpoints.save(self.step, self.weights.tensors(), manifest)
 
     def _resume(self) -> None:
-        state, notes = load_state(self.folder / "checkpoints")
+        tensors = self.weights.tensors()
+        restored, notes = self.checkpoints.load(tensors, self._same_run)
         for note in notes:
             self.log.say(note)
-        if state is None:
+        if restored is None:
             return
-        before = state.manifest["identity"]
-        changed = [name for name in IDENTITY if before.get(name) != self.identity[name]]
+        self.step, self.seconds, self.tokens = (restored.manifest[name] for name in ("step", "seconds", "tokens"))
+        self.weights.load({name: tensors[name] for name in restored.names}, self.step)
+        self.log.say(f"Resuming after step {self.step:,}.")
+
+    def _same_run(self, manifest: dict[str, Any]) -> None:
+        changed = [name for name in IDENTITY if manifest["identity"].get(name) != self.identity[name]]
         if changed:
             raise UserError(f"{self.folder} holds a run with other {', '.join(changed)}; give another `out` folder.")
-        self.step, self.seconds, self.tokens = (state.manifest[name] for name in ("step", "seconds", "tokens"))
-        self.weights.load(state.tensors, self.step)
-        self.log.say(f"Resuming after step {self.step:,}.")
 
     def _finish(self, reason: str) -> SFTResult:
         path = self.folder / "model"
         dtype = getattr(torch, self.config.export_dtype)
-        save_model(self.weights.export(), self.model_config, path, self.tokenizer_folder, dtype=dtype)
+        self.checkpoints.settle()
+        state = self.weights.export(self.world.leads)
+        self.world.once(lambda: save_model(state, self.model_config, path, self.tokenizer_folder, dtype=dtype))
         self.log.say(f"{reason} after step {self.step:,} ({duration(self.seconds)} of training); model in {path}")
         return SFTResult(self.step, self.progress >= 1.0, reason, path)
 
@@ -296,6 +365,29 @@ def diffusion_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, 
     labels, weights = batch.tokens[row, column], noise.weight[row, column]
     loss = masked_cross_entropy(states, model.lm_head.weight, labels, weights)
     return loss.total, torch.stack((loss.total.detach(), loss.nll.sum(), loss.hit.sum())).float()
+
+
+def micro_rows(config: SFTConfig, processes: int) -> int:
+    """Rows in a micro-batch: the most that divide the batch, stay within `micro_rows` and leave each process a share.
+
+    Raises `UserError` when there are more processes than rows.
+    """
+    if processes > config.batch_rows:
+        raise UserError(f"A batch of {config.batch_rows} rows cannot be dealt over {processes} processes.")
+    limit = min(config.micro_rows, -(-config.batch_rows // processes))
+    return next(size for size in range(limit, 0, -1) if config.batch_rows % size == 0)
+
+
+def deal(parts: Sequence[Part], world: World) -> Iterator[Part]:
+    """This process's micro-batches. All processes get as many, because the gathering of weights takes all of them: in
+    the last round some may get one that they need not train on, with nothing hidden and so no gradient."""
+    for first in range(0, len(parts), world.size):
+        index = first + world.rank
+        if index < len(parts):
+            yield parts[index]
+        else:
+            rows, noise = parts[0]
+            yield rows, Corruption(torch.zeros_like(noise.masked), torch.zeros_like(noise.weight))
 
 
 def split_noise(noise: Corruption, size: int) -> Iterator[Corruption]:
@@ -333,48 +425,3 @@ def _filled(rows: Rows, start: int, end: int, size: int) -> Rows:
     batch = rows.take(index.clamp(max=end - 1))
     batch.trainable[end - start :] = False
     return batch
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise MachineError("There is no CUDA device here; use device=cpu.")
-    return torch.device(name)
-
-
-def _compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    wide = precision == "fp32" or (precision == "auto" and device.type != "cuda")
-    return torch.float32 if wide else torch.bfloat16
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[IO[str]]:
-    """Two processes writing one run folder would destroy each other's checkpoints."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another process is training in {folder}.") from None
-        yield file
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C set the event; the second Ctrl-C interrupts as usual."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, frame: object) -> None:
-        if stopped.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

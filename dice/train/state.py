@@ -1,79 +1,156 @@
 """Checkpoints of a run in progress: whole or absent, never half-written.
 
-`checkpoints/step-00001200/` holds `state.safetensors` (weights, optimiser moments, averages) and `manifest.json`.
-Both are written and synced in a hidden sibling, the manifest last, which is then renamed; a process killed at any
-instant leaves the previous checkpoints and at most a hidden folder that the next save removes.
+`checkpoints/step-00001200/` holds the tensors (weights, optimiser moments, averages) as written by
+`torch.distributed.checkpoint`, and `manifest.json`. Everything is written and synced in a hidden sibling, the manifest
+last, which is then renamed; a process killed at any instant leaves the previous checkpoints and at most a hidden folder
+that the next start removes.
+
+One process uses that format too: it costs nothing there, and a run may go on with more processes, or fewer.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from dice.errors import MachineError, UserError
+from dice.train.world import PATIENCE, World
 
 PENDING = ".pending-"
+warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be in a run of one process
+DAMAGE = (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError, dcp.CheckpointException)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """A checkpoint read back: named tensors on the CPU, and what `save_state` was given as manifest."""
+class Restored:
+    """What `Checkpoints.load` found: the manifest that `save` was given, and which tensors it could fill."""
 
-    tensors: dict[str, Tensor]
     manifest: dict[str, Any]
+    names: frozenset[str]
 
 
-def save_state(folder: Path, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any], keep: int) -> Path:
-    """Write checkpoint `step` and delete all but the newest `keep`. Raises `MachineError` when the disk refuses."""
-    final, pending = folder / f"step-{step:08d}", folder / f"{PENDING}{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_pending(folder)
-        pending.mkdir()
-        host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(host, pending / "state.safetensors")
-        _sync(pending / "state.safetensors")
-        (pending / "manifest.json").write_text(json.dumps(manifest | {"step": step}), encoding="utf-8")
-        _sync(pending / "manifest.json")
-        _sync(pending)
-        if final.exists():
-            shutil.rmtree(final)
-        pending.rename(final)
-        _sync(folder)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(pending, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        last = next((path.name for path in reversed(_checkpoints(folder))), None)
-        kept = f"the last good one is {last}" if last else "there is no earlier one"
-        raise MachineError(f"Cannot write checkpoint {final}: {reason}; {kept}.") from None
-    for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
+class Checkpoints:
+    """The checkpoints in `folder`, which all processes of `world` see. Only the newest `keep` are kept."""
 
+    def __init__(self, folder: Path, keep: int, world: World | None = None) -> None:
+        self.folder, self.keep, self.world = folder, keep, world or World(torch.device("cpu"))
+        self.world.once(lambda: _remove_pending(folder))
+        # A group of its own: what the background exchanges must not meet what training exchanges.
+        self._group = dist.new_group(backend="gloo", timeout=PATIENCE) if self.world.size > 1 else None
+        # A new thread would use the first GPU, whichever is this process's.
+        device = self.world.device
+        choose = () if device.index is None else (torch.cuda.set_device, (device,))
+        self._background = ThreadPoolExecutor(1, "checkpoint", *choose)
+        self._writing: Future[None] | None = None
 
-def load_state(folder: Path) -> tuple[State | None, list[str]]:
-    """The newest checkpoint that can be read (None: there is none), and a sentence for each damaged one passed over.
+    def __enter__(self) -> Checkpoints:
+        return self
 
-    Raises `UserError` when checkpoints exist and all are damaged: starting over silently would throw a run away.
-    """
-    notes: list[str] = []
-    for path in reversed(_checkpoints(folder)):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._background.shutdown()
+        if error is None:
+            self.settle()
+
+    def save(self, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+        """Begin to write checkpoint `step`; returns once the tensors are copied, and they may change.
+
+        Raises `MachineError` when the disk refused the checkpoint before.
+        """
+        self.settle()
+        copied = DefaultStager(StagingOptions(False, False, False, False)).stage(tensors)
+        self._writing = self._background.submit(self._write, step, copied, manifest)
+
+    def settle(self) -> None:
+        """Wait until what `save` began is written. Raises `MachineError` when the disk refused it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def load(
+        self, tensors: dict[str, Tensor], check: Callable[[dict[str, Any]], None] | None = None
+    ) -> tuple[Restored | None, list[str]]:
+        """Fill `tensors` in place from the newest checkpoint that can be read, as far as it has them (None: there is
+        no checkpoint), and return a sentence for each damaged one passed over.
+
+        `check` sees the manifest first, and may raise. Raises `UserError` when checkpoints exist and all are damaged:
+        starting over silently would throw a run away.
+        """
+        self.settle()
+        notes: list[str] = []
+        for path in self.world.once(lambda: list(reversed(_checkpoints(self.folder)))):
+            try:
+                return self._read(path, tensors, check), notes
+            except DAMAGE as error:
+                notes.append(f"Checkpoint {path} is damaged ({_reason(error)}); trying the one before.")
+        if notes:
+            raise UserError(f"Every checkpoint in {self.folder} is damaged; remove the folder to start over.")
+        return None, notes
+
+    def _read(self, path: Path, tensors: dict[str, Tensor], check: Callable[[dict[str, Any]], None] | None) -> Restored:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        if check is not None:
+            check(manifest)
+        for name, size in manifest.pop("files").items():
+            if (path / name).stat().st_size != size:
+                raise ValueError(f"{name} does not have its {size} bytes")
+        reader = dcp.FileSystemReader(path)
+        stored = reader.read_metadata().state_dict_metadata
+        wanted = {name: tensor for name, tensor in tensors.items() if name in stored}
+        dcp.load(wanted, storage_reader=reader, process_group=self._group, no_dist=self._group is None)
+        return Restored(manifest, frozenset(wanted))
+
+    def _write(self, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+        final, pending = self.folder / f"step-{step:08d}", self.folder / f"{PENDING}{step:08d}"
         try:
-            manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-            return State(load_file(path / "state.safetensors"), manifest), notes
-        except (OSError, ValueError, SafetensorError) as error:
-            notes.append(f"Checkpoint {path} is damaged ({error}); trying the one before.")
-    if notes:
-        raise UserError(f"Every checkpoint in {folder} is damaged; remove the folder to start over.")
-    return None, notes
+            writer = dcp.FileSystemWriter(pending)
+            dcp.save(tensors, storage_writer=writer, process_group=self._group, no_dist=self._group is None)
+            if not self.world.leads:
+                return
+            files = {path.name: path.stat().st_size for path in sorted(pending.iterdir())}
+            (pending / "manifest.json").write_text(json.dumps(manifest | {"step": step, "files": files}))
+            _sync(pending / "manifest.json")
+            _sync(pending)
+            if final.exists():
+                shutil.rmtree(final)
+            pending.rename(final)
+            _sync(self.folder)
+        except (OSError, dcp.CheckpointException) as error:
+            if self.world.leads:
+                shutil.rmtree(pending, ignore_errors=True)
+            last = next((path.name for path in reversed(_checkpoints(self.folder))), None)
+            kept = f"the last good one is {last}" if last else "there is no earlier one"
+            raise MachineError(f"Cannot write checkpoint {final}: {_reason(error)}; {kept}.") from None
+        for old in _checkpoints(self.folder)[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _reason(error: BaseException | None) -> str:
+    """What went wrong in the first process where it did, in a line: what the system said, where it was the system."""
+    if isinstance(error, dcp.CheckpointException) and error.failures:
+        error = error.failures[min(error.failures)][0]
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    while error is not None:
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        error = error.__cause__ or error.__context__  # a writer that cannot finish complains of that, not of the disk
+    return text
 
 
 def _checkpoints(folder: Path) -> list[Path]:

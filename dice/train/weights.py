@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dice.model.sdar import SDAR
+from dice.train.blocks import gathered, is_sharded, reshard
+from dice.train.lora import adapter_scale, merged
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -32,18 +36,22 @@ class Weights:
     """`master` holds the float32 weights that the optimiser updates; `model` is what forward passes use.
 
     In bf16 `model` is a bfloat16 copy, refreshed after every update, whose gradients are added up in float32. In fp32
-    without an average both are one object.
+    both are one object. So they are when `master` is sharded, because FSDP casts what it gathers, and when it has LoRA
+    adapters, which alone are float32 and alone are trained.
     """
 
     def __init__(
         self, master: SDAR, config: AdamWSettings, compute_dtype: torch.dtype, ema: float | None = None
     ) -> None:
         self.master = master
-        self.names = [name for name, _ in master.named_parameters()]
-        self.params: list[Tensor] = list(master.parameters())
+        trained = {name: weight for name, weight in master.named_parameters() if weight.requires_grad}
+        self.names = list(trained)
+        self.params: list[Tensor] = list(trained.values())
+        self._frozen = {name: weight for name, weight in master.named_parameters() if not weight.requires_grad}
         for weight in self.params:
             weight.grad = torch.zeros_like(weight)
-        shared = compute_dtype == master.lm_head.weight.dtype and ema is None
+        self._dtype = compute_dtype
+        shared = compute_dtype == master.lm_head.weight.dtype or is_sharded(master)
         self.model = master if shared else copy.deepcopy(master).to(compute_dtype)
         self._copies: list[Tensor] = list(self.model.parameters())
         self.average = None if ema is None else [weight.detach().clone() for weight in self.params]
@@ -57,6 +65,9 @@ class Weights:
             eps=config.adam_eps,
             fused=self.params[0].is_cuda,
         )
+        for weight in self.params:  # as AdamW's first step would
+            moments = {moment: torch.zeros_like(weight) for moment in MOMENTS}
+            self.optimizer.state[weight] = {"step": torch.tensor(0.0, device=weight.device), **moments}
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -69,7 +80,9 @@ class Weights:
 
     def clip(self, limit: float) -> float:
         """Scale the gradient down to norm `limit`; returns the norm it had."""
-        return float(torch.nn.utils.clip_grad_norm_(self.params, limit))
+        norm = gathered(torch.nn.utils.get_total_norm([_gradient(weight) for weight in self.params]))
+        torch.nn.utils.clip_grads_with_norm_(self.params, limit, norm)
+        return float(norm)
 
     @torch.no_grad()
     def update(self, lr: float, step: int) -> None:
@@ -94,28 +107,74 @@ class Weights:
         """The weights to validate and export: the average where there is one."""
         return self.params if self.average is None else self.average
 
-    def export(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.best, strict=True))
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, `model` computes with the average, where there is one, which meanwhile holds the weights."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        reshard(self.model)
+        if self.average is not None:
+            for weight, value in zip(self.params, self.average, strict=True):
+                kept = weight.clone()
+                weight.copy_(value)
+                value.copy_(kept)
+            self.publish(self.params)
+
+    def whole(self) -> SDAR:
+        """A model to decode with: `model` itself or, when it is sharded or has adapters, a new one without either."""
+        if not is_sharded(self.model) and not self._frozen:
+            return self.model
+        state = self._state(self.params, dtype=self._dtype)
+        with torch.device("meta"):
+            model = SDAR(self.model.config)
+        if model.config.tied:
+            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        model.load_state_dict(state, assign=True)
+        model.tie()
+        model.init_rope(self.params[0].device)
+        return model
+
+    def export(self, leads: bool = True) -> dict[str, Tensor]:
+        """The weights to keep, whole; on the CPU if they were sharded, and only where `leads`."""
+        return self._state(self.best, device=torch.device("cpu") if is_sharded(self.model) else None, keep=leads)
+
+    @torch.no_grad()
+    def _state(
+        self, values: list[Tensor], *, device: torch.device | None = None, dtype: torch.dtype | None = None,
+        keep: bool = True,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """`values` and the frozen weights, gathered one by one and cast at once; adapters are cast once merged."""
+        state = {}
+        for name, value in (self._frozen | dict(zip(self.names, values, strict=True))).items():
+            whole = gathered(value)  # by all processes
+            if keep:
+                state[name] = whole.to(device, None if ".lora_" in name else dtype)
+        return {name: weight.to(dtype=dtype) for name, weight in merged(state, adapter_scale(self.model)).items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything a resumed run needs, by name."""
-        named = {f"weight.{name}": weight for name, weight in zip(self.names, self.params, strict=True)}
+        """Everything a resumed run needs, by name; not copies."""
+        named = {f"weight.{name}": weight.detach() for name, weight in zip(self.names, self.params, strict=True)}
         for name, weight in zip(self.names, self.params, strict=True):
-            state = self.optimizer.state.get(weight, {})  # empty before the first update
-            named |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
+            named |= {f"{moment}.{name}": self.optimizer.state[weight][moment] for moment in MOMENTS}
         if self.average is not None:
             named |= {f"average.{name}": value for name, value in zip(self.names, self.average, strict=True)}
         return named
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Continue from what `tensors` returned after `step` updates."""
+        """Continue from what `tensors` returned after `step` updates; those may have been overwritten in place."""
         for name, weight in zip(self.names, self.params, strict=True):
             weight.copy_(tensors[f"weight.{name}"])
-            self.optimizer.state.pop(weight, None)
-            if step:
-                state = {moment: tensors[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS}
-                self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=weight.device), **state}
+            state = self.optimizer.state[weight]
+            state["step"].fill_(step)
+            for moment in MOMENTS:
+                state[moment].copy_(tensors[f"{moment}.{name}"])
         if self.average is not None:
             for name, value, weight in zip(self.names, self.average, self.params, strict=True):
                 value.copy_(tensors.get(f"average.{name}", weight))  # averaging may begin in a later chunk

@@ -142,4 +142,6 @@ def test_a_small_run_and_its_resumption(tmp_path: Path) -> None:
 def test_bench_without_a_subject_is_a_clear_error() -> None:
     done = subprocess.run([sys.executable, "-m", "dice", "bench"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.strip() == "dice: Say what to measure: dice bench verify, or dice bench baseline."
+    assert (
+        done.stderr.strip() == "dice: Say what to measure: dice bench verify, dice bench train, or dice bench baseline."
+    )

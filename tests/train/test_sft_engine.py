@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ import dice.train.engine
 from dice.errors import MachineError
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles, tiles
+from dice.train.blocks import set_blocks
 from dice.train.engine import Engine, disagreement, pick_engine
 from dice.train.rows import Rows, pack
 
@@ -138,6 +140,37 @@ def test_a_broken_compiler_falls_back_with_a_sentence(monkeypatch: pytest.Monkey
     assert engine.name == "dense"
     assert said == ["Not using dense, compiled attention: it fails here (RuntimeError: no compiler for this device)."]
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_blocks_share_one_compiled_graph_and_decoding_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    graphs, compile_with = [], torch.compile
+
+    def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(dice.train.engine.torch, "compile", lambda f, **how: compile_with(f, backend=count, **how))
+    model, batch = SDAR(replace(tiny_model(4, torch.float32).config, num_hidden_layers=12)), long_rows(4)
+    engine = pick_engine(
+        model, batch, 4, MASK_ID, attention="dense", compiled=True, say=pytest.fail, recompute=True
+    )  # fmt: skip
+    for _ in range(2):
+        engine(batch.tokens, batch).sum().backward()
+    with torch.inference_mode():
+        for length in (8, 16, 24):
+            model.prefill(torch.arange(4, 4 + length)[None], model.new_cache(1, length), 4)
+    assert engine.name == "dense, compiled" and len(graphs) == 1
+
+
+def test_a_copied_model_computes_with_its_own_weights() -> None:
+    model, batch = tiny_model(4), long_rows(4)
+    set_blocks(model, compiled=False, recompute=True)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in model.model.layers.parameters():
+            weight.zero_()
+    assert not torch.allclose(copied(batch.tokens), model(batch.tokens))
 
 
 def test_demanded_flex_attention_that_errs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,14 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_helpers import MASK_ID, PAD_ID, VOCAB, random_documents, tiny_model
 
 import dice.train.loss
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask
+from dice.train.bench import stock_loss
+from dice.train.blocks import set_blocks
 from dice.train.engine import Engine
 from dice.train.loss import masked_cross_entropy
 from dice.train.noise import Corruption, corrupt, step_generator
@@ -30,10 +33,9 @@ def our_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> Te
     return diffusion_loss(engine, model, batch, noise, MASK_ID)[0]
 
 
-def slow_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> float:
+def slow_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> Tensor:
     """Sum over documents and blocks: run [clean blocks before | noisy block] alone, score its hidden tokens."""
-    total = 0.0
-    model.requires_grad_(False)
+    total = torch.zeros((), dtype=torch.float64)
     for row in range(len(batch)):
         for number in batch.documents[row].unique():
             here = (batch.documents[row] == number).nonzero().squeeze(1)
@@ -49,34 +51,59 @@ def slow_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> f
                 ids = torch.cat((tokens[:start], block))[None]
                 logits = model(ids, torch.arange(end)[None], mask[None, None])[0, start:end]
                 nll = -logits.log_softmax(-1).gather(-1, tokens[start:end, None]).squeeze(-1)
-                total += float((nll * weight[start:end].double())[hidden_here].sum())
+                total = total + (nll * weight[start:end].double())[hidden_here].sum()
     return total
+
+
+def assert_equals_slow_reference(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> None:
+    """The loss, and its gradient by every weight."""
+    ours, theirs = our_loss(model, batch, noise, block_size), slow_loss(model, batch, noise, block_size)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
+    weights = list(model.parameters())
+    gradients = zip(torch.autograd.grad(ours, weights), torch.autograd.grad(theirs, weights), strict=True)
+    for (name, _), (found, expected) in zip(model.named_parameters(), gradients, strict=True):
+        assert float((found - expected).norm()) <= 1e-6 * float(expected.norm()) > 0, name
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 8])
 @pytest.mark.parametrize("noise", ["block", "sample", "count"])
-def test_equals_slow_reference(block_size: int, noise: str) -> None:
+@pytest.mark.parametrize("train_tail", [True, False])
+def test_equals_slow_reference(block_size: int, noise: str, train_tail: bool) -> None:
     model = tiny_model(block_size)
-    batch = batch_of(random_documents(7), block_size)
+    batch = batch_of(random_documents(7), block_size, train_tail=train_tail)
     assert int(batch.documents.max()) >= 1, "the batch must really be packed"
     hidden = corrupt(batch.trainable, batch.documents, block_size, noise, step_generator(0, noise, 0, "cpu"))
-    expected = slow_loss(model, batch, hidden, block_size)
-    assert our_loss(model, batch, hidden, block_size).item() == pytest.approx(expected, rel=1e-9)
+    assert_equals_slow_reference(model, batch, hidden, block_size)
 
 
 @pytest.mark.parametrize("prompt_length", [4, 5, 6, 7])
-def test_prompt_may_end_inside_a_block(prompt_length: int) -> None:
+@pytest.mark.parametrize("noise", ["all hidden", "block", "sample", "count"])
+def test_prompt_may_end_inside_a_block(prompt_length: int, noise: str) -> None:
     """A first response block that also holds prompt tokens: they stay clean in it and are seen by its hidden ones."""
     model = tiny_model(4)
     document = Document(random_documents(1, seed=3)[0].ids[:14], prompt_length)
     batch = batch_of([document], 4)
-    noise = Corruption(batch.trainable, batch.trainable.float())
-    assert int(noise.masked.sum()) == 16 - prompt_length
-    expected = slow_loss(model, batch, noise, 4)
-    assert our_loss(model, batch, noise, 4).item() == pytest.approx(expected, rel=1e-9)
-    changed = Document(document.ids.copy(), prompt_length)
-    changed.ids[prompt_length - 1] = (changed.ids[prompt_length - 1] + 1) % VOCAB
-    assert our_loss(model, batch_of([changed], 4), noise, 4).item() != pytest.approx(expected, rel=1e-6)
+    hidden = Corruption(batch.trainable, batch.trainable.float())
+    if noise != "all hidden":
+        hidden = corrupt(batch.trainable, batch.documents, 4, noise, step_generator(1, noise, 0, "cpu"), t_min=0.5)
+    assert_equals_slow_reference(model, batch, hidden, 4)
+    if noise == "all hidden":
+        assert int(hidden.masked.sum()) == 16 - prompt_length
+        changed = Document(document.ids.copy(), prompt_length)
+        changed.ids[prompt_length - 1] = (changed.ids[prompt_length - 1] + 1) % VOCAB
+        before, after = (our_loss(model, rows, hidden, 4).item() for rows in (batch, batch_of([changed], 4)))
+        assert before != pytest.approx(after, rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["block", "sample", "count"])
+def test_recomputed_blocks_give_the_same_gradient(noise: str) -> None:
+    model, batch = tiny_model(4), batch_of(random_documents(7), 4)
+    hidden = corrupt(batch.trainable, batch.documents, 4, noise, step_generator(0, noise, 0, "cpu"))
+    weights = list(model.parameters())
+    kept = torch.autograd.grad(our_loss(model, batch, hidden, 4), weights)
+    set_blocks(model, compiled=False, recompute=True)
+    again = torch.autograd.grad(our_loss(model, batch, hidden, 4), weights)
+    assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True))
 
 
 def test_no_cross_talk_between_packed_documents() -> None:
@@ -126,6 +153,43 @@ def test_chunked_cross_entropy_has_the_right_value_and_gradient(monkeypatch: pyt
     torch.testing.assert_close(found.nll, plain.detach())
     assert torch.equal(found.hit, logits.argmax(-1) == labels)
     torch.testing.assert_close(ours, (hidden.grad, head.grad))
+
+
+class LargestTensor(TorchDispatchMode):
+    """The elements of the largest tensor that any operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = function(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return found
+
+
+def test_a_full_vocabulary_never_has_all_its_logits_in_memory() -> None:
+    """600 hidden tokens of SDAR's vocabulary: 91M logits, of which 2^26 are held at once."""
+    vocabulary, tokens = 151_936, 600
+    hidden, head = torch.randn(tokens, 2, requires_grad=True), torch.randn(vocabulary, 2, requires_grad=True)
+    labels = torch.randint(vocabulary, (tokens,))
+    with LargestTensor() as ours:
+        found = masked_cross_entropy(hidden, head, labels, torch.ones(tokens))
+        found.total.backward()
+    assert ours.elements <= dice.train.loss.CHUNK_LOGITS < tokens * vocabulary
+    expected = torch.nn.functional.cross_entropy((hidden @ head.T).detach(), labels, reduction="sum")
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_stock_loss_that_ours_is_measured_against_is_the_same_loss() -> None:
+    model, batch = tiny_model(4), batch_of(random_documents(7), 4)
+    noise = corrupt(batch.trainable, batch.documents, 4, "block", step_generator(0, "s", 0, "cpu"))
+    engine = Engine(model.hidden, DenseMask(4), "dense")
+    stock = stock_loss(engine, model, batch, noise, MASK_ID)
+    weights, ours = list(model.parameters()), our_loss(model, batch, noise, 4)
+    assert stock.item() == pytest.approx(ours.item(), rel=1e-6)  # its logits are float32
+    for one, other in zip(torch.autograd.grad(ours, weights), torch.autograd.grad(stock, weights), strict=True):
+        assert float((one - other).norm()) <= 1e-5 * float(one.norm())
 
 
 def test_nothing_hidden_is_a_loss_of_zero() -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from dice.model.sdar import SDAR
+import dice.train.sft
+from dice.cli import main
+from dice.model.checkpoint import save_model
+from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
-from dice.recipes import SFT_RECIPES, dice_8b_sft, nano_sft
+from dice.recipes import SFT_RECIPES, SHAPES, dice_8b_sft, mini_sft, nano_sft
 from dice.train.attention import fits_tiles
 from dice.train.config import SFTConfig
 from dice.train.schedule import lr_scale
-from dice.train.sft import new_model_config
+from dice.train.sft import SFTResult, new_model_config
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", SFT_RECIPES)
@@ -25,13 +33,99 @@ def test_recipe_needs_only_its_files(name: str) -> None:
     assert fits_tiles(recipe.row_tokens, recipe.block_size or 4)
 
 
-def test_nano_is_a_nine_million_parameter_model(toy: SFTConfig) -> None:
+@pytest.mark.parametrize("name", SFT_RECIPES)
+def test_recipe_trains_a_step(name: str, toy: SFTConfig, tmp_path: Path) -> None:
+    """All of the recipe but its sizes, from the command line on: the flags make it small, not the code."""
+    assert toy.tokenizer is not None and toy.data is not None
+    recipe = SFT_RECIPES[name]()
+    files = ["--data", str(toy.data), "--eval-data", str(toy.eval_data), "--out", str(tmp_path / "out")]
+    sizes = ["--row-tokens", "256", "--batch-rows", "4", "--micro-rows", "2", "--device", "cpu"]
+    length = ["--epochs", "None", "--max-steps", "1"]
+    if recipe.shape is None:
+        tokenizer = Tokenizer.from_folder(toy.tokenizer)
+        assert toy.shape is not None
+        config = new_model_config(toy.shape, tokenizer, 4)
+        save_model(SDAR(config), config, tmp_path / "model", toy.tokenizer)
+        model = ["--model", str(tmp_path / "model")]
+    else:
+        model = ["--tokenizer", str(toy.tokenizer)]
+        for field in ("hidden-size", "intermediate-size"):
+            model += [f"--shape.{field}", "64"]
+        model += ["--shape.num-hidden-layers", "1"]
+    assert main(["train", "sft", "--recipe", name, *files, *sizes, *length, *model]) == 0
+    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
+
+
+def parameters(config: SFTConfig, vocabulary: int, tokenizer: Path) -> int:
+    assert config.shape is not None
+    sizes = replace(new_model_config(config.shape, Tokenizer.from_folder(tokenizer), 4), vocab_size=vocabulary)
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in SDAR(sizes).parameters())
+
+
+def test_nano_and_mini_have_their_sizes(toy: SFTConfig) -> None:
     assert toy.tokenizer is not None
-    shape = nano_sft().shape
-    assert shape is not None
-    config = replace(new_model_config(shape, Tokenizer.from_folder(toy.tokenizer), 4), vocab_size=2048)
-    size = sum(weight.numel() for weight in SDAR(config).parameters())
-    assert 8e6 < size < 10e6
+    assert 8e6 < parameters(nano_sft(), 2048, toy.tokenizer) < 10e6
+    assert 95e6 < parameters(mini_sft(), 8192, toy.tokenizer) < 105e6
+
+
+def test_shapes_of_sdar_are_those_of_its_published_configuration() -> None:
+    """Tensors and bytes of the published index: 8,822,848,512 in bfloat16 for the 4B."""
+    with torch.device("meta"):
+        sizes = {}
+        for name in ("1.7b", "4b", "8b"):
+            shape, vocabulary = SHAPES[name]
+            sizes[name] = 2 * sum(
+                w.numel() for w in SDAR(SDARConfig(vocab_size=vocabulary, **asdict(shape))).parameters()
+            )
+    assert (sizes["4b"], sizes["8b"]) == (8_822_848_512, 16_381_470_720)
+    assert 4.0e9 < sizes["1.7b"] < 4.1e9
+
+
+STUB = """#!/bin/bash
+printf '%s\\x1f' "$@" >> "$LOG"; echo >> "$LOG"
+while [[ $# -gt 0 ]]; do
+    if [[ $1 == --out ]]; then mkdir -p "$2/train"; touch "$2/train/part.parquet"; fi
+    shift
+done
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "recipe"),
+    [
+        ("nano.sh", ["{out}"], "nano_sft"),
+        ("mini.sh", ["{out}", "60"], "mini_sft"),
+        ("dice-8b.sh", ["{out}/data", "{out}"], "dice_8b_sft"),
+    ],
+)
+def test_scripts_train_their_recipe(
+    script: str, arguments: list[str], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run with a stand-in for Python that notes each command line; the one for SFT is then parsed for real."""
+    stub, log = tmp_path / "python", tmp_path / "log"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(stub), "LOG": str(log), "GPUS": "8"}
+    command = ["bash", str(ROOT / "runs" / script), *(text.format(out=tmp_path / "out") for text in arguments)]
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
+    lines = [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
+    (line,) = [line for line in lines if "sft" in line]
+    processes = line[line.index("--nproc-per-node") + 1] if "torch.distributed.run" in line else "1"
+    assert processes == ("1" if script == "nano.sh" else "8")
+    found: list[SFTConfig] = []
+
+    def note(config: SFTConfig) -> SFTResult:
+        found.append(config.check())
+        return SFTResult(1, True, "finished", tmp_path)
+
+    monkeypatch.setattr(dice.train.sft, "train_sft", note)
+    assert main(line[line.index("train") :]) == 0
+    assert found[0].shape == SFT_RECIPES[recipe]().shape and found[0].lr == SFT_RECIPES[recipe]().lr
+    if script == "dice-8b.sh":
+        (reinforced,) = [line for line in lines if "rl" in line]
+        assert reinforced[reinforced.index("--recipe") + 1] == "dice_8b_rl"
+        assert reinforced[reinforced.index("--model") + 1] == f"{found[0].out}/model"
 
 
 def test_paper_recipe() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed.checkpoint as dcp
 
 from dice.model.sdar import SDAR, SDARConfig
 from dice.train.rows import Document
@@ -42,3 +43,12 @@ def write_toy_pairs(path: Path, count: int, seed: int = 0) -> Path:
             body += f"    if (i < {size}) x[i] = {op}(x[i]);\n}}"
             file.write(json.dumps({"prompt": f"apply {op} to {size} values", "response": body}) + "\n")
     return path
+
+
+def checkpoint(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    """The tensors of a run's checkpoint, whole, however many processes wrote it."""
+    reader = dcp.FileSystemReader(folder / "checkpoints" / f"step-{step:08d}")
+    stored = reader.read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(item.size, dtype=item.properties.dtype) for name, item in stored.items()}
+    dcp.load(tensors, storage_reader=reader, no_dist=True)
+    return tensors

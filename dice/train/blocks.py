@@ -1,0 +1,81 @@
+"""How transformer blocks run in training: compiled, computed again in the backward pass, sharded over processes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from dice.model.sdar import SDAR
+from dice.train.world import World
+
+
+def set_blocks(model: SDAR, *, compiled: bool, recompute: bool) -> None:
+    """Compile the forward of each block, and keep only its input for the backward pass (`recompute`), or undo both.
+
+    All blocks share one compiled graph, so that compiling takes as long for many as for one. Only `forward` is
+    replaced, on the instances: parameter names stay, and what FSDP does around a block stays outside the graph. Forward
+    passes that fill a cache, which are of any length and need no gradient, run as before.
+    """
+    for layer in model.model.layers:
+        vars(layer).pop("forward", None)
+        if compiled or recompute:
+            layer.forward = _TrainingForward(layer.forward, compiled, recompute)
+
+
+class _TrainingForward:
+    """Stands for a block's own `forward`, the method `plain`."""
+
+    def __init__(self, plain: Callable[..., Tensor], compiled: bool, recompute: bool) -> None:
+        self._plain, self._how = plain, (compiled, recompute)
+        self._run = torch.compile(plain, dynamic=False) if compiled else plain
+        if recompute:
+            self._run = functools.partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, mask: object, store: object = None) -> Tensor:
+        return self._run(x, cos, sin, mask) if store is None else self._plain(x, cos, sin, mask, store)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _TrainingForward:
+        return _TrainingForward(copy.deepcopy(self._plain, memo), *self._how)  # a method of the copied block
+
+
+def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> None:
+    """Split the float32 weights over the processes (FSDP2), in place; a block gathers its own in `dtype` to compute.
+
+    Gradients are added up, not averaged, in float32: the loss is already divided by the tokens of the whole batch.
+    `reshard`: free a block's gathered weights after its forward pass and gather them again for the backward one.
+    """
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    # The rest stays gathered until its backward pass: the loss reads the head's weight after `hidden`.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    register_fsdp_forward_method(model, "hidden")
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def is_sharded(model: SDAR) -> bool:
+    return isinstance(model, FSDPModule)
+
+
+def reshard(model: SDAR) -> None:
+    """Free all gathered weights. Where no backward pass follows a forward pass, they would outlive a change."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def gathered(weight: Tensor) -> Tensor:
+    """The whole of a weight that may be sharded; all processes must ask for it."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
