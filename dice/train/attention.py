@@ -1,8 +1,9 @@
 """The attention mask of training batches: a FlexAttention BlockMask built from intervals, or a dense boolean mask.
 
 FlexAttention's own `create_block_mask` evaluates the mask at every pair of tokens of every batch. Packed rows have
-more structure: the clean keys that a query sees are one interval. So which 128 x 128 tiles are empty, partial or full
-follows from one comparison per query and key tile. Only the tiles come from here; inside a partial tile the kernel asks
+more structure: the clean keys that a query sees are one interval of its row (two where its document continues another
+one), and the noisy keys are its own block. So which 128 x 128 tiles are empty, partial or full follows from a few
+comparisons per query and key tile. Only the tiles come from here; inside a partial tile the kernel asks
 `dice.model.mask.may_attend`, the rule that also makes the dense mask.
 """
 
@@ -12,25 +13,20 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from dice.model.mask import BlockLayout, Tokens, may_attend
+from dice.model.mask import CLEAN, BlockLayout, Tokens, mask_mod
 from dice.train.rows import Rows
 
 TILE = 128
 
 
-def layout(batch: Rows, block_size: int) -> BlockLayout:
-    """Layout [R, 2L] of the training rows [noisy ; clean]."""
-    return BlockLayout.noisy_clean(batch.positions, block_size, batch.documents)
-
-
 class DenseMask:
-    """Boolean masks [R, 1, 2L, 2L]: the reference, and the way on machines without FlexAttention kernels."""
+    """Boolean masks [R, 1, N, N]: the reference, and the way on machines without FlexAttention kernels."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
 
     def __call__(self, batch: Rows) -> Tensor:
-        return layout(batch, self.block_size).dense()
+        return batch.layout(self.block_size).dense()
 
 
 class FlexMask:
@@ -47,20 +43,14 @@ class FlexMask:
         self._mask: BlockMask | None = None
 
     def __call__(self, batch: Rows) -> BlockMask:
-        described = layout(batch, self.block_size)
-        tokens = Tokens(
-            (described.position_ids // self.block_size).int(), described.document_ids.int(), described.view_ids.int()
-        )
+        layout = batch.layout(self.block_size)
+        tokens = layout.tokens().map(Tensor.int)
         if self._tokens is None or self._mask is None:
             self._tokens = tokens
-            self._mask = _block_mask(*tiles(batch, self.block_size), self._tokens)
+            self._mask = _block_mask(*tiles(layout), self._tokens)
             return self._mask
-        for name in ("block", "document", "view"):
-            getattr(self._tokens, name).copy_(getattr(tokens, name))
-        fresh = _block_mask(*tiles(batch, self.block_size), self._tokens)
-        for name, value in vars(fresh).items():
-            if isinstance(value, Tensor):
-                getattr(self._mask, name).copy_(value)
+        _copy_tensors(tokens, self._tokens)
+        _copy_tensors(_block_mask(*tiles(layout), self._tokens), self._mask)
         return self._mask
 
 
@@ -69,41 +59,57 @@ def fits_tiles(row_tokens: int, block_size: int) -> bool:
     return row_tokens % TILE == 0 and TILE % block_size == 0
 
 
-def tiles(batch: Rows, block_size: int) -> tuple[Tensor, Tensor]:
-    """(partial, full): which tiles of the [R, 2L, 2L] mask hold some True pairs, and which hold nothing else.
+def tiles(layout: BlockLayout) -> tuple[Tensor, Tensor]:
+    """(partial, full): which tiles of the [R, N, N] mask hold some True pairs, and which hold nothing else.
 
-    Both [R, 2L/128, 2L/128] bool and disjoint. Exact, not a bound.
+    Both [R, N/128, N/128] bool and disjoint. Exact, not a bound. Asks of the layout that the clean copy of a document
+    is consecutive in its row, that every block lies whole within a tile, and that document ids are below N/block_size.
     """
-    rows, length = batch.positions.shape
-    index = torch.arange(length, device=batch.positions.device).expand(rows, length)
-    start = index - batch.positions  # where the document begins
-    block_start = index - batch.positions % block_size
-    seen_from = torch.cat((start, start), 1)[..., None]  # clean keys [from, to) of each of the 2L queries
-    seen_to = torch.cat((block_start, block_start + block_size), 1)[..., None]
-    key = torch.arange(0, length, TILE, device=batch.positions.device)
-    some = (seen_from < key + TILE) & (seen_to > key) & (seen_from < seen_to)
-    every = (seen_from <= key) & (seen_to >= key + TILE)
-    count = length // TILE
-    clean_some = some.unflatten(1, (2 * count, TILE)).any(2)
-    clean_every = every.unflatten(1, (2 * count, TILE)).all(2)
-    # Noisy keys: a query sees its own block, which lies within its own tile. That tile is full when it is one block.
-    diagonal = torch.eye(count, dtype=torch.bool, device=key.device)
-    diagonal = torch.cat((diagonal, torch.zeros_like(diagonal))).expand(rows, -1, -1)
-    full = torch.cat((diagonal if block_size == TILE else torch.zeros_like(diagonal), clean_every), -1)
-    return torch.cat((diagonal, clean_some), -1) & ~full, full
+    document, clean = layout.document_ids.long(), layout.view_ids == CLEAN
+    rows, length = document.shape
+    index = torch.arange(length, device=document.device).expand(rows, length)
+    begin = _per_document(torch.where(clean, index, length), document, layout.block_size, "amin")
+    end = _per_document(torch.where(clean, index + 1, 0), document, layout.block_size, "amax")
+    shift = _per_document(torch.where(clean, index - layout.position_ids, length), document, layout.block_size, "amin")
+    # Positions below this are visible in the clean copy: up to a clean token's own block, before a noisy one's.
+    limit = (layout.position_ids // layout.block_size + clean.long()) * layout.block_size
+    tile = torch.arange(0, length, TILE, device=document.device)
+
+    def visible(text: Tensor) -> Tensor:
+        """How many clean keys of document `text` [R, N] each query sees in each tile, [R, N, T]."""
+        stop = torch.minimum(shift.gather(1, text) + limit, end.gather(1, text))
+        start = begin.gather(1, text)
+        return (stop[..., None].clamp(max=tile + TILE) - start[..., None].clamp(min=tile)).clamp(min=0)
+
+    seen = visible(document)
+    if layout.prefix_ids is not None:
+        prefix = layout.prefix_ids.long()
+        seen = seen + visible(prefix) * (prefix != document)[..., None]
+    own_noisy = (index // TILE * TILE)[..., None] == tile
+    seen = seen + layout.block_size * (own_noisy & ~clean[..., None])
+    by_tile = seen.unflatten(1, (-1, TILE))
+    full = (by_tile == TILE).all(2)
+    return (by_tile > 0).any(2) & ~full, full
+
+
+def _per_document(values: Tensor, document: Tensor, block_size: int, reduce: str) -> Tensor:
+    """[R, N / block_size] the smallest or largest of `values` [R, N] in each document."""
+    start = values.shape[1] if reduce == "amin" else 0
+    out = values.new_full((values.shape[0], values.shape[1] // block_size), start)
+    return out.scatter_reduce(1, document, values, reduce)
 
 
 def _block_mask(partial: Tensor, full: Tensor, tokens: Tokens) -> BlockMask:
-    block, document, view = tokens.block, tokens.document, tokens.view
-
-    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        query = Tokens(block[b, q], document[b, q], view[b, q])
-        return may_attend(query, Tokens(block[b, k], document[b, k], view[b, k]))
-
-    lengths = (block.shape[1], block.shape[1])
+    lengths = (tokens.block.shape[1], tokens.block.shape[1])
     return BlockMask.from_kv_blocks(
-        *_listed(partial), *_listed(full), BLOCK_SIZE=TILE, mask_mod=mask_mod, seq_lengths=lengths
+        *_listed(partial), *_listed(full), BLOCK_SIZE=TILE, mask_mod=mask_mod(tokens), seq_lengths=lengths
     )
+
+
+def _copy_tensors(source: object, target: object) -> None:
+    for name, value in vars(source).items():
+        if isinstance(value, Tensor):
+            getattr(target, name).copy_(value)
 
 
 def _listed(flags: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,16 +26,20 @@ TOLERANCE = {torch.bfloat16: 0.04, torch.float32: 0.01}  # relative; rounding gi
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`hidden(ids [R, 2L], positions [R, 2L], mask)` -> [R, 2L, H], and the maker of its masks."""
+    """`hidden(ids [R, N], positions [R, N], mask)` -> [R, N, H], and the maker of its masks."""
 
     hidden: Hidden
     mask: DenseMask | FlexMask
     name: str
 
     def __call__(self, noisy: Tensor, batch: Rows) -> Tensor:
-        """Hidden states [R, 2L, H] of [noisy ; clean]; `noisy` [R, L] is the batch with some tokens hidden."""
-        ids = torch.cat((noisy, batch.tokens), 1)
-        return self.hidden(ids, batch.positions.repeat(1, 2), self.mask(batch))
+        """Hidden states [R, N, H] of `batch.ids(noisy)`; `noisy` [R, L] is the batch with some tokens hidden."""
+        positions = batch.layout(self.mask.block_size).position_ids
+        return self.hidden(batch.ids(noisy), positions, self.mask(batch))
+
+    def of(self, model: SDAR) -> Engine:
+        """The same way to attend for another model, not compiled."""
+        return Engine(model.hidden, self.mask, self.name)
 
 
 def pick_engine(

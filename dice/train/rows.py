@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import operator
 import os
 import re
 import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from dice.data.pairs import Pair
 from dice.errors import UserError
+from dice.model.mask import BlockLayout
 from dice.model.tokenizer import Tokenizer
 
 IM_END = "<|im_end|>"
@@ -58,27 +61,29 @@ class Rows:
     def row_tokens(self) -> int:
         return self.tokens.shape[1]
 
-    def to(self, device: torch.device | str) -> Rows:
-        tokens, positions = self.tokens.to(device), self.positions.to(device)
-        return replace(
-            self, tokens=tokens, positions=positions, documents=self.documents.to(device),
-            trainable=self.trainable.to(device),
-        )  # fmt: skip
+    def to(self, device: torch.device | str) -> Self:
+        return self._each(lambda values: values.to(device))
 
-    def take(self, indices: Tensor) -> Rows:
+    def take(self, indices: Tensor) -> Self:
         """The rows `indices` as a batch, integers as int64 ready for embedding and gathers."""
-        return replace(
-            self, tokens=self.tokens[indices].long(), positions=self.positions[indices].long(),
-            documents=self.documents[indices].long(), trainable=self.trainable[indices],
-        )  # fmt: skip
+        return self._each(lambda values: values[indices].long() if values.dtype == torch.int32 else values[indices])
 
-    def split(self, size: int) -> Iterator[Rows]:
+    def split(self, size: int) -> Iterator[Self]:
         for start in range(0, len(self), size):
-            part = slice(start, start + size)
-            yield replace(
-                self, tokens=self.tokens[part], positions=self.positions[part], documents=self.documents[part],
-                trainable=self.trainable[part],
-            )  # fmt: skip
+            yield self._each(operator.itemgetter(slice(start, start + size)))
+
+    def ids(self, noisy: Tensor) -> Tensor:
+        """What the model reads, [N, 2L]: the tokens with some of them hidden, then the tokens."""
+        return torch.cat((noisy, self.tokens), 1)
+
+    def layout(self, block_size: int) -> BlockLayout:
+        """Where each token of `ids` stands, and who may attend to whom."""
+        return BlockLayout.noisy_clean(self.positions, block_size, self.documents)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {name: function(values) for name, values in columns.items() if isinstance(values, Tensor)}
+        return replace(self, **changed)
 
     def describe(self) -> str:
         trainable, total = int(self.trainable.sum()), self.trainable.numel()

@@ -10,17 +10,13 @@ Everything random is a function of (seed, step), so a run that is killed and res
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +35,7 @@ from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.rows import Rows, batch_rows, pack, tokenize
 from dice.train.runlog import RunLog, duration
 from dice.train.schedule import lr_scale
+from dice.train.session import Stop, compute_dtype, locked, pick_device, stop_signals
 from dice.train.state import load_state, save_state
 from dice.train.weights import Weights
 
@@ -78,7 +75,7 @@ def train_sft(config: SFTConfig) -> SFTResult:
     assert config.out is not None
     folder = Path(config.out)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), RunLog(folder, "sft") as log, _stop_signals() as stopped:
+    with locked(folder), RunLog(folder, "sft") as log, stop_signals() as stopped:
         try:
             return _Run(config, folder, log, stopped).train()
         except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
@@ -89,11 +86,11 @@ def train_sft(config: SFTConfig) -> SFTResult:
 
 
 class _Run:
-    def __init__(self, config: SFTConfig, folder: Path, log: RunLog, stopped: threading.Event) -> None:
+    def __init__(self, config: SFTConfig, folder: Path, log: RunLog, stopped: Stop) -> None:
         self.started = time.monotonic()
         self.config, self.folder, self.log, self.stopped = config, folder, log, stopped
-        self.device = _device(config.device)
-        dtype = _compute_dtype(config.precision, self.device)
+        self.device = pick_device(config.device)
+        dtype = compute_dtype(config.precision, self.device)
         tokenizer_folder = Path(config.tokenizer) if config.tokenizer else resolve_model(str(config.model))
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
         self.tokenizer_folder = tokenizer_folder
@@ -116,7 +113,7 @@ class _Run:
         self.rows = self._rows(config.data).to(self.device)
         self.eval_rows = None if config.eval_data is None else self._rows(config.eval_data).to(self.device)
         self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
-        self.weights = Weights(master, config, dtype)
+        self.weights = Weights(master, config, dtype, config.ema)
         self.identity = self._identity()
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._resume()
@@ -151,7 +148,7 @@ class _Run:
                 self._validate(self.eval_rows)
             late = time.monotonic() - self.started >= (config.stop_after_seconds or math.inf)
             if self.progress < 1.0 and (late or self.stopped.is_set()):
-                reason = "interrupted" if self.stopped.is_set() else "stop_after_seconds"
+                reason = self.stopped.reason if self.stopped.is_set() else "stop_after_seconds"
                 break
             if self.step % config.checkpoint_every == 0 or time.monotonic() - saved_at >= config.checkpoint_seconds:
                 self._save()
@@ -333,48 +330,3 @@ def _filled(rows: Rows, start: int, end: int, size: int) -> Rows:
     batch = rows.take(index.clamp(max=end - 1))
     batch.trainable[end - start :] = False
     return batch
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise MachineError("There is no CUDA device here; use device=cpu.")
-    return torch.device(name)
-
-
-def _compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    wide = precision == "fp32" or (precision == "auto" and device.type != "cuda")
-    return torch.float32 if wide else torch.bfloat16
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[IO[str]]:
-    """Two processes writing one run folder would destroy each other's checkpoints."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another process is training in {folder}.") from None
-        yield file
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C set the event; the second Ctrl-C interrupts as usual."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, frame: object) -> None:
-        if stopped.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

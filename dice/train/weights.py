@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import copy
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dice.model.sdar import SDAR
-from dice.train.config import SFTConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class AdamWSettings(Protocol):
+    """The part of a training configuration that the optimiser reads."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def adam_eps(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
 
 
 class Weights:
@@ -20,17 +35,19 @@ class Weights:
     without an average both are one object.
     """
 
-    def __init__(self, master: SDAR, config: SFTConfig, compute_dtype: torch.dtype) -> None:
+    def __init__(
+        self, master: SDAR, config: AdamWSettings, compute_dtype: torch.dtype, ema: float | None = None
+    ) -> None:
         self.master = master
         self.names = [name for name, _ in master.named_parameters()]
         self.params: list[Tensor] = list(master.parameters())
         for weight in self.params:
             weight.grad = torch.zeros_like(weight)
-        shared = compute_dtype == torch.float32 and config.ema is None
+        shared = compute_dtype == master.lm_head.weight.dtype and ema is None
         self.model = master if shared else copy.deepcopy(master).to(compute_dtype)
         self._copies: list[Tensor] = list(self.model.parameters())
-        self.average = None if config.ema is None else [weight.detach().clone() for weight in self.params]
-        self._decay = config.ema
+        self.average = None if ema is None else [weight.detach().clone() for weight in self.params]
+        self._decay = ema
         decayed = [weight for weight in self.params if weight.ndim > 1]
         others = [weight for weight in self.params if weight.ndim <= 1]
         self.optimizer = torch.optim.AdamW(
@@ -84,7 +101,8 @@ class Weights:
         """Everything a resumed run needs, by name."""
         named = {f"weight.{name}": weight for name, weight in zip(self.names, self.params, strict=True)}
         for name, weight in zip(self.names, self.params, strict=True):
-            named |= {f"{moment}.{name}": self.optimizer.state[weight][moment] for moment in MOMENTS}
+            state = self.optimizer.state.get(weight, {})  # empty before the first update
+            named |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
         if self.average is not None:
             named |= {f"average.{name}": value for name, value in zip(self.names, self.average, strict=True)}
         return named
@@ -94,8 +112,10 @@ class Weights:
         """Continue from what `tensors` returned after `step` updates."""
         for name, weight in zip(self.names, self.params, strict=True):
             weight.copy_(tensors[f"weight.{name}"])
-            state = {moment: tensors[f"{moment}.{name}"].to(weight.device) for moment in MOMENTS}
-            self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=weight.device), **state}
+            self.optimizer.state.pop(weight, None)
+            if step:
+                state = {moment: tensors[f"{moment}.{name}"].to(weight.device, copy=True) for moment in MOMENTS}
+                self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=weight.device), **state}
         if self.average is not None:
             for name, value, weight in zip(self.names, self.average, self.params, strict=True):
                 value.copy_(tensors.get(f"average.{name}", weight))  # averaging may begin in a later chunk

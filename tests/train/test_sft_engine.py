@@ -13,7 +13,7 @@ from training_helpers import MASK_ID, PAD_ID, random_documents, tiny_model
 import dice.train.engine
 from dice.errors import MachineError
 from dice.model.sdar import SDAR
-from dice.train.attention import DenseMask, FlexMask, fits_tiles, layout, tiles
+from dice.train.attention import DenseMask, FlexMask, fits_tiles, tiles
 from dice.train.engine import Engine, disagreement, pick_engine
 from dice.train.rows import Rows, pack
 
@@ -38,7 +38,7 @@ def test_tiles_are_those_of_the_mask_itself(block_size: int) -> None:
     mask = FlexMask(block_size)
     for seed in (0, 1):  # the second batch goes through the in-place update
         batch = long_rows(block_size, seed=seed)
-        length, rule = 2 * batch.row_tokens, layout(batch, block_size).mask_mod()
+        length, rule = 2 * batch.row_tokens, batch.layout(block_size).mask_mod()
         reference = create_block_mask(rule, len(batch), None, length, length, device="cpu")
         ours = mask(batch)
         for kind in ("kv", "full_kv", "q", "full_q"):
@@ -51,7 +51,7 @@ def test_tiles_are_those_of_the_mask_itself(block_size: int) -> None:
 def test_tiles_agree_with_the_dense_mask(block_size: int) -> None:
     batch = long_rows(block_size)
     dense = DenseMask(block_size)(batch)[:, 0].unflatten(2, (-1, 128)).unflatten(1, (-1, 128))
-    partial, full = tiles(batch, block_size)
+    partial, full = tiles(batch.layout(block_size))
     assert torch.equal(dense.any(4).any(2), partial | full)
     assert torch.equal(dense.all(4).all(2), full)
 

@@ -1,0 +1,1 @@
+"""Reinforcement learning on denoising traces (paper Section 4.2)."""

@@ -1,0 +1,71 @@
+"""Replayed responses as optimiser updates see them: minibatches of rows, run a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dice.train.engine import Engine
+from dice.train.rl.replay import Replay, ReplayRows, pack_replays
+
+DENSE_ROW = 2048  # a dense mask costs the square of its row; CPUs have no other, and gain nothing from longer rows
+
+
+@dataclass(frozen=True, slots=True)
+class Micro:
+    """Rows run at once, and their targets in row-major order: where they are, and what a loss needs to know [n]."""
+
+    rows: ReplayRows
+    index: Tensor
+    labels: Tensor
+    sampled: Tensor
+    advantage: Tensor
+    weight: Tensor
+
+    def states(self, engine: Engine) -> Tensor:
+        """Final hidden states of the targets [n, H]."""
+        return engine(self.rows.tokens, self.rows).flatten(0, 1).index_select(0, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Rows of one optimiser update. `advantage`, `weight` [R]: of each replayed response, on the computing device."""
+
+    rows: ReplayRows
+    advantage: Tensor
+    weight: Tensor
+    micro_rows: int
+
+    def __iter__(self) -> Iterator[Micro]:
+        """The same micro-batches in every pass; rows come to the device when they are needed."""
+        device = self.weight.device
+        for rows in self.rows.split(self.micro_rows):
+            here = rows.to(device).take(torch.arange(len(rows), device=device))
+            index = here.trainable.flatten().nonzero().squeeze(1)
+            labels, sampled, sample = (part.flatten()[index] for part in (here.labels, here.sampled, here.sample))
+            yield Micro(here, index, labels, sampled.to(self.weight), self.advantage[sample], self.weight[sample])
+
+    @property
+    def sampled(self) -> Tensor:
+        """The sampler's log-probabilities of all targets, micro-batch after micro-batch."""
+        return self.rows.sampled[self.rows.trainable].to(self.weight)
+
+
+def minibatch(
+    replays: Sequence[Replay], advantage: Tensor, weight: Tensor, *, row_tokens: int, micro_rows: int, block_size: int
+) -> Minibatch:
+    """Pack `replays` into rows of `row_tokens`; on a CPU into shorter ones where all fit."""
+    if weight.device.type == "cpu":
+        longest = max(len(one.prefix) + len(one) for one in replays)
+        row_tokens = min(row_tokens, max(longest, DENSE_ROW // block_size * block_size))
+    rows = pack_replays(replays, row_tokens=row_tokens, block_size=block_size, rows_multiple=micro_rows)
+    return Minibatch(rows, advantage, weight, micro_rows)
+
+
+def even_parts(total: int, limit: int) -> list[slice]:
+    """`total` things in order as the fewest parts of at most `limit`, their sizes differing by one at most."""
+    count = -(-total // limit)
+    return [slice(total * part // count, total * (part + 1) // count) for part in range(count)]

@@ -1,0 +1,380 @@
+"""The policy update of TraceRL on exact traces: samples in, changed weights and statistics out.
+
+Per update, with r_i the probability ratio of token i to the policy before the first update, A the advantage of its
+response, R the number of responses and n their normaliser (constant, or each response's own length):
+
+    loss = (1 / R) * sum over responses (1 / n) * sum over its tokens i of [-min(r_i A, clip(r_i) A) + beta * KL_i]
+
+Everything is computed at the round of denoising in which the sampler revealed the token, from what it then saw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dice.decode.trace import Trace
+from dice.errors import MachineError, UserError
+from dice.model.sdar import SDAR
+from dice.train.engine import Attention, Engine, pick_engine
+from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
+from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
+from dice.train.rl.objective import KL, token_terms
+from dice.train.rl.replay import Replay, replay
+from dice.train.rl.value import Value, mean_by_round
+from dice.train.sft import TrainingError
+from dice.train.weights import Weights
+
+VALUE = "value/"  # what the value model's tensors are named with in a checkpoint
+
+Sample = tuple[Trace, float]
+"""A trace and its advantage, the same for all of its tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyConfig:
+    """How to learn from samples. Defaults are the paper's and its code's."""
+
+    lr: float = 1e-6
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad: float = 1.0
+
+    clip_ratio: float = 0.2
+    kl_coef: float = 0.01
+    """Weight of the KL penalty; 0: none."""
+    kl_kind: KL = "k3"
+    normalise: Literal["constant", "response"] = "constant"
+    """Divide each response's sum by max_new_tokens, so that all tokens weigh the same, or by its own number of tokens,
+    so that all responses do. The published code takes the mean over padded rows, one per round, of sum / row length:
+    `constant` but for a common factor, which Adam ignores."""
+    max_new_tokens: int = 4096
+
+    shrink: int = 1
+    """Denoising rounds of a block that are replayed as one; above 1, probabilities are no longer the sampler's."""
+    temperature: float = 1.0
+    """The sampler's."""
+    vocab_limit: int | None = None
+    """The sampler's: token ids from here on are never drawn."""
+    mismatch_cap: float | None = None
+    """Weigh each token with min(trainer's / sampler's probability, this), both before the first update."""
+    mismatch_limit: float | None = None
+    """Refuse to update when the mean |log-probability - the sampler's| is above this."""
+    value_lr: float | None = None
+    """Learning rate of a value model, whose estimate is subtracted from advantages; None: no value model."""
+    value_clip: float = 0.2
+    """How far its estimates may move with profit in one call."""
+
+    minibatch: int = 256
+    """Responses per optimiser update, at most; the samples of a call are divided evenly."""
+    row_tokens: int = 8192
+    """Length of a packed row; it must hold the longest response with its prompt and all its rounds."""
+    micro_rows: int = 1
+    """Rows run at once; the split does not change the result."""
+    attention: Attention = "auto"
+    compile: bool | None = None
+    """torch.compile the model; default: on CUDA."""
+
+    def check(self) -> PolicyConfig:
+        """Return self, or raise `UserError` naming the first setting that cannot work."""
+        whole = ("max_new_tokens", "shrink", "minibatch", "row_tokens", "micro_rows")
+        for name in ("lr", "clip_grad", "clip_ratio", "value_clip", "temperature", *whole):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.kl_coef < 0:
+            raise UserError(f"kl_coef must not be negative, but is {self.kl_coef}.")
+        for name in ("mismatch_cap", "mismatch_limit", "value_lr"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive or None, not {getattr(self, name)}.")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one call of `Policy.update` did. Means are over targets, the tokens learned from.
+
+    `mismatch_*`: |log-probability by the trainer before the first update - that recorded by the sampler|; rounding
+    only, where shrink is 1 and the sampler did not truncate. `nll`: the mean negative log-probability of the samples
+    before the first update. `tokens`: positions that one pass over the samples reads, padding not counted.
+    """
+
+    samples: int
+    skipped: int
+    updates: int
+    targets: int
+    tokens: int
+    rows: int
+    loss: float
+    kl: float
+    clip_fraction: float
+    ratio_max: float
+    grad_norm: float
+    grad_norm_max: float
+    nll: float
+    mismatch_mean: float
+    mismatch_p99: float
+    mismatch_max: float
+    value_loss: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What must be known of a micro-batch's targets before the first update of a call [n].
+
+    `old`: the policy's log-probabilities; None: nothing has changed since, they are those of the update itself.
+    `anchor`: the reference's. `value`: the value model's estimates.
+    """
+
+    old: Tensor | None
+    anchor: Tensor | None
+    value: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One optimiser update; log-probabilities and advantages of its targets as columns [5, n], see `_summary`."""
+
+    loss: float
+    grad_norm: float
+    value_loss: float | None
+    columns: Tensor
+
+
+class Policy:
+    """The model in training: float32 master weights, AdamW's moments, and the copy that samples.
+
+    `reference`: a frozen model for the KL penalty; without one the penalty is against the policy at the start of each
+    `update` call, as published. Takes both models over: moves and casts them.
+    Raises `UserError` for a model that does not decode by block diffusion.
+    """
+
+    def __init__(
+        self,
+        model: SDAR,
+        config: PolicyConfig,
+        *,
+        reference: SDAR | None = None,
+        device: torch.device | str = "cpu",
+        compute_dtype: torch.dtype = torch.float32,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        for one in (model, reference):
+            if one is not None and one.config.traits.kind != "block_diffusion":
+                raise UserError(f"The policy is trained on block-diffusion traces; {one.config.family} has none.")
+        self.config, self.device, self.say = config.check(), torch.device(device), say
+        wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
+        self.weights = Weights(model.to(device=self.device, dtype=wide), config, compute_dtype)
+        self.value = None
+        if config.value_lr is not None:
+            self.value = Value(
+                self.weights.master, replace(config, lr=config.value_lr), compute_dtype,
+                clip=config.value_clip, clip_grad=config.clip_grad,
+            )  # fmt: skip
+        self.reference = None
+        if reference is not None and config.kl_coef:
+            self.reference = reference.to(device=self.device, dtype=compute_dtype).requires_grad_(False)
+        self.block_size, self.mask_id = model.config.block_size, model.config.mask_token_id
+        self.distribution = Distribution(config.temperature, self.mask_id, config.vocab_limit)
+        self.updates = 0
+        self._engine: Engine | None = None
+
+    @property
+    def sampler(self) -> SDAR:
+        """The model to decode with; it always has the newest weights. Do not decode while `update` runs."""
+        return self.weights.model
+
+    def update(self, samples: Sequence[Sample]) -> UpdateStats:
+        """Learn from `samples` in one pass, in their order, one optimiser update per minibatch.
+
+        Samples with advantage 0 only add their KL penalty; without a penalty (and a value model) they are not even
+        read, but still count in the mean. Raises `ReplayError` or `TrainingError` (a `UserError`) before any change
+        for unusable samples and for a mismatch above the limit; `TrainingError` without the update at hand for a loss
+        or gradient that is not finite; `MachineError` when memory runs out. Updates made before the error in the same
+        call stay.
+        """
+        if any(not math.isfinite(advantage) for _, advantage in samples):
+            raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
+        reads_all = bool(self.config.kl_coef or self.value)
+        learned = [(trace, advantage) for trace, advantage in samples if (advantage or reads_all) and trace.kept]
+        if not learned:
+            raise TrainingError("There is nothing to learn from: no samples, or all have the same reward.")
+        replays = [replay(trace, self.block_size, self.mask_id, self.config.shrink) for trace, _ in learned]
+        self._check_length(replays)
+        responses = len(samples) / len(learned)  # for each replayed one
+        batches = [
+            self._minibatch(learned[part], replays[part], responses)
+            for part in even_parts(len(learned), self.config.minibatch)
+        ]
+        try:
+            steps = self._learn(batches)
+        except torch.OutOfMemoryError:
+            advice = f"micro_rows {self.config.micro_rows} of row_tokens {self.config.row_tokens}; lower either"
+            raise MachineError(f"The GPU's memory ran out with {advice}.") from None
+        return self._summary(steps, batches, len(samples), len(learned))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs, by name."""
+        named = self.weights.tensors() | {"updates": torch.tensor(self.updates)}
+        if self.value is not None:
+            named |= {f"{VALUE}{name}": tensor for name, tensor in self.value.weights.tensors().items()}
+        return named
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from what `tensors` returned; what was saved without a value model leaves a new one as it is."""
+        self.updates = int(tensors["updates"])
+        self.weights.load(tensors, self.updates)
+        self.sampler.unfuse()
+        if self.value is not None:
+            own = {name.removeprefix(VALUE): tensor for name, tensor in tensors.items() if name.startswith(VALUE)}
+            if own:
+                self.value.weights.load(own, self.updates)
+
+    def _learn(self, batches: Sequence[Minibatch]) -> list[_Step]:
+        """The loop: everything that must be known of the weights as they are now, then one update per minibatch."""
+        engine = self._engine = self._engine or self._pick_engine(batches[0])
+        before = [self._before(engine, batch, changed=batch is not batches[0]) for batch in batches]
+        return [self._update(engine, batch, known) for batch, known in zip(batches, before, strict=True)]
+
+    def _before(self, engine: Engine, batch: Minibatch, changed: bool) -> list[_Before]:
+        """`changed`: whether the weights will have changed when it is the turn of `batch`."""
+        known = []
+        for micro in batch:
+            old = anchor = value = None
+            if changed:
+                old = self._score(engine, self.sampler, micro)
+            if self.reference is not None:
+                with torch.no_grad():
+                    anchor = self._score(engine.of(self.reference), self.reference, micro)
+            if self.value is not None:
+                value = self.value.estimate(engine, micro)
+            known.append(_Before(old, anchor, value))
+        if changed:
+            self._check_mismatch(torch.cat([one.old for one in known if one.old is not None]), batch.sampled)
+        return known
+
+    def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> _Step:
+        self.sampler.zero_grad(set_to_none=True)
+        self.weights.optimizer.zero_grad(set_to_none=False)
+        total = batch.weight.new_zeros(())
+        columns = []
+        for micro, known in zip(batch, before, strict=True):
+            if known.value is not None:
+                baseline = mean_by_round(known.value, micro, self.block_size)
+                micro = replace(micro, advantage=micro.advantage - baseline)
+            found = score_tokens(
+                micro.states(engine), self.sampler.lm_head.weight, micro.labels, self._token_loss(micro, known),
+                self.distribution,
+            )  # fmt: skip
+            found.total.backward()
+            self.weights.collect()
+            total += found.total.detach()
+            old = found.log_p if known.old is None else known.old
+            anchor = old if known.anchor is None else known.anchor
+            columns.append(torch.stack((found.log_p, old, anchor, micro.sampled, micro.advantage)))
+        loss, norm, targets = float(total), self.weights.clip(self.config.clip_grad), torch.cat(columns, 1)
+        if before[0].old is None:
+            self._check_mismatch(targets[1], targets[3])
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingError(
+                f"Update {self.updates + 1} was not made: its loss ({loss}) or gradient norm ({norm}) is not a finite "
+                f"number; try a lower lr."
+            )
+        value_loss = None
+        if self.value is not None:
+            value_loss = self.value.learn(engine, batch, [known.value for known in before], self.updates)
+        self.weights.update(self.config.lr, self.updates)
+        self.updates += 1
+        self.sampler.unfuse()  # what decoding had prepared are snapshots of the weights before
+        return _Step(loss, norm, value_loss, targets)
+
+    def _token_loss(self, micro: Micro, known: _Before) -> TokenLoss:
+        config, old, anchor = self.config, known.old, known.anchor
+
+        def loss(log_p: Tensor, part: slice) -> Tensor:
+            before = log_p.detach() if old is None else old[part]
+            base = before if anchor is None else anchor[part]
+            terms = token_terms(log_p, before, base, micro.advantage[part], config.clip_ratio, config.kl_kind)
+            gain = terms.surrogate
+            if config.mismatch_cap is not None:
+                gain = gain * (before - micro.sampled[part]).exp().clamp(max=config.mismatch_cap)
+            return micro.weight[part] * (config.kl_coef * terms.kl - gain)
+
+        return loss
+
+    def _score(self, engine: Engine, model: SDAR, micro: Micro) -> Tensor:
+        """Log-probabilities of the targets [n]."""
+        # Run as for training, gradients on although unused: without, a compiled model would be compiled a second time.
+        return log_probabilities(micro.states(engine), model.lm_head.weight, micro.labels, self.distribution)
+
+    def _minibatch(self, samples: Sequence[Sample], replays: Sequence[Replay], responses: float) -> Minibatch:
+        config = self.config
+        lengths = [config.max_new_tokens if config.normalise == "constant" else trace.kept for trace, _ in samples]
+        wide = torch.promote_types(self.sampler.lm_head.weight.dtype, torch.float32)
+        return minibatch(
+            replays,
+            torch.tensor([advantage for _, advantage in samples], dtype=wide, device=self.device),
+            torch.tensor([1.0 / (responses * len(samples) * n) for n in lengths], dtype=wide, device=self.device),
+            row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
+        )  # fmt: skip
+
+    def _pick_engine(self, batch: Minibatch) -> Engine:
+        compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
+        return pick_engine(
+            self.sampler, next(iter(batch)).rows, self.block_size, self.mask_id,
+            attention=self.config.attention, compiled=compiled, say=self.say,
+        )  # fmt: skip
+
+    def _check_length(self, replays: Sequence[Replay]) -> None:
+        reach = self.sampler.config.max_position_embeddings
+        longest = max(int(one.positions.max()) + 1 for one in replays)
+        if longest > reach:
+            raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
+
+    def _check_mismatch(self, old: Tensor, sampled: Tensor) -> None:
+        mismatch, limit = float((old - sampled).abs().mean()), self.config.mismatch_limit
+        if not math.isfinite(mismatch):
+            raise TrainingError(
+                "A sampled token is impossible under the policy, or its probability is not a number; were the traces "
+                "written by this model, with this temperature and vocab_limit? The weights are unchanged."
+            )
+        if limit is not None and mismatch > limit:
+            raise TrainingError(
+                f"The trainer's log-probabilities differ from the sampler's by {mismatch:.2g} on average, more than "
+                f"mismatch_limit {limit}; the weights are unchanged."
+            )
+
+    def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
+        new, old, anchor, sampled, advantage = torch.cat([step.columns for step in steps], 1)
+        terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio, self.config.kl_kind)
+        mismatch = (old - sampled).abs().sort().values
+        norms = [step.grad_norm for step in steps]
+        values = [step.value_loss for step in steps if step.value_loss is not None]
+        return UpdateStats(
+            samples=samples,
+            skipped=samples - learned,
+            updates=len(steps),
+            targets=len(new),
+            tokens=sum(batch.rows.tokens_read for batch in batches),
+            rows=sum(len(batch.rows) for batch in batches),
+            loss=sum(step.loss for step in steps) / len(steps),
+            kl=float(terms.kl.mean()),
+            clip_fraction=float(terms.clipped.float().mean()),
+            ratio_max=float(terms.ratio.max()),
+            grad_norm=sum(norms) / len(norms),
+            grad_norm_max=max(norms),
+            nll=-float(old.mean()),
+            mismatch_mean=float(mismatch.mean()),
+            mismatch_p99=float(mismatch[int(0.99 * (len(mismatch) - 1))]),
+            mismatch_max=float(mismatch[-1]),
+            value_loss=sum(values) / len(values) if values else None,
+        )

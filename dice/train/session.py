@@ -1,0 +1,72 @@
+"""What every training run does around its loop: one process a folder, signals that end it well, the device it uses."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from dice.errors import MachineError, UserError
+
+
+class Stop(threading.Event):
+    """Set once a signal asks the run to end. `reason` is why, as the run's result says it."""
+
+    reason = ""
+
+
+TERMINATED, BY_HAND = "interrupted", "interrupted by Ctrl-C"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[IO[str]]:
+    """Two processes writing one run folder would destroy each other's checkpoints."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"Another process is training in {folder}.") from None
+        yield file
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """SIGTERM and the first Ctrl-C set the event; the second Ctrl-C interrupts as usual."""
+    stopped = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopped.reason = BY_HAND if number == signal.SIGINT else TERMINATED
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto`: the GPU where there is one. Raises `MachineError` for a GPU that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise MachineError("There is no CUDA device here; use device=cpu.")
+    return torch.device(name)
+
+
+def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Of forward passes: bfloat16 when asked for, or when it is for us to choose and `device` is a GPU."""
+    wide = precision == "fp32" or (precision == "auto" and device.type != "cuda")
+    return torch.float32 if wide else torch.bfloat16
