@@ -161,10 +161,46 @@ class Sft:
 
 
 @dataclass
+class Rl:
+    """Reinforcement learning on traces, kernels verified as they are written (BiC-RL, paper section 4.2)."""
+
+    arguments: Annotated[Positional[tuple[str, ...]], arg(metavar="[--recipe NAME] [--FIELD VALUE]")] = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train rl --help` lists them."""
+
+    def run(self) -> int:
+        from dice.commands.train import rl
+
+        return rl(list(self.arguments))
+
+
+@dataclass
+class WatchRun:
+    """Show the curves of a training run, SFT or RL, as it goes on."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+    """The run folder (`out`)."""
+    once: bool = False
+    """Print the curves as they are, and end."""
+    png: Path | None = None
+    """Write the reward trajectory (of SFT: the loss) to this picture, and end."""
+    seconds: float = 5.0
+    """Between two looks at the run."""
+
+    def run(self) -> int:
+        from dice.commands.curves import run
+
+        return run(self)
+
+
+@dataclass
 class Train:
     """Train a model."""
 
-    command: Annotated[Sft, subcommand("sft", description=Sft.__doc__)]
+    command: (
+        Annotated[Sft, subcommand("sft", description=Sft.__doc__)]
+        | Annotated[Rl, subcommand("rl", description=Rl.__doc__)]
+        | Annotated[WatchRun, subcommand("watch", description=WatchRun.__doc__)]
+    )
 
     def run(self) -> int:
         return self.command.run()
@@ -428,8 +464,8 @@ def _parse(
         return tyro.cli(
             BenchBaseline, prog="dice bench baseline", description=BenchBaseline.__doc__, args=arguments[2:]
         )
-    if arguments[:2] == ["train", "sft"]:  # its flags are those of the chosen recipe, which only that command knows
-        return Sft(tuple(arguments[2:]))
+    if arguments[:2] in (["train", "sft"], ["train", "rl"]):  # their flags are those of the chosen recipe
+        return {"sft": Sft, "rl": Rl}[arguments[1]](tuple(arguments[2:]))
     return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])  # type: ignore[return-value]
 
 

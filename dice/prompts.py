@@ -116,6 +116,12 @@ def zero_shot(problem: Problem) -> str:
     return f"Write ModelNew with a CUDA kernel.\n```python\n{problem.source.strip()}\n```"
 
 
+def infill_compact(problem: Problem, parts: KernelParts) -> str:
+    """The compact prompt with the kernel's prefix and suffix given before it, so that it ends as `zero_shot` does."""
+    scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
+    return scaffold + zero_shot(problem)
+
+
 def reply(kernel: Kernel) -> str:
     """The reply a model should give: the kernel file in one code fence. `extract_kernel` is its inverse."""
     return f"```python\n{kernel.source.strip()}\n```"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dice.train.config import ModelShape, SFTConfig
+from dice.train.rl.config import RLConfig
+from dice.train.rl.policy import PolicyConfig
 
 # SDAR's chat models write a thought first; the training code published with them prepends an empty one, and trains it.
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
@@ -109,4 +111,62 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
 
 SFT_RECIPES: dict[str, Callable[[], SFTConfig]] = {
     recipe.__name__: recipe for recipe in (nano_sft, mini_sft, tiny_sft, dice_1_7b_sft, dice_4b_sft, dice_8b_sft)
+}
+
+
+def nano_rl() -> RLConfig:
+    """BiC-RL of nano on one GPU: 64 problems x 16 responses a step.
+
+    A small model learns with a far larger step than a large one. Its context is short, so are its responses.
+    """
+    return RLConfig(
+        model="nano", infill_steps=10, generate_steps=50, max_new_tokens=1536, max_active=512,
+        policy=PolicyConfig(lr=2e-5, minibatch=256, row_tokens=8192, micro_rows=4),
+        eval_every=5, eval_problems=256, export_dtype="float32",
+    )  # fmt: skip
+
+
+def tiny_rl() -> RLConfig:
+    """Seconds a step on a CPU: for tests and for seeing the chain work.
+
+    The optimiser is nearly plain gradient ascent: in so small a model, AdamW's equal steps for all weights break more
+    than the few decisions that are to be learned mend.
+    """
+    return RLConfig(
+        infill_steps=2, generate_steps=4, problems=4, responses=4, max_new_tokens=512, max_active=16,
+        policy=PolicyConfig(lr=1.2e-2, adam_eps=1e-2, beta1=0.5, minibatch=64, row_tokens=2048),
+        backend="emulated", trials=2, memory_mb=4096, eval_every=3, eval_problems=4, export_dtype="float32",
+    )  # fmt: skip
+
+
+def dice_1_7b_rl() -> RLConfig:
+    """The paper's BiC-RL of DICE-1.7B: 20 + 100 steps of 64 x 16, lr 1e-6, clip 0.2, KL 0.01, tau 0.9, T 1."""
+    return _paper_rl(max_active=256)
+
+
+def dice_4b_rl() -> RLConfig:
+    """The paper's BiC-RL of DICE-4B: as for 1.7B."""
+    return _paper_rl(max_active=192)
+
+
+def dice_8b_rl() -> RLConfig:
+    """The paper's BiC-RL of DICE-8B: as for 1.7B."""
+    return _paper_rl(max_active=128)
+
+
+def _paper_rl(*, max_active: int) -> RLConfig:
+    return RLConfig(
+        infill_steps=20, generate_steps=100, problems=64, responses=16, order="scheduled",
+        prompt="one-shot", response_prefix=EMPTY_THOUGHT,
+        confidence_threshold=0.9, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=4096, max_active=max_active,
+        policy=PolicyConfig(
+            lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01, kl_kind="k3",
+            shrink=1, minibatch=64, row_tokens=24576,
+        ),
+        reference="step",
+    )  # fmt: skip
+
+
+RL_RECIPES: dict[str, Callable[[], RLConfig]] = {
+    recipe.__name__: recipe for recipe in (nano_rl, tiny_rl, dice_1_7b_rl, dice_4b_rl, dice_8b_rl)
 }

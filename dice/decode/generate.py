@@ -49,6 +49,7 @@ def generate(
     config: DecodeConfig | DiffusionConfig,
     on_step: Callable[[StepEvent], None] | None = None,
     seeds: Sequence[int] | None = None,
+    on_trace: Callable[[int, Trace], None] | None = None,
 ) -> list[Trace]:
     """Write an answer to each prompt (token ids); traces come back in the order of `prompts`.
 
@@ -56,32 +57,48 @@ def generate(
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
-    floating-point rounding its result does not depend on its batch. Raises `ContextLengthError` before any work when a
-    prompt and `max_new_tokens` exceed the model's context, `DecodeError` for other impossible requests.
+    floating-point rounding its result does not depend on its batch. `on_trace` hears (prompt's index, trace) of each
+    text: in block diffusion as soon as that text ends, while others are still being written. Raises
+    `ContextLengthError` before any work when a prompt and `max_new_tokens` exceed the model's context, `DecodeError`
+    for other impossible requests.
     """
     kind = model.config.traits.kind
     if kind == "diffusion":
         own = config if isinstance(config, DiffusionConfig) else DiffusionConfig.published(model.config, config)
-        return generate_diffusion(model, prompts, own, on_step, seeds)
+        return _told(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
     if isinstance(config, DiffusionConfig):
         raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
     if kind == "autoregressive":
-        return generate_autoregressive(model, prompts, config, on_step, seeds)
-    decoder = _Decoder(model, config, on_step)
+        return _told(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
+    decoder = _Decoder(model, config, on_step, on_trace)
     texts = decoder.texts(prompts, seeds)
     model.fuse()
     with torch.inference_mode():
         decoder.run(texts)
-    return [text.trace(config.remasking, config.resolved_mode) for text in texts]
+    return [decoder.trace(text) for text in texts]
+
+
+def _told(traces: list[Trace], on_trace: Callable[[int, Trace], None] | None) -> list[Trace]:
+    if on_trace is not None:
+        for index, trace in enumerate(traces):
+            on_trace(index, trace)
+    return traces
 
 
 class _Decoder:
     """The loop of block diffusion: rows of a key/value cache, each occupied by one unfinished text."""
 
-    def __init__(self, model: SDAR, config: DecodeConfig, on_step: Callable[[StepEvent], None] | None) -> None:
+    def __init__(
+        self,
+        model: SDAR,
+        config: DecodeConfig,
+        on_step: Callable[[StepEvent], None] | None,
+        on_trace: Callable[[int, Trace], None] | None,
+    ) -> None:
         self.model = model
         self.config = config
         self.on_step = on_step
+        self.on_trace = on_trace
         self.mode = config.resolved_mode
         self.block_size = config.block_size or model.config.block_size
         self.device = model.lm_head.weight.device
@@ -125,6 +142,9 @@ class _Decoder:
             if unfinished and len(unfinished) < len(active):
                 cache = cache.keep(unfinished)
             active = [active[row] for row in unfinished]
+
+    def trace(self, text: Text) -> Trace:
+        return text.trace(self.config.remasking, self.mode)
 
     def _prefill(self, texts: list[Text], cache: KVCache) -> None:
         """Cache the whole blocks of each prompt; rows are right-padded, a bounded number of tokens at a time."""
@@ -193,3 +213,5 @@ class _Decoder:
             self.on_step(
                 StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason)
             )
+        if self.on_trace is not None and text.stop_reason:
+            self.on_trace(text.index, self.trace(text))

@@ -6,7 +6,7 @@ import base64
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 StopReason = Literal["stop", "length"]
@@ -59,6 +59,22 @@ class Trace:
     def denoising_steps(self) -> int:
         """How many denoising steps the whole text took."""
         return max(self.steps, default=-1) + 1
+
+    def cut(self, kept: int) -> Trace:
+        """This text as if it had ended after `kept` tokens: without the blocks after that token's.
+
+        Later blocks never bear on earlier ones, so what is left was denoised exactly as it says.
+        """
+        start = len(self.prompt_ids)
+        end = min(-(-(start + kept) // self.block_size) * self.block_size - start, len(self.token_ids))
+        return replace(
+            self,
+            token_ids=self.token_ids[:end],
+            steps=self.steps[:end],
+            logprobs=self.logprobs[:end],
+            kept=kept,
+            stop_reason="stop",
+        )
 
     def frames(self) -> Iterator[tuple[int, ...]]:
         """The response as it looked before step 0, after step 0, after step 1, ...: masks where not yet revealed.

@@ -115,18 +115,20 @@ class Verifier:
     ) -> Generator[tuple[int, Verdict], None, None]:
         """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
 
-        `workers` jobs are under way at once: by default as many as may compile and run at a time. `pairs` may be an
-        endless stream; see `stream.run_stream` for what is read ahead, and when. Equal pairs are verified once.
-        Closing the iterator kills what runs.
+        `workers` jobs are under way at once, by default `default_workers`. `pairs` may be an endless stream; see
+        `stream.run_stream` for what is read ahead, and when. Equal pairs are verified once. Closing the iterator kills
+        what runs.
         """
-        workers = workers or self._default_workers()
+        workers = workers or self.default_workers
 
         def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
             return self._verify(problem, kernel, self.options, workers, cancellation)
 
         return run_stream(run, pairs, workers, ordered=ordered, progress=progress)
 
-    def _default_workers(self) -> int:
+    @property
+    def default_workers(self) -> int:
+        """As many jobs as may compile and run at a time."""
         cores = len(os.sched_getaffinity(0))
         return cores if self.backend == "emulated" else cores + self._fleet.residents * len(self._fleet.devices)
 

@@ -313,3 +313,31 @@ def test_bad_prompts_and_seeds_are_told(model: SDAR) -> None:
         generate(model, [[1, 61]], config())
     with pytest.raises(DecodeError, match="2 prompts but 1 seeds"):
         generate(model, [[1], [2]], config(), seeds=[1])
+
+
+def test_finished_traces_are_handed_over_at_once(model: SDAR) -> None:
+    """While other texts are still being written, and as they are returned in the end."""
+    told: dict[int, Trace] = {}
+    left_after: list[int] = []
+
+    def on_trace(index: int, trace: Trace) -> None:
+        told[index] = trace
+
+    def on_step(event: StepEvent) -> None:
+        left_after.append(len(told))
+
+    traces = generate(model, [prompt_of(n) for n in (3, 5, 8, 2)], config(max_active=2), on_step, on_trace=on_trace)
+    assert [told[index] for index in range(4)] == traces
+    assert set(left_after) >= {0, 2}
+
+
+@pytest.mark.parametrize("kept", [1, 4, 9, 21])
+def test_a_cut_trace_is_a_trace_of_its_own(model: SDAR, kept: int) -> None:
+    """Whole blocks, up to the one that the last kept token is in; what they were denoised from is unchanged."""
+    whole = one(model, prompt_of(5), config())
+    cut = whole.cut(kept)
+    end = len(cut.token_ids)
+    assert (5 + end) % 4 == 0 and kept <= end < kept + 4 and (cut.kept, cut.stop_reason) == (kept, "stop")
+    frames = [frame[:end] for frame in list(whole.frames())[: cut.denoising_steps + 1]]
+    assert list(cut.frames()) == frames
+    assert cut.response_ids == whole.token_ids[:kept]

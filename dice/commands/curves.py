@@ -1,0 +1,204 @@
+"""`dice train watch RUN`: the curves of a run, in the terminal while it goes on, or as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+from dice.data.whole import replacing
+from dice.errors import MachineError, UserError
+
+if TYPE_CHECKING:
+    from dice.cli import WatchRun
+
+Points = list[tuple[float, float]]  # (step, value)
+Lines = list[dict[str, Any]]
+
+WIDTH, HEIGHT = 44, 6
+LEVELS = " " + "".join(chr(0x2581 + eighth) for eighth in range(8))  # blank, and eighths of a block
+SMOOTH = 5  # steps that the picture's line is a mean of
+# What is shown of a run that has it: name, title, whether it is a share.
+CURVES = (
+    ("reward", "reward", False),
+    ("exec", "Exec of the step's answers", True),
+    ("eval_exec", "Exec, held out", True),
+    ("deceptive", "deceptive", True),
+    ("flat_groups", "groups without a difference", False),
+    ("kl", "KL", False),
+    ("clip_fraction", "clipped", True),
+    ("mismatch_mean", "sampler - trainer, mean", False),
+    ("loss", "loss", False),
+    ("val_loss", "validation loss", False),
+    ("accuracy", "accuracy at hidden tokens", True),
+    ("grad_norm", "gradient norm", False),
+    ("mean_tokens", "tokens of an answer", False),
+    ("step_s", "seconds of a step", False),
+    ("tokens_per_s", "tokens / s", False),
+)
+PARTS = ("decode_s", "verify_s", "update_s", "save_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    title: str
+    share: bool
+    points: Points
+
+    def said(self, value: float) -> str:
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
+
+
+def run(args: WatchRun) -> int:
+    lines = read_metrics(args.run_folder)
+    if args.png is not None:
+        draw(lines, args.png, args.run_folder.resolve().name)
+        print(f"written to {args.png}")
+        return 0
+    console = Console(highlight=False)
+    if args.once or not console.is_terminal:
+        console.print(page(args.run_folder, lines))
+        return 0
+    with Live(page(args.run_folder, lines), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(max(0.2, args.seconds))
+            live.update(page(args.run_folder, read_metrics(args.run_folder)), refresh=True)
+
+
+def read_metrics(folder: Path) -> Lines:
+    """The lines of a run's metrics; one that is still being written is left out. Raises `UserError` for no run."""
+    path = folder / "metrics.jsonl"
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    if not path.exists():
+        raise UserError(f"{folder} is no training run, or one that has not reported yet: it has no metrics.jsonl.")
+    lines: Lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def curves(lines: Lines) -> list[Curve]:
+    found = (Curve(title, share, series(lines, name)) for name, title, share in CURVES)
+    return [curve for curve in found if curve.points]
+
+
+def series(lines: Lines, name: str) -> Points:
+    """(step, value) wherever `name` was measured."""
+    return [(line["step"], float(line[name])) for line in lines if isinstance(line.get(name), int | float)]
+
+
+def page(folder: Path, lines: Lines) -> Group:
+    """Everything worth showing of a run."""
+    panels = [_panel(curve) for curve in curves(lines)]
+    return Group(Text(_summary(folder, lines), style="bold"), Columns(panels) if panels else Text("nothing yet"))
+
+
+def _summary(folder: Path, lines: Lines) -> str:
+    last = next((line for line in reversed(lines) if "seconds" in line), {})
+    total = _total(folder)
+    text = f"{folder.resolve().name}: step {last.get('step', 0)}{f' of {total}' if total else ''}"
+    if "stage" in last:
+        text += f", stage {last['stage']}"
+    if "seconds" in last:
+        text += f", {last['seconds'] / 3600:.2f} h"
+    parts = [f"{name.removesuffix('_s')} {last[name]:.1f} s" for name in PARTS if name in last]
+    return text + (f"; the last step: {', '.join(parts)}" if parts else "")
+
+
+def _total(folder: Path) -> int | None:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if "infill_steps" in config:
+        return int(config["infill_steps"]) + int(config["generate_steps"])
+    return config.get("max_steps")
+
+
+def _panel(curve: Curve) -> Panel:
+    values = [value for _, value in curve.points if math.isfinite(value)]
+    if not values:
+        return Panel(Text("not a number"), title=curve.title, width=WIDTH + 4)
+    low, high = min(values), max(values)
+    body = Text("\n".join(chart([value for _, value in curve.points], WIDTH, HEIGHT)), no_wrap=True)
+    spread = f"{curve.said(low)} to {curve.said(high)}"
+    title = f"{curve.title}: {curve.said(curve.points[-1][1])}"
+    return Panel(body, title=title, subtitle=spread, title_align="left", subtitle_align="left", width=WIDTH + 4)
+
+
+def chart(values: Sequence[float], width: int, height: int) -> list[str]:
+    """`height` lines of bars, from the smallest value (one eighth of a line) to the largest (full height).
+
+    Of more than `width` values, neighbours are averaged.
+    """
+    columns = _squeezed([value for value in values if math.isfinite(value)], width)
+    low, high = min(columns), max(columns)
+    eighths = [1 + round((8 * height - 1) * (value - low) / ((high - low) or 1)) for value in columns]
+    return ["".join(LEVELS[min(8, max(0, filled - 8 * row))] for filled in eighths) for row in reversed(range(height))]
+
+
+def _squeezed(values: Sequence[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return list(values)
+    bounds = [len(values) * column // width for column in range(width + 1)]
+    return [sum(values[a:b]) / (b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def draw(lines: Lines, path: Path, name: str) -> None:
+    """The reward trajectory as in the paper's Fig. 1 (right), stages apart; of an SFT run, its loss.
+
+    Told apart by dashes, markers and shading, so that a grey print reads. Raises `MachineError` without matplotlib.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise MachineError("Pictures need matplotlib: pip install matplotlib.") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [("reward", "reward of a step"), ("eval_exec", "Exec, held out")]
+    if not series(lines, "reward"):
+        shown = [("loss", "loss"), ("val_loss", "validation loss")]
+    if not any(series(lines, key) for key, _ in shown):
+        raise UserError("The run has measured nothing that could be drawn yet.")
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), dpi=200)
+    for (key, label), dashes, marker in zip(shown, ("-", "--"), ("", "o"), strict=True):
+        points = series(lines, key)
+        if not points:
+            continue
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        if not marker:
+            axes.plot(steps, values, color="0.7", linewidth=0.8)
+            values, label = _smoothed(values), f"{label}, mean of {SMOOTH}"
+        axes.plot(steps, values, dashes, marker=marker, markersize=4, color="black", linewidth=1.4, label=label)
+    first = [line["step"] for line in lines if line.get("stage") == "infill"]
+    if first and any(line.get("stage") == "generate" for line in lines):
+        axes.axvspan(0, max(first) + 0.5, color="0.92", zorder=0, label="kernel infilling")
+    axes.set_xlabel("step")
+    axes.set_title(name, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png", bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    parts = (values[max(0, end - SMOOTH) : end] for end in range(1, len(values) + 1))
+    return [sum(part) / len(part) for part in parts]

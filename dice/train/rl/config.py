@@ -1,0 +1,164 @@
+"""`RLConfig`: everything a BiC-RL run depends on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dice.errors import UserError
+from dice.train.rl.policy import PolicyConfig
+
+Stage = Literal["infill", "generate"]
+Order = Literal["scheduled", "shuffled", "adaptive"]
+InfillForm = Literal["scaffold", "whole"]
+PromptForm = Literal["auto", "one-shot", "zero-shot"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RLConfig:
+    """Bi-phase curated RL (paper section 4.2, appendix A.4.2). Named configurations are in `dice/recipes.py`.
+
+    A step draws `problems` problems, samples `responses` kernels for each, verifies them, and updates the policy on
+    their traces. The first `infill_steps` steps ask for the core of a given kernel, the rest for whole kernels.
+    """
+
+    model: str | None = None
+    """Checkpoint to start from: a folder, hub id or nano; normally what SFT exported."""
+    out: Path | None = None
+    """Run folder. A run that was stopped resumes here."""
+    infill_data: Path | None = None
+    """Kernels with their core set apart, as `dice data rl` writes them (kernel_infilling.parquet or .json)."""
+    generate_data: Path | None = None
+    """Problems, as `dice data rl` writes them (kernel_generation.parquet or .json), or a folder of task files."""
+    eval_data: Path | None = None
+    """Held-out problems in either form, for Exec during training."""
+
+    infill_steps: int = 20
+    """Steps of the first stage; 0 leaves it out."""
+    generate_steps: int = 100
+    """Steps of the second stage; 0 leaves it out."""
+    problems: int = 64
+    """Problems of a step; fewer where the data has fewer."""
+    responses: int = 16
+    """Kernels sampled for each problem: the group that rewards are normalised within."""
+    order: Order = "scheduled"
+    """scheduled: easy to hard in each stage. shuffled: in no order (the baseline). adaptive: those first whose measured
+    success rate promises the largest spread of rewards."""
+    infill_form: InfillForm = "scaffold"
+    """scaffold: the model writes the CUDA source alone, between a beginning and an end that it cannot change, so that
+    none of the paper's three deceptions can be written. whole: it is asked for the whole file, as in the released code;
+    nothing keeps it to the given parts."""
+    prompt: PromptForm = "auto"
+    """KernelBench's one-shot prompt, or the compact one that models of ours learn; auto picks by the model's size."""
+    response_prefix: str = ""
+    """What the model's own responses begin with (an empty thought, for SDAR's); put before a scaffold's beginning."""
+    contrast: bool = False
+    """Show a correct and a failed kernel of earlier steps with the problem, once there are such."""
+    repair_turns: int = 0
+    """Further turns for wrong kernels: the model sees what went wrong and denoises the core anew. A problem's answers
+    of one turn are a group of their own."""
+
+    confidence_threshold: float = 0.9
+    """tau of dynamic decoding: a step reveals every token at least this likely."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: off."""
+    max_new_tokens: int = 4096
+    """Longest response. Problems whose prompt leaves no room for it are left out, and counted."""
+    max_active: int = 64
+    """Responses decoded at once."""
+    staleness: Literal[0, 1] = 0
+    """0: every response comes from the current weights. 1: a step is decoded while verdicts on the one before are
+    awaited, so from weights one update old. It hides the wait for the last verdicts, and nothing else."""
+
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The update: learning rate, clipping, KL penalty, shrinkage s, optimiser (dice/train/rl/policy.py). What it must
+    know of decoding (max_new_tokens, temperature, vocab_limit) is filled in; rows are widened if a response may need
+    it."""
+    reference: Literal["step", "initial"] = "step"
+    """What the KL penalty pulls to: the policy at the start of each step, as published, or the model that RL started
+    from, which takes the memory of one more model."""
+
+    backend: Literal["auto", "cuda", "emulated"] = "auto"
+    """Where kernels are verified."""
+    verify_workers: int | None = None
+    """Candidates under way at once; default: as many as may compile and run at a time."""
+    verify_devices: tuple[str, ...] | None = None
+    """GPUs that kernels run on, as CUDA_VISIBLE_DEVICES names them; default: all that PyTorch sees."""
+    trials: int = 3
+    """Fresh inputs that a kernel must be right on."""
+    compile_timeout_s: float = 60.0
+    run_timeout_s: float = 30.0
+    memory_mb: int = 8192
+    """Host memory of a candidate."""
+    keep_verdicts: bool = True
+    """In the run folder: a kernel that was written before gets the verdict it had, also after a restart."""
+    verifier_patience_s: float = 600.0
+    """How long a broken verifier is tried again, before the run ends with its last checkpoint kept."""
+
+    compile_reward: float = 0.0
+    """Reward of a wrong kernel that compiles and loads and deceives nobody; 1 is that of a correct one."""
+    speed_reward: float = 0.0
+    """Added to a correct kernel's reward, in full from twice the reference's speed on, by the logarithm below. Only the
+    lower end of the speed-up's 95% interval counts, and only above 1."""
+
+    eval_every: int = 10
+    """Steps between two looks at `eval_data`."""
+    eval_problems: int = 64
+    """At most this many of them."""
+    eval_temperature: float = 0.0
+
+    device: str = "auto"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Decode and compute in bf16 on copies of float32 master weights, or all in float32; auto: bf16 on CUDA."""
+    export_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    seed: int = 0
+    checkpoint_every: int = 1
+    """Steps; 1 loses at most the step in flight."""
+    keep_checkpoints: int = 2
+    stop_after_seconds: float | None = None
+    """End this chunk cleanly, with a checkpoint, after the step during which this time is up."""
+
+    @property
+    def steps(self) -> int:
+        return self.infill_steps + self.generate_steps
+
+    def stage(self, step: int) -> Stage:
+        """The stage of step number `step`, counted from 0."""
+        return "infill" if step < self.infill_steps else "generate"
+
+    def check(self) -> RLConfig:
+        """Return self, or raise `UserError` naming the first setting that cannot work."""
+        if self.model is None or self.out is None:
+            raise UserError("RL needs `model` (a checkpoint, normally of SFT) and `out` (the run folder).")
+        if min(self.infill_steps, self.generate_steps) < 0 or not self.steps:
+            raise UserError("infill_steps and generate_steps must not be negative, nor both 0.")
+        for stage, steps, data in (
+            ("infill", self.infill_steps, self.infill_data),
+            ("generate", self.generate_steps, self.generate_data),
+        ):
+            if steps and data is None:
+                raise UserError(f"{stage}_steps is {steps}, so `{stage}_data` is needed; `dice data rl` writes it.")
+        if self.responses < 2:
+            raise UserError("responses must be at least 2: rewards are compared within a group.")
+        if self.max_new_tokens < 1 or self.temperature <= 0:
+            raise UserError(
+                "max_new_tokens and temperature must be positive: a group of equal answers teaches nothing."
+            )
+        if not 0 <= self.compile_reward < 1:
+            raise UserError(f"compile_reward must be at least 0 and below 1, not {self.compile_reward}.")
+        if min(self.speed_reward, self.repair_turns, self.eval_temperature) < 0:
+            raise UserError("speed_reward, repair_turns and eval_temperature must not be negative.")
+        positive = ("problems", "max_active", "trials", "eval_every", "eval_problems", "checkpoint_every")
+        for name in (*positive, "keep_checkpoints", "compile_timeout_s", "run_timeout_s", "memory_mb"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.verify_workers is not None and self.verify_workers < 1:
+            raise UserError("verify_workers must be at least 1.")
+        self.policy.check()
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}

@@ -1,0 +1,44 @@
+"""From verdicts to rewards, and from a group's rewards to advantages (paper section 4.2, "Reward Function")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dice.train.rl.config import RLConfig
+from dice.verdict import Verdict
+
+# Ended because of the kernel, after it was compiled and loaded.
+RAN = ("wrong", "runtime_error", "timeout", "out_of_memory")
+
+
+def reward(verdict: Verdict, config: RLConfig) -> float | None:
+    """1 for a correct and honest kernel, 0 for any other.
+
+    None where nothing was found out about the kernel: the backend cannot say, or our own machinery failed.
+    `config.compile_reward` and `config.speed_reward` add to this, when they are above 0.
+    """
+    if not verdict.about_kernel:
+        return None
+    if verdict.correct:
+        return 1.0 + config.speed_reward * _speed(verdict)
+    return config.compile_reward if verdict.outcome in RAN and not verdict.deceptions else 0.0
+
+
+def _speed(verdict: Verdict) -> float:
+    """0 to 1: the logarithm to base 2 of the speed-up that is certain, 1 from twice as fast on."""
+    low = verdict.timing.speedup_low if verdict.timing else 0.0
+    return min(1.0, math.log2(low)) if low > 1 else 0.0
+
+
+def advantages(rewards: Sequence[float | None]) -> list[float | None]:
+    """z-scores within a group, with the population's standard deviation; None for what was not judged.
+
+    All None when fewer than two were judged or all rewards are equal: such a group says nothing about what is better.
+    """
+    judged = [value for value in rewards if value is not None]
+    if len(set(judged)) < 2:
+        return [None] * len(rewards)
+    mean = math.fsum(judged) / len(judged)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in judged) / len(judged))
+    return [None if value is None else (value - mean) / deviation for value in rewards]

@@ -1,0 +1,138 @@
+"""Trouble with the verifier: tried again, waited for, and never held against a kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from rl_helpers import WRONG, deceptive, kernel, problem
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.prompts import EXAMPLE_KERNEL
+from dice.recipes import tiny_rl
+from dice.train.rl import judge as judge_module
+from dice.train.rl.judge import Interrupted, Judge, VerifierDown
+from dice.train.rl.reward import reward
+from dice.train.session import Stop
+from dice.verdict import Verdict
+from dice.verify.process import MachineryError
+
+
+@dataclass
+class Flaky:
+    """Stands in for a verifier whose machinery fails: `fails(kernel, call)` says when. It keeps count of its calls."""
+
+    fails: Callable[[Kernel, int], bool]
+    calls: int = 0
+    judged: list[str] = field(default_factory=list)
+
+    def verify_many(self, pairs: Iterable[tuple[Problem, Kernel]], workers: int) -> Iterator[tuple[int, Verdict]]:
+        self.calls += 1
+        for index, (_, one) in enumerate(pairs):
+            self.judged.append(one.source)
+            broken = self.fails(one, self.calls)
+            yield index, Verdict("infra_error", "infra", "The GPU is gone.") if broken else Verdict("correct", "done")
+
+
+def make_judge(verifier: Any, patience_s: float = 60.0, at_once: bool = True) -> tuple[Judge, list[str]]:
+    said: list[str] = []
+    return Judge(verifier, 2, at_once, patience_s, Stop(), said.append), said
+
+
+def judged(judge: Judge, kernels: list[Kernel]) -> dict[int, Verdict]:
+    judging = judge.begin()
+    for index, one in enumerate(kernels):
+        judging.put(index, problem("add"), one)
+    judging.close()
+    return judge.finish(judging)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "PAUSE_S", 0.01)
+
+
+KERNELS = [Kernel(f"# {number}") for number in range(20)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_every_kernel_gets_its_verdict(at_once: bool) -> None:
+    judge, said = make_judge(Flaky(lambda one, call: False), at_once=at_once)
+    assert {key: verdict.outcome for key, verdict in judged(judge, KERNELS).items()} == dict.fromkeys(
+        range(20), "correct"
+    )
+    assert (said, judge.faults) == ([], 0)
+
+
+def test_a_passing_fault_is_tried_again() -> None:
+    verifier = Flaky(lambda one, call: call == 1 and one in KERNELS[3:5])
+    judge, said = make_judge(verifier)
+    assert all(verdict.correct for verdict in judged(judge, KERNELS).values())
+    assert (verifier.calls, judge.faults, said) == (2, 2, [])
+    assert verifier.judged[20:] == ["# 3", "# 4", EXAMPLE_KERNEL]
+
+
+def test_a_broken_verifier_is_waited_for() -> None:
+    judge, said = make_judge(Flaky(lambda one, call: call < 4))
+    assert all(verdict.correct for verdict in judged(judge, KERNELS).values())
+    assert len(said) == 2
+    assert said[0].startswith("Paused: 20 verdicts are lacking, the verifier is broken (The GPU is gone)")
+
+
+def test_a_kernel_that_always_breaks_its_processes_stops_nothing_and_has_no_reward() -> None:
+    judge, said = make_judge(Flaky(lambda one, call: one == KERNELS[7]))
+    verdicts = judged(judge, KERNELS)
+    assert [key for key, verdict in verdicts.items() if not verdict.correct] == [7]
+    assert reward(verdicts[7], tiny_rl()) is None
+    assert said == ["No verdict and no reward for 1 of 20 kernels, tried 3 times (The GPU is gone)."]
+
+
+def test_patience_ends() -> None:
+    judge, _ = make_judge(Flaky(lambda one, call: True), patience_s=0.0)
+    with pytest.raises(VerifierDown, match=r"stays broken \(The GPU is gone\); the same command goes on"):
+        judged(judge, KERNELS)
+
+
+def test_an_end_of_the_stream_is_a_fault_of_ours() -> None:
+    class Ends(Flaky):
+        def verify_many(self, pairs: Iterable[tuple[Problem, Kernel]], workers: int) -> Iterator[tuple[int, Verdict]]:
+            for index, verdict in super().verify_many(pairs, workers):
+                if self.calls == 1 and index == 5:
+                    raise MachineryError("the zygote is gone")
+                yield index, verdict
+
+    judge, _ = make_judge(Ends(lambda one, call: False))
+    assert all(verdict.correct for verdict in judged(judge, KERNELS).values())
+    assert judge.faults == 15
+
+
+def test_a_signal_ends_the_wait() -> None:
+    class Slow(Flaky):
+        def verify_many(self, pairs: Iterable[tuple[Problem, Kernel]], workers: int) -> Iterator[tuple[int, Verdict]]:
+            iterator = iter(pairs)
+            next(iterator)
+            threading.Timer(0.2, judge.stopped.set).start()
+            yield from ((1, Verdict("correct", "done")) for _ in iterator)
+
+    judge, _ = make_judge(Slow(lambda one, call: False))
+    judging = judge.begin()
+    judging.put(0, problem("add"), KERNELS[0])  # and no end
+    with pytest.raises(Interrupted):
+        judging.wait(judge.stopped)
+    assert not judging._thread.is_alive()
+
+
+def test_real_kernels_get_the_rewards_they_deserve(tmp_path: Any) -> None:
+    config = replace(tiny_rl(), out=tmp_path, trials=1)
+    cut_off = kernel().source[:300]
+    candidates = [kernel(), kernel(WRONG), deceptive(), Kernel(cut_off), kernel("x[i] + "), kernel()]
+    with Judge.open(config, torch.device("cpu"), Stop(), print) as judge:
+        verdicts = judged(judge, candidates)
+    assert [verdicts[index].outcome for index in range(3)] == ["correct", "wrong", "deceptive"]
+    assert verdicts[4].outcome == "compile_error"
+    assert [reward(verdicts[index], config) for index in range(6)] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]

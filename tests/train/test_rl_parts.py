@@ -1,0 +1,318 @@
+"""The pieces of BiC-RL one by one: scaffolds, requests, rewards, order, episodes, settings."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rl_helpers import TORCH, deceptive, kernel, problem
+
+from dice.decode.trace import Trace
+from dice.errors import UserError
+from dice.kernel import Kernel, KernelParts
+from dice.model.checkpoint import NANO_FOLDER
+from dice.model.tokenizer import Tokenizer
+from dice.prompts import reply
+from dice.recipes import tiny_rl
+from dice.train.rl.config import RLConfig
+from dice.train.rl.episode import Episode, read_episodes, write_episodes
+from dice.train.rl.order import pick
+from dice.train.rl.request import Desk, Request
+from dice.train.rl.reward import advantages, reward
+from dice.train.rl.scaffold import Scaffold
+from dice.train.rl.tasks import Task, read_tasks
+from dice.verdict import OUTCOMES, Timing, Verdict
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_folder(NANO_FOLDER)
+
+
+def answer(tokenizer: Tokenizer, prompt: tuple[int, ...], text: str, block_size: int = 4) -> Trace:
+    """The trace of a text that was denoised one token a step, with what follows it in its last block."""
+    kept = len(ids := tokenizer.encode(text))
+    ids += [tokenizer.pad_id] * (-(len(prompt) + kept) % block_size)
+    return Trace(
+        prompt, tuple(ids), tuple(range(len(ids))), (-0.5,) * len(ids), kept, block_size, tokenizer.mask_id,
+        "low_confidence_dynamic", "sample", len(ids), "length",
+    )  # fmt: skip
+
+
+# Scaffolds
+
+
+def scaffold() -> Scaffold:
+    found = Scaffold.of(kernel().split())
+    assert found is not None
+    return found
+
+
+def test_scaffold_gives_back_the_kernel_it_was_made_of() -> None:
+    parts, frame = kernel().split(), scaffold()
+    body = kernel().source[len(frame.beginning) : -len(frame.end)]
+    assert frame.fill(f"{body}{frame.quotes}\nand whatever the model adds").source == kernel().source
+    assert frame.beginning.startswith(parts.prefix) and frame.end.endswith(parts.suffix)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["\\", '"', "'", '"""', "\n", "n", "{", "import os", "__global__ void k() {}"])))
+def test_nothing_that_is_written_leaves_the_scaffold(written: list[str]) -> None:
+    """Whatever the model writes, the Python around it stays the given one: the paper's deceptions need other Python."""
+    frame = scaffold()
+    source = frame.fill("".join(written)).source
+    assert source.startswith(frame.beginning) and source.endswith(frame.end)
+    tree, given_tree = ast.parse(source), ast.parse(kernel().source)
+    assert [type(node) for node in tree.body] == [type(node) for node in given_tree.body]
+    assert ast.dump(tree.body[-1]) == ast.dump(given_tree.body[-1])  # ModelNew, which calls the kernel
+    assert isinstance(tree.body[2], ast.Assign) and isinstance(tree.body[2].value, ast.Constant)
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        'source = f"""{code}"""',  # what is between braces would be Python
+        'one = """a"""\ntwo = """b"""',
+        'source = "one line"',
+        "source = make()",
+    ],
+)
+def test_cores_that_are_not_one_plain_string_have_no_scaffold(core: str) -> None:
+    assert Scaffold.of(KernelParts("import torch\n", core, "\nm = 1\n")) is None
+
+
+@pytest.mark.parametrize("core", ["'''a'''", 'x: str = r"""a\n"""  ', 'source = """\n"""'])
+def test_other_plain_strings_have_one(core: str) -> None:
+    found = Scaffold.of(KernelParts("p", core, "s"))
+    assert found is not None and found.beginning.startswith("p") and found.end.endswith("s")
+
+
+# Requests
+
+
+def test_a_scaffolded_request_begins_the_reply(tokenizer: Tokenizer) -> None:
+    desk = Desk(tokenizer, compact=True, scaffolded=True)
+    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    assert frame is not None
+    assert tokenizer.decode(prompt_ids).endswith(f"assistant\n```python\n{frame.beginning}")
+
+
+def test_what_follows_the_core_is_neither_kernel_nor_trained_on(tokenizer: Tokenizer) -> None:
+    desk = Desk(tokenizer, compact=True, scaffolded=True)
+    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    assert frame is not None
+    body = kernel().source[len(frame.beginning) : -len(frame.end)]
+    request = Request(problem("add"), prompt_ids, frame, 0, 0)
+    written, trace = desk.read(request, answer(tokenizer, prompt_ids, f'{body}"""\nclass ModelNew: pass\n' * 3))
+    assert written == kernel()
+    text = tokenizer.decode(trace.response_ids)
+    assert text.startswith(f'{body}"""') and len(text) <= len(f'{body}"""\n\n')
+    assert (len(prompt_ids) + len(trace.token_ids)) % 4 == 0
+    assert len(trace.token_ids) - trace.kept < 4
+    again, same = desk.read(request, trace)  # as after a restart
+    assert (again, same) == (written, trace)
+
+
+def test_the_core_ends_where_a_stop_token_closes_it(tokenizer: Tokenizer) -> None:
+    stops = Desk(tokenizer, compact=True, scaffolded=True).stop_ids()
+    assert stops and all('"""' in tokenizer.decode([one]) or "'''" in tokenizer.decode([one]) for one in stops)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.booleans(), st.integers(0, 10_000), st.lists(st.integers(0, 2000), max_size=20))
+def test_no_answer_raises(framed: bool, cut: int, noise: list[int]) -> None:
+    """Cut anywhere, and whatever token ids it holds."""
+    tokenizer = Tokenizer.from_folder(NANO_FOLDER)
+    desk = Desk(tokenizer, compact=True, scaffolded=framed)
+    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    whole = answer(tokenizer, prompt_ids, reply(kernel()))
+    ids = (*whole.token_ids[: cut % len(whole.token_ids)], *noise)
+    trace = replace(
+        whole, token_ids=ids, steps=tuple(range(len(ids))), logprobs=(-1.0,) * len(ids), kept=len(ids)
+    )  # fmt: skip
+    written, read = desk.read(Request(problem("add"), prompt_ids, frame, 0, 0), trace)
+    assert read.kept <= trace.kept
+    assert written is None or isinstance(written, Kernel)
+
+
+def test_a_wrong_kernel_is_asked_for_again_with_what_is_wrong(tokenizer: Tokenizer) -> None:
+    desk = Desk(tokenizer, compact=True, scaffolded=True)
+    request = Request(problem("add"), (1,), None, 3, 5)
+    verdict = Verdict("wrong", "compare", "Output 0 is wrong.", errors=("at (0, 1): 2 instead of 3",))
+    again = desk.ask_again(request, kernel("x[i] * 7.0f"), verdict)
+    assert again is not None and (again.group, again.sample, again.turn) == (3, 5, 1)
+    text = tokenizer.decode(again.prompt_ids)
+    assert "x[i] * 7.0f" in text and "2 instead of 3" in text
+    assert again.scaffold == scaffold() and text.endswith(scaffold().beginning)
+    assert desk.ask_again(request, Kernel("not a kernel"), verdict) is None
+
+
+# Rewards
+
+
+def verdict(outcome: str, **more: object) -> Verdict:
+    return Verdict(outcome, "done", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_only_a_correct_kernel_is_rewarded_and_only_kernels_are_judged(outcome: str) -> None:
+    expected = {"correct": 1.0, "infra_error": None, "unsupported": None}.get(outcome, 0.0)
+    assert reward(verdict(outcome), tiny_rl()) == expected
+
+
+def test_reward_for_compiling_is_for_what_ran_and_deceived_nobody() -> None:
+    config = replace(tiny_rl(), compile_reward=0.1)
+    rewards = {outcome: reward(verdict(outcome), config) for outcome in OUTCOMES}
+    assert [outcome for outcome, value in rewards.items() if value == 0.1] == [
+        "wrong", "runtime_error", "timeout", "out_of_memory",
+    ]  # fmt: skip
+    assert reward(verdict("wrong", deceptions=("never_invoked",)), config) == 0.0
+    assert rewards["infra_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("low", "extra"), [(0.0, 0.0), (0.9, 0.0), (1.0, 0.0), (math.sqrt(2), 0.25), (2.0, 0.5), (9.0, 0.5)]
+)
+def test_speed_counts_where_it_is_certain(low: float, extra: float) -> None:
+    timing = Timing(1.0, 5.0, 5.0, 10, speedup_low=low, speedup_high=9.0)
+    fast = verdict("correct", timing=timing)
+    assert reward(fast, replace(tiny_rl(), speed_reward=0.5)) == pytest.approx(1 + extra)
+    assert reward(fast, tiny_rl()) == 1.0
+    assert reward(verdict("wrong", timing=timing), replace(tiny_rl(), speed_reward=0.5)) == 0.0
+
+
+def test_advantages_are_z_scores_of_what_was_judged() -> None:
+    found = advantages([1.0, None, 0.0, 0.0, 0.0])
+    assert found[1] is None
+    z = [one for one in found if one is not None]
+    assert sum(z) == pytest.approx(0) and sum(one * one for one in z) / 4 == pytest.approx(1)
+    assert z[0] == pytest.approx(math.sqrt(3))
+
+
+@pytest.mark.parametrize("rewards", [[1.0, 1.0], [0.0, 0.0, None], [None, None], [1.0, None], []])
+def test_groups_without_a_difference_teach_nothing(rewards: list[float | None]) -> None:
+    assert advantages(rewards) == [None] * len(rewards)
+
+
+# Order
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(replace(problem("add"), source=f"# {n}"), 1 + 3 * n // count, n / count) for n in range(count)]
+
+
+@pytest.mark.parametrize("order", ["scheduled", "shuffled", "adaptive"])
+@pytest.mark.parametrize("count", [3, 16, 40])
+def test_picks_are_distinct_and_repeatable(order: str, count: int) -> None:
+    for step in range(12):
+        picks = pick(order, tasks(count), step, 12, 16, 7, {})  # type: ignore[arg-type]
+        assert len(set(picks)) == len(picks) == min(16, count)
+        assert picks == pick(order, tasks(count), step, 12, 16, 7, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("count", "steps"), [(992, 20), (4000, 100), (64, 100), (20, 3)])
+def test_the_schedule_goes_from_easy_to_hard_and_never_back(count: int, steps: int) -> None:
+    seen = [pick("scheduled", tasks(count), step, steps, 64, 0, {}) for step in range(steps)]
+    lows, highs = [min(picks) for picks in seen], [max(picks) for picks in seen]
+    if count > 64:
+        means = [sum(picks) / len(picks) for picks in seen]
+        assert means[0] < 0.1 * count and means[-1] > 0.9 * count
+        width = max(64, -(-count // steps))
+        assert all(high - low < width for low, high in zip(lows, highs, strict=True))
+        assert len({index for picks in seen for index in picks}) > 0.6 * min(count, 64 * steps)
+
+
+def test_shuffled_epochs_see_everything_once() -> None:
+    seen = [index for step in range(4) for index in pick("shuffled", tasks(64), step, 4, 16, 0, {})]
+    assert sorted(seen) == list(range(64)) and seen != sorted(seen)
+
+
+def test_adaptive_order_begins_easy_and_follows_what_was_measured() -> None:
+    some = tasks(300)
+
+    def chosen(record: dict[str, tuple[int, int]]) -> list[int]:
+        return [index for step in range(20) for index in pick("adaptive", some, step, 20, 16, 0, record)]
+
+    fresh = chosen({})
+    assert sum(index < 150 for index in fresh) > 0.6 * len(fresh)
+    # The first two levels are solved, the third works half of the time.
+    record = {task.problem.id: ((16, 16) if task.level < 3 else (8, 16)) for task in some}
+    assert sum(some[index].level == 3 for index in chosen(record)) > 0.7 * 320
+
+
+# Data and episodes
+
+
+def test_tasks_come_from_both_forms_of_file(rl_data: Path, tmp_path: Path) -> None:
+    infill = read_tasks(rl_data / "kernel_infilling.json", infill=True)
+    assert [task.problem.source for task in infill] == [problem(name).source for name in TORCH]
+    assert infill[0].parts == kernel().split()
+    assert all(task.parts is None for task in read_tasks(rl_data / "kernel_generation.json", infill=False))
+    for level, name in ((2, "add"), (1, "doubled")):
+        (tmp_path / f"level{level}").mkdir()
+        (tmp_path / f"level{level}" / f"{name}.py").write_text(problem(name).source)
+    assert [(task.level, task.problem.name) for task in read_tasks(tmp_path, infill=False)] == [
+        (1, "doubled"), (2, "add"),
+    ]  # fmt: skip
+
+
+def test_unusable_data_is_one_sentence(rl_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no text in its column `prefix`"):
+        read_tasks(rl_data / "kernel_generation.json", infill=True)
+    (tmp_path / "empty.json").write_text("[]")
+    with pytest.raises(UserError, match="nothing to train on"):
+        read_tasks(tmp_path / "empty.json", infill=False)
+    with pytest.raises(UserError, match="There is no file"):
+        read_tasks(tmp_path / "absent.json", infill=True)
+    with pytest.raises(UserError, match="absent"):
+        read_tasks(tmp_path / "absent.json", infill=False)
+
+
+def test_episodes_come_back_as_they_were(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    one = Episode(
+        3, "infill", 0, 1, 0, problem("add"), answer(tokenizer, (5, 6, 7), "text"), deceptive(),
+        verdict("deceptive", deceptions=("never_invoked",), seconds={"run": 0.5}), 0.0, -1.25,
+    )  # fmt: skip
+    other = replace(one, sample=2, kernel=None, verdict=verdict("no_kernel"), reward=None, advantage=None)
+    write_episodes(tmp_path, 3, [one, other])
+    back = list(read_episodes(tmp_path))
+    assert [replace(episode, kernel=None) for episode in back] == [replace(one, kernel=None), other]
+    assert back[0].kernel is not None and back[0].kernel.source == deceptive().source
+    (tmp_path / "step-00000004.parquet").write_bytes(b"not parquet")
+    with pytest.raises(UserError, match="holds no episodes"):
+        list(read_episodes(tmp_path))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": None}, "needs `model`"),
+        ({"infill_steps": 0, "generate_steps": 0}, "nor both 0"),
+        ({"infill_data": None}, "`infill_data` is needed"),
+        ({"responses": 1}, "at least 2"),
+        ({"temperature": 0.0}, "must be positive"),
+        ({"compile_reward": 1.0}, "below 1"),
+        ({"speed_reward": -1.0}, "not be negative"),
+        ({"trials": 0}, "trials must be positive"),
+        ({"verify_workers": 0}, "at least 1"),
+        ({"policy": replace(tiny_rl().policy, lr=0.0)}, "lr must be positive"),
+    ],
+)
+def test_unusable_settings_are_one_sentence(change: dict[str, object], message: str) -> None:
+    good = replace(tiny_rl(), model="nano", out=Path("o"), infill_data=Path("i"), generate_data=Path("g"))
+    assert good.check() is good
+    with pytest.raises(UserError, match=message):
+        replace(good, **change).check()  # type: ignore[arg-type]
+
+
+def test_stages_follow_one_another() -> None:
+    config = RLConfig(infill_steps=2, generate_steps=1)
+    assert [config.stage(step) for step in range(config.steps)] == ["infill", "infill", "generate"]
