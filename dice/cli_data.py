@@ -32,6 +32,8 @@ class Synth:
     """Verify each pair; without it, pairs are only drawn and checked for whole syntax."""
     prose_free: bool = False
     """Also write each training pair without docstrings and comments, so that a model learns to read the code."""
+    infill_share: float = 0.0
+    """Share of the training pairs to write once more as infilling: the prompt gives the kernel's beginning and end."""
     decontaminate: tuple[Path, ...] = ()
     """Folders of benchmark problems: a pair that equals or nearly equals one of theirs is dropped."""
     json: bool = False

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The paper: SFT of SDAR on CuKe, then BiC-RL (sections 4.1, 4.2), on eight GPUs.
+# The paper: SFT of SDAR on CuKe on eight GPUs, then BiC-RL (sections 4.1, 4.2).
 #
 #   runs/dice-8b.sh DATA OUT
 #
@@ -9,6 +9,7 @@
 # TORCHRUN: how to start the processes, for several machines that share OUT, say
 #   "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500".
 # More flags: SFT_FLAGS (say --exec-data FOLDER), RL_FLAGS.
+# BiC-RL runs in one process on one GPU so far: 80 GB hold SIZE=1.7b; the larger two await its sharding.
 # The paper's 8B took 22 GPU-hours of A100 for SFT, 120 for the first stage of RL and 960 for the second.
 set -euo pipefail
 
@@ -20,6 +21,6 @@ launch=(${TORCHRUN:-${PYTHON:-python} -m torch.distributed.run --standalone --np
 
 "${launch[@]}" --local-ranks-filter 0 -m dice train sft --recipe "dice_${size}_sft" \
     --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} ${SFT_FLAGS:-}
-"${launch[@]}" --local-ranks-filter 0 -m dice train rl --recipe "dice_${size}_rl" --model "$out/sft/model" \
+"${PYTHON:-python}" -m dice train rl --recipe "dice_${size}_rl" --model "$out/sft/model" \
     --infill-data "$data/rl/kernel_infilling.parquet" --generate-data "$data/rl/kernel_generation.parquet" \
     --out "$out/rl" ${RL_FLAGS:-}

@@ -16,6 +16,8 @@ def synth(args: Synth) -> int:
     from dice.errors import UserError
 
     missing = next((folder for folder in args.decontaminate if not folder.is_dir()), None)
+    if not 0 <= args.infill_share <= 1:
+        raise UserError(f"--infill-share must lie between 0 and 1, not {args.infill_share:g}.")
     if missing is not None:
         raise UserError(f"There is no folder {missing} to decontaminate against.")
     with bars() as show:
@@ -31,6 +33,7 @@ def synth(args: Synth) -> int:
             backend=args.backend,
             decontaminate=args.decontaminate,
             prose_free=args.prose_free,
+            infill_share=args.infill_share,
             progress=lambda done, total, what: show("pairs", done, total, what),
         )
     if args.json:

@@ -72,6 +72,7 @@ class Request:
     verify: bool
     shard_pairs: int
     prose_free: bool
+    infill_share: float
     benchmarks: str  # hash of what is kept out
     generator: str  # hash of the generator's own source
 
@@ -99,18 +100,22 @@ def build(
     resume: bool = True,
     shard_pairs: int = SHARD_PAIRS,
     prose_free: bool = False,
+    infill_share: float = 0.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write the corpus below `out` and return the report.
 
     `pairs` counts candidates: those that verification or decontamination drops are not replaced. `prose_free` writes
     each training pair a second time without docstrings and comments (`dice/data/prose.py`): the same program.
+    `infill_share` of them are written once more as infilling, the kernel's beginning and end given in the prompt.
     `workers` processes draw the pairs, and as many candidates are verified at once; the bytes do not depend on it.
     Raises `UserError` when `out` holds another corpus, `MachineError` when verification cannot work here.
     """
     folders = tuple(Path(folder) for folder in decontaminate)
     benchmarks = Index.from_folders(folders).digest if folders else ""
-    request = Request(pairs, heldout, control, seed, verify, shard_pairs, prose_free, benchmarks, generator_version())
+    request = Request(
+        pairs, heldout, control, seed, verify, shard_pairs, prose_free, infill_share, benchmarks, generator_version()
+    )
     _open_folder(out, request, resume)
     plan = _plan(out, request, folders)
     missing = [batch for path, batch in plan if not path.exists()]
@@ -137,7 +142,7 @@ def _plan(out: Path, request: Request, benchmarks: tuple[Path, ...]) -> list[tup
     plan = []
     for number, start in enumerate(range(0, request.pairs, request.shard_pairs)):
         stop = min(start + request.shard_pairs, request.pairs)
-        batch = Batch("train", request.seed, start, stop, benchmarks, request.prose_free)
+        batch = Batch("train", request.seed, start, stop, benchmarks, request.prose_free, request.infill_share)
         plan.append((out / "train" / f"train-{number:05d}.parquet", batch))
     test_seed = request.seed + 1_000_003
     known = request.control if request.pairs else 0

@@ -23,6 +23,7 @@ from dice.data.layout import relaid
 from dice.data.prose import without_prose
 from dice.data.synth import Pair
 from dice.data.synth.syntax import fault
+from dice.kernel import Kernel, SplitError
 from dice.problem import Problem
 
 _PR_SET_PDEATHSIG = 1
@@ -38,6 +39,7 @@ class Batch:
     stop: int
     benchmarks: tuple[Path, ...] = ()
     prose_free: bool = False
+    infill_share: float = 0.0
     known: int = 0  # control: how many training pairs there are, and
     train_seed: int = 0  # their seed
 
@@ -97,6 +99,7 @@ def _candidate(batch: Batch, index: int, pair: Pair) -> Candidate:
     seed = batch.train_seed or batch.seed
     row = _row(seed, index, pair)
     rows = (row, _without_prose(row)) if batch.prose_free else (row,)
+    rows = (*rows, *_infilling(batch, rows))
     ids = tuple(text_id(each["problem"]) for each in rows)
     return Candidate(pair, rows, ids, reason, asdict(match) if match else None)
 
@@ -129,6 +132,19 @@ def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
     rng = random.Random(f"{row['seed']}:{row['index']}:prose")
     source = relaid(without_prose(row["problem"], rng), rng)
     return row | {"problem": source, "prompt": prompts.zero_shot(Problem(source, row["name"]))}
+
+
+def _infilling(batch: Batch, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One of the rows again, its kernel's beginning and end given (paper section 4.2), for a share of the pairs."""
+    rng = random.Random(f"{rows[0]['seed']}:{rows[0]['index']}:infill")
+    if rng.random() >= batch.infill_share:
+        return []
+    row = rng.choice(rows)
+    try:
+        parts = Kernel(row["kernel"]).split()
+    except SplitError:
+        return []
+    return [row | {"prompt": prompts.infill_compact(Problem(row["problem"], row["name"]), parts)}]
 
 
 def _die_with_parent(parent: int) -> None:

@@ -15,9 +15,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from dice import prompts
 from dice.data import corpus, drafting, synth
 from dice.data.pairs import read_pairs
 from dice.errors import MachineError, UserError
+from dice.kernel import Kernel
+from dice.problem import Problem
 from dice.verdict import Verdict
 
 SMALL: dict[str, Any] = {"pairs": 60, "seed": 3, "heldout": 26, "control": 10, "verify": False, "shard_pairs": 20}
@@ -174,6 +177,20 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
     assert len(files) == 7
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "three" / file).read_bytes(), file
+
+
+def test_a_share_is_written_as_infilling_too(tmp_path: Path) -> None:
+    corpus.build(tmp_path, **SMALL, prose_free=True, infill_share=0.5)
+    rows = [row for path in sorted((tmp_path / "train").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    usual = [row for row in rows if row["prompt"].startswith("Write ModelNew")]
+    infilling = [row for row in rows if row not in usual]
+    assert len(usual) == 2 * len({row["index"] for row in usual}) and 0 < len(infilling) < len(usual) / 2
+    for row in infilling:
+        parts = Kernel(row["kernel"]).split()
+        assert row["prompt"] == prompts.infill_compact(Problem(row["problem"], row["name"]), parts)
+        assert row["response"] == prompts.reply(Kernel(row["kernel"]))
+    held_out = pq.read_table(tmp_path / "heldout.parquet").to_pylist()
+    assert all(row["prompt"].startswith("Write ModelNew") for row in held_out)
 
 
 def test_families_and_their_styles_are_counted(tmp_path: Path) -> None:
