@@ -14,7 +14,7 @@ shift
 benchmarks=()
 while [[ $# -gt 0 && $1 != -- ]]; do benchmarks+=("$1"); shift; done
 shard=${2:-1/1}
-dice=(${PYTHON:-python} -m dice data)
+dice=("${PYTHON:-python}" -m dice data)
 
 mkdir -p "$out/measured"
 for source in cudallm-sft concur cudallm-rl; do

@@ -17,7 +17,8 @@ data=${1:?usage: runs/dice-8b.sh DATA OUT}
 out=${2:?usage: runs/dice-8b.sh DATA OUT}
 size=${SIZE:-8b}
 size=${size//./_}
-launch=(${TORCHRUN:-${PYTHON:-python} -m torch.distributed.run --standalone --nproc-per-node "${GPUS:-8}"})
+launch=("${PYTHON:-python}" -m torch.distributed.run --standalone --nproc-per-node "${GPUS:-8}")
+if [[ -n ${TORCHRUN:-} ]]; then launch=($TORCHRUN); fi
 
 "${launch[@]}" --local-ranks-filter 0 -m dice train sft --recipe "dice_${size}_sft" \
     --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} ${SFT_FLAGS:-}

@@ -12,7 +12,7 @@ set -euo pipefail
 
 out=${1:?usage: runs/nano.sh OUT [SECONDS]}
 seconds=${2:-}
-dice=(${PYTHON:-python} -m dice)
+dice=("${PYTHON:-python}" -m dice)
 
 "${dice[@]}" data synth --out "$out/corpus" --pairs "${PAIRS:-100000}" --heldout 1 --control 0 --prose-free --no-verify --seed 200 ${SYNTH_FLAGS:-}
 "${dice[@]}" data synth --out "$out/heldout" --pairs 1 --heldout "${HELDOUT:-420}" --control 0 --seed 204 ${SYNTH_FLAGS:-}

@@ -11,7 +11,7 @@
 set -euo pipefail
 
 out=${1:?usage: runs/tiny.sh OUT}
-dice=(${PYTHON:-python} -m dice)
+dice=("${PYTHON:-python}" -m dice)
 pairs=${PAIRS:-4}
 
 "${dice[@]}" data synth --out "$out/corpus" --pairs "$pairs" --heldout 1 --control 0 --backend emulated ${SYNTH_FLAGS:-}
