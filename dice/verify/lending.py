@@ -36,6 +36,9 @@ class Memory:
             raise ValueError(f"bytes {offset} to {end} of {self.size}")
         return self.bytes[offset:end].view(dtype)
 
+    def settle(self) -> None:
+        """Wait until copies from and to it are done: the other process knows nothing of our streams."""
+
     def close(self) -> None:
         os.close(self.descriptor)
         self.bytes = torch.empty(0, dtype=torch.uint8)
@@ -62,9 +65,12 @@ class _DeviceMemory(Memory):
         driver("cuMemRelease", handle)
         super().__init__(size, descriptor, torch.as_tensor(_Array(self._address.value, size), device="cuda"))
 
+    def settle(self) -> None:
+        torch.cuda.synchronize()
+
     def close(self) -> None:
         super().close()
-        torch.cuda.synchronize()
+        self.settle()
         driver = _driver()
         driver("cuMemUnmap", self._address, _size(self._whole))
         driver("cuMemAddressFree", self._address, _size(self._whole))

@@ -38,6 +38,7 @@ def write(value: object, folder: Path, name: str, memory: Memory | None = None) 
     place in it, and for more bytes than the memory has."""
     if memory is not None:
         tree = _encode(value, _Lent(memory), 0)
+        memory.settle()
     else:
         with open(folder / f"{name}.bin", "wb") as data:
             tree = _encode(value, _File(data), 0)
@@ -50,7 +51,9 @@ def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory |
     try:
         tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
         if memory is not None:
-            return _decode(tree, _Lent(memory), 0)
+            value = _decode(tree, _Lent(memory), 0)
+            memory.settle()
+            return value
         with _open(folder / f"{name}.bin") as data:
             file = _File(data)
             if max_bytes is not None and file.size > max_bytes:
