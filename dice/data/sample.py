@@ -54,7 +54,7 @@ class Sample:
         return verdict.timing.speedup if verdict and verdict.correct and verdict.timing else None
 
     def as_problem(self) -> Problem:
-        return Problem(self.problem, name=self.name or self.id)
+        return Problem(self.problem, name=self.name or self.id, difficulty=self.difficulty or None)
 
     def as_kernel(self) -> Kernel:
         return Kernel(self.kernel, name=self.name or self.id)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dice.data.difficulty.levels import LEVELS
 from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.evaluate.run_folder import Task
@@ -20,7 +21,8 @@ def load_tasks(path: Path, levels: Sequence[int] = (), ids: str = "", subset: Pa
 
     `levels`: these alone. `ids`: numbers and ranges, "1-20,33", within each level. `subset`: a file with one task a
     line, by key (`level1/19_ReLU`), name, or number within the levels; `#` begins a remark. A problem without a
-    KernelBench level has level 0. Raises `UserError` in one sentence, also where nothing is left.
+    KernelBench level has that of its difficulty label (single 1, fusion 2, model 3), or 0. Raises `UserError` in one
+    sentence, also where nothing is left.
     """
     tasks = _number(read_problems([path]))
     if levels:
@@ -56,7 +58,7 @@ def _number(problems: Sequence[Problem]) -> list[Task]:
     tasks: list[Task] = []
     used: dict[str, Problem] = {}
     for place, problem in enumerate(problems, start=1):
-        level = problem.level or 0
+        level = problem.level or _level_of(problem.difficulty)
         match = _NUMBERED.match(problem.name)
         key = f"level{level}/{problem.name}" if level else problem.name
         if key in used:
@@ -66,6 +68,11 @@ def _number(problems: Sequence[Problem]) -> list[Task]:
         used[key] = problem
         tasks.append(Task(key, level, int(match[1]) if match else place, problem.name, problem.source))
     return tasks
+
+
+def _level_of(difficulty: str | None) -> int:
+    """KernelBench's level of problems of that kind; 0 for none of `dice data difficulty`'s labels."""
+    return LEVELS.index(difficulty) + 1 if difficulty in LEVELS else 0
 
 
 def _subset(tasks: Sequence[Task], path: Path) -> list[Task]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dice.cli import main
+from dice.data.sample import Sample, write_samples
 from dice.errors import UserError
 from dice.evaluate.baseline import summary
 from dice.evaluate.hardware import KNOWN, find_gpu
@@ -55,6 +56,16 @@ def test_tasks_are_chosen_by_level_number_and_file(bench: Path, tmp_path: Path) 
     for text in ("", "3-1", "a"):
         with pytest.raises(UserError, match="no number"):
             parse_ids(text)
+
+
+def test_a_difficulty_label_stands_for_a_level(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "softmax.py").read_text()
+    labels = ("model", "single", "", "fusion")
+    samples = [
+        Sample(f"{text}# {name}", name=name, difficulty=label) for name, label in zip("abcd", labels, strict=True)
+    ]
+    write_samples(tmp_path / "labelled.parquet", samples)
+    assert keys(load_tasks(tmp_path / "labelled.parquet")) == ["c", "level1/b", "level2/d", "level3/a"]
 
 
 def test_other_problems_have_level_0(tmp_path: Path) -> None:
