@@ -167,7 +167,8 @@ class Job:
         view = (*self.place.view, str(session.inputs))
         limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
         # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
-        limits = replace(limits, scratch=str(scratch.root / "outputs"), one_queue=not self.options.timing)
+        one_queue = not (self.options.timing and static.may_overlap(self.kernel.source))
+        limits = replace(limits, scratch=str(scratch.root / "outputs"), one_queue=one_queue)
         return self.place.spawner.spawn("candidate", asdict(limits))
 
     def _introduce(self) -> None:

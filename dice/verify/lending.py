@@ -83,7 +83,7 @@ def lend(size: int, on_gpu: bool) -> Memory:
         descriptor = os.memfd_create("lent", os.MFD_CLOEXEC)
         os.truncate(descriptor, size)
         return _HostMemory(size, descriptor)
-    torch.cuda.current_stream()  # CUDA is initialised
+    torch.zeros(1, device="cuda")  # CUDA is initialised, and its context current
     driver, handle, descriptor_ = _driver(), ctypes.c_ulonglong(), ctypes.c_int(-1)
     wanted = _properties()
     driver("cuMemCreate", ctypes.byref(handle), _size(_whole(size)), ctypes.byref(wanted), _address(0))

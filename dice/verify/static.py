@@ -22,6 +22,7 @@ that is never true. A label says nothing bad by itself.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -42,6 +43,10 @@ _RUNS_TEXT = frozenset({"eval", "exec", "__import__", ".import_module", "import_
 _REFLECTION = frozenset(
     ("__globals__", "__closure__", "__code__", "__subclasses__", "__builtins__", "f_locals", "f_globals", "f_back")
     + ("tb_frame", "gi_frame", "_getframe", "get_objects", "get_referrers", "get_referents", "currentframe")
+)
+_SEVERAL_STREAMS = re.compile(
+    r"StreamCreate|StreamFromPool|StreamPerThread|NonBlocking|\bStream\s*\(|ExternalStream|[gG]raph|Programmatic"
+    r"|RNN|LSTM|GRU|[rR]nn|lstm|gru"  # cuDNN's recurrent layers have streams of their own
 )
 _FORWARD_NAMES = ("forward", "__call__", "apply", "setup_context")
 
@@ -77,6 +82,11 @@ def examine(kernel: Kernel) -> Report:
     labels += tuple(dict.fromkeys(filter(None, map(_remarkable, ast.walk(tree)))))
     deceptions = tuple(_deceptions(_File(tree), functions))
     return Report("", bool(functions), deceptions, functions, labels, library_calls.families(sources))
+
+
+def may_overlap(source: str) -> bool:
+    """Whether the kernel may keep the GPU busy from several streams at once, as far as its text shows."""
+    return _SEVERAL_STREAMS.search(source) is not None
 
 
 def _code_texts(tree: ast.Module) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dice.kernel import Kernel
-from dice.verify.static import KINDS, examine
+from dice.verify.static import KINDS, examine, may_overlap
 
 CUDA = '''
 import torch, torch.nn as nn
@@ -232,3 +232,15 @@ def test_a_matrix_librarys_calls_count_as_a_contraction() -> None:
         assert families(call) == ("contraction",), call
     assert families("cudnnSoftmaxForward(h)") == ("softmax",)
     assert families("cublasSetStream(h, s)") == families("cub::DeviceReduce::Sum(p)") == ()
+
+
+ONE_STREAM = ("kernel<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x)", "cudaStream_t s = c10::cuda::CUDAStream(q)")
+SEVERAL = (
+    "cudaStreamCreate(&side)", "cudaStreamCreateWithFlags(&s, 1)", "at::cuda::getStreamFromPool()",
+    "cudaGraphLaunch(g)", "torch.cuda.stream(torch.cuda.Stream())", "torch.cuda.CUDAGraph()", "nn.LSTM(8, 8)", "cudnnRNN",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ONE_STREAM + SEVERAL)
+def test_streams_may_overlap_only_in_what_can_make_several(text: str) -> None:
+    assert may_overlap(text) == (text in SEVERAL)
