@@ -237,7 +237,7 @@ def test_a_matrix_librarys_calls_count_as_a_contraction() -> None:
 ONE_STREAM = ("kernel<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x)", "cudaStream_t s = c10::cuda::CUDAStream(q)")
 SEVERAL = (
     "cudaStreamCreate(&side)", "cudaStreamCreateWithFlags(&s, 1)", "at::cuda::getStreamFromPool()",
-    "cudaGraphLaunch(g)", "torch.cuda.stream(torch.cuda.Stream())", "torch.cuda.CUDAGraph()", "nn.LSTM(8, 8)", "cudnnRNN",
+    "cudaGraphLaunch(g)", "torch.cuda.stream(torch.cuda.Stream())", "torch.cuda.CUDAGraph()", "nn.LSTM(8, 8)", "GRU(1)",
 )  # fmt: skip
 
 
