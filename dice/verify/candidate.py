@@ -85,6 +85,7 @@ class Candidate:
         self.channel.send("started")
         with self.device.active():
             module = execution.exec_file(self.spec["source"], self.outputs, "kernel", self.spec["preamble"])
+        self.device.open()
         self.channel.send("loaded", has_model=hasattr(module, "ModelNew"))
         _STAGE[0] = "run"
         actions = {

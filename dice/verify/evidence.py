@@ -105,8 +105,7 @@ class Census(OperatorMode):
                 continue
             if len(self.witnesses) == KEPT_TENSORS:  # the first half and the last
                 del self.witnesses[KEPT_TENSORS // 2], self.computed[KEPT_TENSORS // 2]
-            flat = tensor.detach().reshape(-1)
-            self.witnesses.append(flat[where.to(flat.device)].to("cpu", torch.float64))
+            self.witnesses.append(_picked(tensor, where))
             self.computed.append(computed)
 
 
@@ -118,8 +117,13 @@ def places(size: int, seed: int) -> torch.Tensor:
 
 
 def samples(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """The sampled elements of a CPU tensor."""
-    return tensor.detach().reshape(-1)[places(tensor.numel(), seed)].double()
+    """The sampled elements of a tensor, on the CPU: large ones are on the GPU, what they are compared with is not."""
+    return _picked(tensor, places(tensor.numel(), seed))
+
+
+def _picked(tensor: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().reshape(-1)
+    return flat[where.to(flat.device)].to("cpu", torch.float64)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
