@@ -2,7 +2,8 @@
 
 It never holds an expected output or a seed of the inputs. Whatever it reports is a claim: the oracle compares the
 output bytes, and the supervisor keeps the clock. Told what to do by commands on its channel:
-`construct` (make the model), `trial` (one forward), `time`, `muted` (one forward without the file's own kernels).
+`open` (make a context), `construct` (make the model), `trial` (one forward), `time`, `muted` (one forward without the
+file's own kernels).
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ class Candidate:
         self.channel.send("started")
         with self.device.active():
             module = execution.exec_file(self.spec["source"], self.outputs, "kernel", self.spec["preamble"])
-        self.device.open()
         self.channel.send("loaded", has_model=hasattr(module, "ModelNew"))
         _STAGE[0] = "run"
         actions = {
+            "open": self._open,
             "borrow": self._borrow,
             "construct": self._construct,
             "trial": self._trial,
@@ -126,6 +127,10 @@ class Candidate:
             self.spec["backend"],
             answer["log"],
         )
+
+    def _open(self, module: Any, command: dict[str, Any]) -> None:
+        self.device.open()
+        self.channel.send("opened")
 
     def _borrow(self, module: Any, command: dict[str, Any]) -> None:
         """Take the memory that the next inputs are in, instead of files, and give back what was lent before."""

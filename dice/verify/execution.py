@@ -57,8 +57,8 @@ class Device:
         torch.backends.cudnn.allow_tf32 = False
 
     def open(self) -> None:
-        """Make the context now, where no turn is held for it: that takes long, and does not disturb what is timed. What
-        fails here fails again when the device is used, where it is told of."""
+        """Make the context: apart from its first use, for it takes long and does not disturb what is timed. What fails
+        here fails again at that first use, where it is told of."""
         if not self.emulated:
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device="cuda")

@@ -22,7 +22,7 @@ from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
 from dice.verify.record import Record, ReferenceBroken, Stop
 from dice.verify.scratch import Scratch, is_crowded_out
 from dice.verify.sources import Sources
-from dice.verify.turns import Turns
+from dice.verify.turns import CONTEXTS, Turns
 
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
@@ -195,13 +195,16 @@ class Job:
         self.record.seconds["load"] -= self.record.build_wall
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
+        self.stage = "run"
+        with CONTEXTS, self.record.clock("run"):
+            self.candidate.send({"do": "open"})
+            self._candidate_says("opened")
 
     def _prepare(self, vary: bool) -> list[Message]:
         """The candidate's model constructed; the plan of the trials."""
         with self.record.clock("reference"):
             planned = self._reference(self.session.plan, varied=vary)
         self.record.add_labels(*planned["labels"])
-        self.stage = "run"
         plan: list[Message] = planned["plan"]
         if not plan[0]["fresh"]:
             self._construct()

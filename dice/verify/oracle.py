@@ -37,6 +37,8 @@ def main(link: socket.socket) -> None:
     channel = Channel(link)
     device = Device(channel.receive()["backend"])
     device.prepare(1)
+    device.open()
+    channel.send("ready")
     groups: dict[int, _Group] = {}
     usual = _Settings.now()
     for command in channel:

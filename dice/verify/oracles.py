@@ -25,11 +25,13 @@ from dice.verify.options import Backend
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
+from dice.verify.turns import CONTEXTS
 
 JOBS_PER_SECRET = 64
 GROUPS_PER_ORACLE = 300  # then it is replaced: problems leave traces in a process
 KEPT_GROUPS = 8  # without a job, per oracle
 KEPT_BYTES = 1 << 30  # of inputs and outputs of groups without a job, per oracle
+CONTEXT_S = 60.0  # for an oracle's context, which few others are made beside
 SECRET_BITS, SEED_BITS = 63, 31
 
 
@@ -74,7 +76,19 @@ class _Oracle:
         self.zygote = spawner.zygote
         # Not the caller's to kill: others use it too. A request is, while it lasts.
         self.child: Child = spawner.zygote.spawn("oracle", asdict(limits))
-        self.child.send({"backend": backend})
+        self.ready = False
+
+    def get_ready(self, others: Iterable[Child]) -> None:
+        """Wait for its context, if that is still to be made: no problem's time. Raises `ChildEnded`."""
+        if self.ready:
+            return
+        with CONTEXTS:
+            self.child.send({"backend": self.backend})
+            try:
+                wait_for(self.child, others, time.monotonic() + CONTEXT_S)
+            except DeadlineExceeded:
+                raise MachineryError(f"the oracle's CUDA context took over {CONTEXT_S:g} s") from None
+        self.ready = True
 
     @property
     def users(self) -> int:
@@ -199,10 +213,11 @@ class Session:
 
     def _request(self, command: Message, others: Iterable[Child]) -> Message:
         oracle, limit_s = self._oracle, self._settings.limit_s
-        started = time.monotonic()
         answered = False
         try:
             self._cancellation.watch(oracle.child)
+            oracle.get_ready(others)
+            started = time.monotonic()
             oracle.child.send(command)
             answer = wait_for(oracle.child, others, started + limit_s)
             answered = not answer.get("broken")  # by an error on the GPU, which ends what its process can do there

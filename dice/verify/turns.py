@@ -6,6 +6,10 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+# Contexts that are made at once. The driver makes one at a time, whichever GPU it is for; who waits there for many
+# others, seems to hang.
+CONTEXTS = threading.BoundedSemaphore(4)
+
 
 class Turns:
     """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is

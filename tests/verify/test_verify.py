@@ -204,6 +204,15 @@ def test_reference_written_as_a_kernel_is_timed() -> None:
     assert verify(RELU, RIGHT, backend="cuda", options=Options(timing=False)).no_timing == "not asked for"
 
 
+@pytest.mark.gpu
+def test_a_crowd_that_makes_contexts_is_no_problems_fault() -> None:
+    kernels = [Kernel(f"{RIGHT.source}\n# {number}\n") for number in range(48)]
+    options = Options(timing=False, trials=1, run_timeout_s=8)
+    with Verifier(backend="cuda", options=options, cache=False) as verifier:
+        found = list(verifier.verify_many([(RELU, kernel) for kernel in kernels], workers=48))
+    assert [verdict.outcome for _, verdict in found] == ["correct"] * 48, found[0][1].message
+
+
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 

@@ -177,7 +177,9 @@ class _Auditor:
         settings, found = self.settings, _Found()
         with Scratch() as scratch:
             own = str(scratch.root / "oracle")
-            limits = Limits(settings.memory_mb, own, visible=self._view, tmp_mb=TMP_MB, files_mb=TMP_MB)
+            limits = Limits(
+                settings.memory_mb, own, visible=self._view, tmp_mb=TMP_MB, files_mb=TMP_MB, one_queue=True
+            )  # nothing is timed here
             with spawner.spawn(ROLE, asdict(limits)) as child:
                 child.send(asdict(settings) | {"source": problem.source})
                 deadline = time.monotonic() + settings.limit_s
