@@ -39,6 +39,7 @@ from dice.data.cuke.candidates import Settings  # noqa: E402
 from dice.data.cuke.curate import candidates, curate  # noqa: E402
 from dice.data.decontaminate import Index  # noqa: E402
 from dice.data.sample import Sample, read_sets, sample_files, write_samples  # noqa: E402
+from dice.data.whole import write_json  # noqa: E402
 from dice.verdict import Timing  # noqa: E402
 
 OUT_OF_BUDGET = 75
@@ -83,9 +84,7 @@ class Run:
             self.save()
 
     def save(self) -> None:
-        temporary = self._notes.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.steps, indent=1) + "\n")
-        os.replace(temporary, self._notes)
+        write_json(self._notes, self.steps)
 
     def _call(self, command: Sequence[object], note: dict[str, Any], kill: Callable[[], bool] | None) -> bool:
         """Whether it was killed as wanted. Raises `OutOfBudget`, having interrupted it."""
@@ -270,7 +269,7 @@ def main() -> int:
         print(json.dumps({"out_of_budget": True, "steps": steps}, indent=1))
         return OUT_OF_BUDGET
     found = report(args, runs)
-    (args.out / "cuke_pipeline.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_json(args.out / "cuke_pipeline.json", found)
     shown = ("rows", "expectation", "explained", "split", "broken", "kept_by_threshold")
     print(json.dumps({name: found[name] for name in shown}, indent=1))
     return 1 if found["broken"] else 0

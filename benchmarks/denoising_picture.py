@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dice.decode.generate import DecodeConfig, generate
+from dice.evaluate.report.denoised import pieces
 from dice.model.checkpoint import load_model, resolve_model
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
@@ -29,13 +30,10 @@ def main(problem: Path, picture: Path) -> None:
     prompt = tokenizer.encode_chat([{"role": "user", "content": zero_shot(Problem.from_file(problem))}])
     config = DecodeConfig(stop_ids=tokenizer.stop_ids, temperature=0.0, confidence_threshold=0.99)
     (trace,) = generate(model, [prompt], config)
-    text, first_step, block = Text(), 0, -1
-    for position, (token, step) in enumerate(zip(trace.response_ids, trace.steps, strict=False)):
-        here = (len(prompt) + position) // trace.block_size
-        if here != block:
-            members = [i for i in range(len(trace.steps)) if (len(prompt) + i) // trace.block_size == here]
-            first_step, block = min(trace.steps[i] for i in members), here
-        text.append(tokenizer.decode([token]), style=COLOURS[min(step - first_step, len(COLOURS) - 1)])
+    shown = pieces(trace, tokenizer)
+    text = Text()
+    for piece, within in zip(shown["texts"], shown["within"], strict=True):
+        text.append(piece, style=COLOURS[min(within, len(COLOURS) - 1)])
     console = Console(record=True, width=124, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text)
     legend = Text("revealed in denoising step ")

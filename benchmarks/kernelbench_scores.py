@@ -36,6 +36,7 @@ from dice.errors import MachineError, UserError
 from dice.evaluate.interchange import NOT_COMPILED, write_kernels
 from dice.evaluate.metrics import faster, speedup
 from dice.evaluate.run_folder import Generation, RunFolder, Task
+from dice.journal import append_row, read_rows
 from dice.verdict import Verdict
 from dice.verify.cache import default_cache_dir
 
@@ -118,19 +119,11 @@ class Store:
 
     def __init__(self, path: Path):
         self._path = path
-        self.rows: dict[str, Row] = {}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # torn by a kill
-            self.rows[entry["name"]] = entry["row"]
+        self.rows: dict[str, Row] = {entry["name"]: entry["row"] for entry in read_rows(path)}
 
     def add(self, name: str, row: Row) -> None:
         self.rows[name] = row
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"name": name, "row": row}) + "\n")
+        append_row(self._path, {"name": name, "row": row})
 
 
 @dataclass

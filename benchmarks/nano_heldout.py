@@ -25,9 +25,10 @@ import pyarrow.dataset as ds
 
 import dice
 from dice.data.prose import without_prose
+from dice.data.whole import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import extract_kernel, zero_shot
+from dice.prompts import NO_KERNEL, extract_kernel, zero_shot
 from dice.verdict import Verdict
 
 COLUMNS = ["name", "problem", "family", "operators", "composition", "heldout_by"]
@@ -77,7 +78,7 @@ def write(args: argparse.Namespace) -> None:
     seconds = time.perf_counter() - start
     decode = f"greedy, dynamic {args.confidence_threshold}"
     head = {"model": args.model, "device": device, "seconds": seconds, "decode": decode, **machine()}
-    _dump(args.out / "candidates.json", {"run": head, "rows": records})
+    write_json(args.out / "candidates.json", {"run": head, "rows": records})
 
 
 def verify(args: argparse.Namespace) -> None:
@@ -87,7 +88,7 @@ def verify(args: argparse.Namespace) -> None:
     rows = json.loads((args.out / "candidates.json").read_text())["rows"]
     pairs = [(Problem(row["problem"], row["name"]), Kernel(row["kernel"])) for row in rows if row["kernel"]]
     places = [index for index, row in enumerate(rows) if row["kernel"]]
-    verdicts = [Verdict("no_kernel", "extract", "the reply holds no kernel file")] * len(rows)
+    verdicts = [NO_KERNEL] * len(rows)
     start = time.perf_counter()
     options = Options(timing=args.backend == "cuda", timing_s=args.timing_seconds)
     with Verifier(backend=args.backend, options=options) as verifier:
@@ -99,7 +100,7 @@ def verify(args: argparse.Namespace) -> None:
                     flush=True,
                 )
     head = {"backend": args.backend, "workers": args.workers, "seconds": time.perf_counter() - start, **machine()}
-    _dump(args.out / f"verdicts_{args.backend}.json", {"run": head, "verdicts": [v.to_json() for v in verdicts]})
+    write_json(args.out / f"verdicts_{args.backend}.json", {"run": head, "verdicts": [v.to_json() for v in verdicts]})
 
 
 def report(args: argparse.Namespace) -> None:
@@ -113,7 +114,7 @@ def report(args: argparse.Namespace) -> None:
         summary[data["run"]["backend"]] = {"run": data["run"], **_table(rows, judged[data["run"]["backend"]])}
     if len(judged) == 2:
         summary["agreement"] = _agreement(rows, judged["emulated"], judged["cuda"])
-    _dump(args.out / "summary.json", summary)
+    write_json(args.out / "summary.json", summary)
     print(json.dumps(summary, indent=1))
 
 
@@ -163,11 +164,6 @@ def _agreement(rows: list[dict[str, Any]], emulated: list[Verdict], cuda: list[V
         "same_outcome": same_outcome,
         "disagreements": apart,
     }
-
-
-def _dump(path: Path, data: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from dice.data.audit.report import summarise
 from dice.data.audit.run import Settings, audit_all
 from dice.data.difficulty import LEVELS, Difficulty
 from dice.data.difficulty.agreement import kendall, outranks, spearman
+from dice.data.whole import write_json, write_text
 from dice.problem import Problem
 
 # Counted before by other code: each problem run at full size, two seeds compared under KernelBench's first tolerance.
@@ -67,9 +68,8 @@ def main() -> None:
     spent = [audit.facts["cpu_s"] for audit in audits if "cpu_s" in audit.facts]
     machine["cpu_s_per_problem"] = round(sum(spent) / max(1, len(spent)), 3)
     report = machine | _report(rows, audits, labels)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(_page(report))
+    write_json(args.out.with_suffix(".json"), report)
+    write_text(args.out.with_suffix(".md"), _page(report))
     print(_page(report))
 
 

@@ -24,6 +24,7 @@ from idioms import varied
 from mutants import hand_written
 
 from dice.commands.bench import machine
+from dice.data.whole import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Options, Verifier
@@ -98,8 +99,7 @@ def main() -> None:
                 sample = pairs[:: max(1, len(pairs) // args.full_sample)][: args.full_sample]
                 result["stock"] = stock(sample, "cuda", args.workers, 400.0, root / "stock")
     result["seconds"] = time.perf_counter() - started
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "slim_coverage.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json(args.out / "slim_coverage.json", result)
     print(json.dumps({key: value for key, value in result.items() if key != "rows"}, indent=1))
 
 

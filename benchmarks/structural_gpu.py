@@ -26,6 +26,8 @@ import torch
 from dice.data.audit.run import Settings, audit_all
 from dice.data.sample import Sample
 from dice.data.structural.build import samples
+from dice.data.whole import write_json
+from dice.journal import append_row, read_rows
 from dice.verify import wire
 from dice.verify.execution import Device, exec_file, seed_everything
 from dice.verify.stopwatch import CudaStopwatch
@@ -68,9 +70,7 @@ def main() -> int:
         "timing_s": round(time.monotonic() - started - audited_s, 1),
         "rows": rows,
     }
-    temporary = args.out.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(report, indent=1) + "\n")
-    os.replace(temporary, args.out)
+    write_json(args.out, report)
     print(json.dumps({key: value for key, value in report.items() if key != "rows"}, indent=1))
     return 1 if report["wrong"] else 0
 
@@ -96,23 +96,21 @@ def time_all(problems: list[Sample], device: Device, out: Path) -> list[Row]:
     """A row for each problem; those in the record are not timed again."""
     device.prepare(4)
     record, folder = out.with_suffix(".timing.jsonl"), out.parent
-    done = {row["id"]: row for row in map(json.loads, _whole_lines(record))}
+    done = {row["id"]: row for row in read_rows(record)}
     watch = CudaStopwatch() if not device.emulated else None
     show = _progress("timed")
-    with open(record, "a", encoding="utf-8") as file:
-        for number, problem in enumerate(problems):
-            show(number, len(problems))
-            id_ = problem.as_problem().id
-            if id_ not in done:
-                row = {"id": id_, "name": problem.name, "family": problem.family, "kind": problem.meta["kind"]}
-                try:
-                    row |= time_one(problem.problem, folder, watch)
-                except (RuntimeError, torch.OutOfMemoryError) as error:
-                    row["error"] = str(error).splitlines()[0]
-                done[id_] = row
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-        show(len(problems), len(problems))
+    for number, problem in enumerate(problems):
+        show(number, len(problems))
+        id_ = problem.as_problem().id
+        if id_ not in done:
+            row = {"id": id_, "name": problem.name, "family": problem.family, "kind": problem.meta["kind"]}
+            try:
+                row |= time_one(problem.problem, folder, watch)
+            except (RuntimeError, torch.OutOfMemoryError) as error:
+                row["error"] = str(error).splitlines()[0]
+            done[id_] = row
+            append_row(record, row)
+    show(len(problems), len(problems))
     (folder / "timed_problem.py").unlink(missing_ok=True)
     return [done[problem.as_problem().id] for problem in problems]
 
@@ -175,15 +173,6 @@ def spread(values: list[float]) -> dict[str, float]:
         "most": max(values),
         "sum": round(sum(values), 1),
     }
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Lines of the record; one cut short by a crash counts for nothing, and is taken away."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    kept = text[: text.rfind("\n") + 1]
-    if kept != text:
-        path.write_text(kept, encoding="utf-8")
-    return kept.splitlines()
 
 
 def _progress(what: str) -> Callable[[int, int], None]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from typing import Any
 
 from dice.data import synth
 from dice.data.corpus import generator_version
+from dice.data.whole import write_json
+from dice.journal import append_row, read_rows
 from dice.verdict import Verdict
 
 BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # upper ends of the histogram's bars; the last bar is open
@@ -124,22 +125,18 @@ def main() -> None:
 
     settings = {"seed": args.seed, "generator": generator_version(), "large": args.large}
     log = args.out.with_suffix(".jsonl")
-    rows = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")] if log.exists() else []
+    rows = list(read_rows(log))
     if rows and rows[0] != settings:
         raise SystemExit(f"{log} holds a sample of {rows[0]}, not of {settings}: choose another --out.")
     known = {one["number"]: one for one in rows[1:]}
     if not args.report:
-        with log.open("a") as file:
-            if not rows:
-                file.write(json.dumps(settings) + "\n")
-            for one in verify(args, known):
-                known[one["number"]] = one
-                file.write(json.dumps(one) + "\n")
-                file.flush()
+        if not rows:
+            append_row(log, settings)
+        for one in verify(args, known):
+            known[one["number"]] = one
+            append_row(log, one)
     found = {"settings": settings, **report([known[number] for number in sorted(known)])}
-    temporary = args.out.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(found, indent=1) + "\n")
-    os.replace(temporary, args.out)
+    write_json(args.out, found)
     summary = {name: found[name] for name in ("pairs", "outcomes", "correct_share")}
     print(json.dumps(summary | {"missing": args.pairs - len(known)}))
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from dice.commands.bench import machine
 from dice.data import synth
+from dice.data.whole import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Options, Verifier, timing
@@ -192,7 +193,6 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600.0, help="seconds; what does not fit is left out")
     args = parser.parse_args()
     deadline = time.monotonic() + args.budget
-    args.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": machine("cuda"), "itself": [], "repeated": []}
 
     def store() -> None:
@@ -206,7 +206,7 @@ def main() -> None:
             "median_range_of_times": statistics.median(row["time_range"] for row in again) if again else None,
             "median_range_of_speedups": statistics.median(row["speedup_range"] for row in again) if again else None,
         }
-        (args.out / "timing_quality.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_json(args.out / "timing_quality.json", result)
 
     pairs = large_pairs(max(args.problems, args.kernels))
     arena = Arena()

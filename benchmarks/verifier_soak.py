@@ -36,6 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from mutants import CASES, Candidate, candidates  # noqa: E402
 
+from dice.data.whole import write_json  # noqa: E402
 from dice.kernel import Kernel  # noqa: E402
 from dice.problem import Problem  # noqa: E402
 from dice.verify import Options, Verifier  # noqa: E402
@@ -349,8 +350,7 @@ def main() -> int:
         note(state, run)
         state["gpu_memory_mb"].append(gpu_memory_mb())
         found = report(args, state)
-        path.with_suffix(".tmp").write_text(json.dumps(found, indent=1))
-        path.with_suffix(".tmp").replace(path)
+        write_json(path, found)
         if not run.killed and kill is not None:
             break  # the budget was spent before there was anything to kill
     shown = {name: value for name, value in found.items() if name not in ("runs", "verdicts", "unexpected")}

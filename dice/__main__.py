@@ -1,7 +1,18 @@
-"""`python -m dice` is the `dice` command."""
+"""The `dice` command, and `python -m dice`: Ctrl-C says one line from the first moment on, while modules still load."""
+
+from __future__ import annotations
 
 import sys
 
-from dice.cli import main
 
-sys.exit(main())
+def main() -> int:
+    try:
+        from dice.cli import main as run
+    except KeyboardInterrupt:
+        print("dice: interrupted", file=sys.stderr)
+        return 130
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

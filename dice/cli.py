@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,10 +17,16 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
 import dice
-from dice.cli_data import Asking, Backend, Data
+from dice.cli_data import Backend, Data, Endpoint
 from dice.errors import MachineError, UserError
 
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
+MISPLACED = {  # what a path is, or holds, that nothing can be written to
+    errno.EEXIST: "is a file, and a folder is needed",
+    errno.ENOTDIR: "leads through a file, and a folder is needed",
+    errno.EISDIR: "is a folder, and a file is needed",
+    errno.ENAMETOOLONG: "is too long a name",
+}
 Remasking = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
 
 
@@ -197,9 +203,7 @@ class Train:
     """Train a model."""
 
     command: (
-        Annotated[Sft, subcommand("sft", description=Sft.__doc__)]
-        | Annotated[Rl, subcommand("rl", description=Rl.__doc__)]
-        | Annotated[WatchRun, subcommand("watch", description=WatchRun.__doc__)]
+        Annotated[Sft, subcommand("sft")] | Annotated[Rl, subcommand("rl")] | Annotated[WatchRun, subcommand("watch")]
     )
 
     def run(self) -> int:
@@ -269,20 +273,7 @@ class Eval:
     """Keep how each answer was denoised."""
     trust_remote_code: bool = False
     """transformers: run the code that comes with the weights, which may do anything."""
-    base_url: str = ""
-    """Where an OpenAI-compatible endpoint is, e.g. http://localhost:8000/v1."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the API key; a local endpoint needs none."""
-    concurrency: int = 8
-    """Requests under way at once."""
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    price_in: float = 0.0
-    """USD for a million tokens of prompts."""
-    price_out: float = 0.0
-    """USD for a million tokens of answers."""
-    max_cost: float = 0.0
-    """USD that the run may cost; nothing is sent that might exceed it. 0: no limit."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
     backend: Backend = "auto"
     """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
     timing: bool = True
@@ -300,10 +291,6 @@ class Eval:
     """Also write the report of this run into this folder: tables, figures, one page (see `dice report`)."""
     json: bool = False
     """Print one JSON object instead of text."""
-
-    def asking(self) -> Asking:
-        """The endpoint's flags."""
-        return Asking(**{name: getattr(self, name) for name in Asking.__dataclass_fields__ if hasattr(self, name)})
 
     def run(self) -> int:
         from dice.commands.evaluate import run
@@ -375,7 +362,7 @@ class BenchTrain:
     rounds: int = 8
     """Steps timed of each, in turns."""
     documents: tuple[int, int] = (512, 4096)
-    """Shortest and longest document packed into the rows, in tokens."""
+    """Shortest and longest document packed into the rows, in tokens; cut to a row, and to what the model reads."""
     block_size: int = 4
     seed: int = 0
     device: str = "auto"
@@ -401,14 +388,14 @@ class BenchCommand:
 
 Command = OmitSubcommandPrefixes[
     OmitArgPrefixes[
-        Annotated[Generate, subcommand("generate", description=Generate.__doc__)]
-        | Annotated[Verify, subcommand("verify", description=Verify.__doc__)]
-        | Annotated[Eval, subcommand("eval", description=Eval.__doc__)]
-        | Annotated[Report, subcommand("report", description=Report.__doc__)]
-        | Annotated[Doctor, subcommand("doctor", description=Doctor.__doc__)]
-        | Annotated[Data, subcommand("data", description=Data.__doc__)]
-        | Annotated[Train, subcommand("train", description=Train.__doc__)]
-        | Annotated[BenchCommand, subcommand("bench", description=BenchCommand.__doc__)]
+        Annotated[Generate, subcommand("generate")]
+        | Annotated[Verify, subcommand("verify")]
+        | Annotated[Eval, subcommand("eval")]
+        | Annotated[Report, subcommand("report")]
+        | Annotated[Doctor, subcommand("doctor")]
+        | Annotated[Data, subcommand("data")]
+        | Annotated[Train, subcommand("train")]
+        | Annotated[BenchCommand, subcommand("bench")]
     ]
 ]
 
@@ -434,6 +421,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.errno in MISPLACED and error.filename:
+            return _say(f"{error.filename2 or error.filename} {MISPLACED[error.errno]}.", 2)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         where = f" ({error.filename})" if error.filename else ""

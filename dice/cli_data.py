@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,7 +50,7 @@ class Bpe:
     """Train nano's byte-level BPE tokenizer on a corpus."""
 
     data: tuple[Path, ...]
-    """Parquet files or folders with prompt and response columns."""
+    """Tables with prompt and response columns (.parquet, .arrow, .jsonl, .json), folders of them, or texts."""
     out: Path
     """Folder for the tokenizer files."""
     vocab_size: int = 2048
@@ -136,13 +136,11 @@ class Inspect:
 
 
 @dataclass
-class Asking:
+class Endpoint:
     """An OpenAI-compatible endpoint, and how much of it may be used."""
 
     base_url: str = ""
     """Where the endpoint is, e.g. http://localhost:8000/v1."""
-    model: str = ""
-    """The model's name there."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the API key; a local endpoint needs none."""
     concurrency: int = 8
@@ -156,20 +154,23 @@ class Asking:
     price_out: float = 0.0
     """USD for a million tokens of answers."""
     max_cost: float = 0.0
-    """USD that all runs of one output folder may cost; nothing is sent that might exceed it. 0: no limit."""
-    temperature: float = 1.0
-    max_tokens: int = 8192
-    """Longest answer, in tokens."""
+    """USD that all calls with one --out may cost together; nothing is sent that might exceed it. 0: no limit."""
 
 
 @dataclass
-class Teach(Asking):
+class Teach:
     """Ask a teacher for kernels, and keep those whose speed-up is confirmed. A killed run goes on where it was."""
 
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM", help_behavior_hint="")] = ()
     """Problem files, folders of them, or .parquet, .json and .jsonl tables with a source column."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("taught")
     """Folder for candidates.parquet, kept.parquet, report.json, and the logs that a killed run goes on from."""
+    model: str = ""
+    """The teacher's name at the endpoint."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    temperature: float = 1.0
+    max_tokens: int = 8192
+    """Longest answer, in tokens."""
     samples: int = 1
     """Candidates for each problem."""
     prompt: Literal["one-shot", "zero-shot"] = "one-shot"
@@ -191,7 +192,7 @@ class Teach(Asking):
 
 
 @dataclass
-class DifficultyCommand(Asking):
+class DifficultyCommand:
     """Label problems single, fusion or model, and put them in the order from easy to hard.
 
     By a look at what each runs; or, given --base-url and --model, by asking a teacher, with the offline labels beside.
@@ -203,8 +204,12 @@ class DifficultyCommand(Asking):
     """Parquet file for the labelled set; files beside it keep what is done, and an interrupted run resumes there."""
     workers: int = os.cpu_count() or 1
     """Problems run at once."""
+    model: str = ""
+    """The teacher's name at the endpoint."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
     temperature: float = 0.0
     max_tokens: int = 2048
+    """Longest answer, in tokens."""
     json: bool = False
     """Print everything as JSON."""
 
@@ -345,16 +350,16 @@ class Data:
     """Make training data, and look at the problems it is made from."""
 
     command: (
-        Annotated[Synth, subcommand("synth", description=Synth.__doc__)]
-        | Annotated[Import, subcommand("import", description=Import.__doc__)]
-        | Annotated[Structural, subcommand("structural", description=Structural.__doc__)]
-        | Annotated[Inspect, subcommand("inspect", description=Inspect.__doc__)]
-        | Annotated[Measure, subcommand("measure", description=Measure.__doc__)]
-        | Annotated[Cuke, subcommand("cuke", description=Cuke.__doc__)]
-        | Annotated[Rl, subcommand("rl", description=Rl.__doc__)]
-        | Annotated[Teach, subcommand("teach", description=Teach.__doc__)]
-        | Annotated[DifficultyCommand, subcommand("difficulty", description=DifficultyCommand.__doc__)]
-        | Annotated[Bpe, subcommand("tokenizer", description=Bpe.__doc__)]
+        Annotated[Synth, subcommand("synth")]
+        | Annotated[Import, subcommand("import")]
+        | Annotated[Structural, subcommand("structural")]
+        | Annotated[Inspect, subcommand("inspect")]
+        | Annotated[Measure, subcommand("measure")]
+        | Annotated[Cuke, subcommand("cuke")]
+        | Annotated[Rl, subcommand("rl")]
+        | Annotated[Teach, subcommand("teach")]
+        | Annotated[DifficultyCommand, subcommand("difficulty")]
+        | Annotated[Bpe, subcommand("tokenizer")]
     )
 
     def run(self) -> int:

@@ -9,12 +9,27 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from dice.errors import UserError
 
 Row = dict[str, Any]
+
+
+@contextmanager
+def held(path: Path, message: str) -> Iterator[IO[bytes]]:
+    """The file, made where it is missing and open to append, for one process alone.
+
+    Raises `UserError` with `message` while another process holds it.
+    """
+    with path.open("ab+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(message) from None
+        yield file
 
 
 class Journal:
@@ -26,22 +41,17 @@ class Journal:
     def __init__(self, path: Path | None, what: str = "run"):
         self.path, self._what = path, what
         self._file: IO[bytes] | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> Journal:
         if self.path is None:
             return self
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise UserError(f"Another {self._what} is writing to {self.path}.") from None
+        self._file = self._open.enter_context(held(self.path, f"Another {self._what} is writing to {self.path}."))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._open.close()
 
     def rows(self) -> Iterator[Row]:
         return read_rows(self.path) if self.path is not None else iter(())

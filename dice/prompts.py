@@ -13,6 +13,7 @@ import textwrap
 from dice import syntax
 from dice.kernel import Kernel, KernelParts
 from dice.problem import Problem
+from dice.verdict import Verdict
 
 EXAMPLE_PROBLEM = """import torch
 import torch.nn as nn
@@ -125,6 +126,9 @@ def infill_compact(problem: Problem, parts: KernelParts) -> str:
 def reply(kernel: Kernel) -> str:
     """The reply a model should give: the kernel file in one code fence. `extract_kernel` is its inverse."""
     return f"```python\n{kernel.source.strip()}\n```"
+
+
+NO_KERNEL = Verdict("no_kernel", "extract", "The answer holds no kernel.")
 
 
 def extract_kernel(text: str) -> Kernel | None:

@@ -10,17 +10,17 @@ from dice.endpoint.request import Settings
 from dice.errors import UserError
 
 if TYPE_CHECKING:
-    from dice.cli_data import Asking
+    from dice.cli_data import Endpoint
 
 
-def settings_of(args: Asking) -> Settings:
-    if not args.base_url or not args.model:
+def settings_of(args: Endpoint, model: str, *, temperature: float, max_tokens: int) -> Settings:
+    if not args.base_url or not model:
         raise UserError("Give --base-url and --model: which endpoint to ask, and for which of its models.")
     return Settings(
         args.base_url,
-        args.model,
-        temperature=args.temperature,
-        max_tokens=args.max_tokens,
+        model,
+        temperature=temperature,
+        max_tokens=max_tokens,
         concurrency=args.concurrency,
         requests_per_minute=args.requests_per_minute,
         tokens_per_minute=args.tokens_per_minute,
@@ -30,7 +30,7 @@ def settings_of(args: Asking) -> Settings:
     )
 
 
-def key_of(args: Asking) -> str:
+def key_of(args: Endpoint) -> str:
     """The API key, from the environment. A local endpoint needs none."""
     key = os.environ.get(args.api_key_env, "")
     if not key and args.api_key_env != type(args).api_key_env:

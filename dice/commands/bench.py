@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 import dice
+from dice.commands.arguments import at_least
 from dice.commands.bars import Bar, draw_bars
+from dice.data.whole import write_json, write_text
 
 if TYPE_CHECKING:
     from dice.cli import BenchVerify
@@ -25,6 +27,8 @@ def verify(args: BenchVerify) -> int:
     from dice.verify.bench import Bench, Plan
     from dice.verify.options import resolve_backend
 
+    at_least(1, candidates=args.candidates, workers=args.workers)
+    at_least(0, alone=args.alone, stock_candidates=args.stock_candidates, stock_alone=args.stock_alone)
     backend = resolve_backend(args.backend)
     pairs = distinct_pairs(args.candidates + args.alone, args.seed)
     plan = Plan(
@@ -48,13 +52,12 @@ def verify(args: BenchVerify) -> int:
     head = {"asked": asked, "machine": machine(backend)}
     path = None if args.out is None else args.out / "bench_verify.json"
     known = {} if path is None else _resume(path, head)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)  # before any work is spent
 
     def store(figures: Figures) -> None:
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".partial")
-            temporary.write_text(json.dumps(head | {"figures": figures, "ratios": ratios(figures)}, indent=1) + "\n")
-            temporary.replace(path)
+            write_json(path, head | {"figures": figures, "ratios": ratios(figures)})
 
     def say(text: str) -> None:
         print(f"measuring: {text}", file=sys.stderr, flush=True)
@@ -62,7 +65,7 @@ def verify(args: BenchVerify) -> int:
     figures = Bench(plan, known, store, say).run()
     result = head | {"figures": figures, "ratios": ratios(figures)}
     if args.out is not None:
-        (args.out / "bench_verify.svg").write_text(picture(result))
+        write_text(args.out / "bench_verify.svg", picture(result))
     if args.json:
         print(json.dumps(result))
     else:

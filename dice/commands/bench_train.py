@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from dice.commands.arguments import at_least
+from dice.errors import UserError
+
 if TYPE_CHECKING:
     from dice.cli import BenchTrain
 
@@ -23,12 +26,16 @@ def train(args: BenchTrain) -> int:
     from dice.train.world import joined
     from dice.verify.roofline import driver_version
 
+    at_least(1, rounds=args.rounds, batch_rows=args.batch_rows, micro_rows=args.micro_rows, block_size=args.block_size)
+    shortest, longest = args.documents
+    if not 1 <= shortest <= longest:
+        raise UserError(f"--documents are the shortest and the longest in tokens, not {shortest} and {longest}.")
     shape, vocab_size = SHAPES[args.shape]
+    most = min(args.row_tokens, shape.max_position_embeddings)
     plan = Plan(
         shape=shape, vocab_size=vocab_size, block_size=args.block_size, row_tokens=args.row_tokens,
         batch_rows=args.batch_rows, micro_rows=min(args.micro_rows, args.batch_rows), rounds=args.rounds,
-        shortest=min(args.documents[0], args.row_tokens), longest=min(args.documents[1], args.row_tokens),
-        seed=args.seed,
+        shortest=min(shortest, most), longest=min(longest, most), seed=args.seed,
     )  # fmt: skip
     with joined(args.device) as world:
 
@@ -55,7 +62,6 @@ def _publish(args: BenchTrain, result: Figures) -> None:
     if args.out is not None:
         from dice.data.whole import write_json
 
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_json(args.out, result)
     if args.json:
         print(json.dumps(result))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from dice.commands.arguments import at_least, options
 from dice.commands.progress import bars
 from dice.errors import UserError
 
@@ -21,28 +22,25 @@ if TYPE_CHECKING:
 
 def measure(args: Measure) -> int:
     from dice.data.measure import Shard, measure
-    from dice.verify import Options
 
     _require(args.samples, "SAMPLES.parquet")
-    try:
-        options = Options(
-            trials=args.trials,
-            timing=args.timing,
-            timing_s=args.timing_seconds,
-            compile_baseline=args.compile_baseline,
-            compile_timeout_s=args.compile_timeout,
-            run_timeout_s=args.run_timeout,
-            memory_mb=args.memory_mb,
-        )
-    except ValueError as error:
-        raise UserError(f"{error}.") from None
+    at_least(0, workers=args.workers)
+    asked = options(
+        trials=args.trials,
+        timing=args.timing,
+        timing_s=args.timing_seconds,
+        compile_baseline=args.compile_baseline,
+        compile_timeout_s=args.compile_timeout,
+        run_timeout_s=args.run_timeout,
+        memory_mb=args.memory_mb,
+    )
     with bars() as show:
         report = measure(
             args.samples,
             args.out,
             shard=Shard.parse(args.shard),
             backend=args.backend,
-            options=options,
+            options=asked,
             workers=args.workers or None,
             devices=args.devices or None,
             progress=partial(show, "measuring"),
@@ -94,8 +92,8 @@ def rl(args: Rl) -> int:
     from dice.data.sample import read_sets
 
     _require_measured(args.samples, "SAMPLES.parquet")
-    if min(args.infill, args.generate) < 0:
-        raise UserError("A set cannot have fewer than 0 rows.")
+    at_least(0, infill=args.infill, generate=args.generate)
+    at_least(1, workers=args.workers)
     samples, index = list(read_sets(args.samples)), _index(args.benchmarks)
     args.out.mkdir(parents=True, exist_ok=True)
     with bars() as show:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.columns import Columns
 from rich.console import Console, Group
@@ -18,12 +18,13 @@ from rich.text import Text
 
 from dice.data.whole import replacing
 from dice.errors import MachineError, UserError
+from dice.journal import Row, read_rows
 
 if TYPE_CHECKING:
     from dice.cli import WatchRun
 
 Points = list[tuple[float, float]]  # (step, value)
-Lines = list[dict[str, Any]]
+Lines = list[Row]
 
 WIDTH, HEIGHT = 44, 6
 LEVELS = " " + "".join(chr(0x2581 + eighth) for eighth in range(8))  # blank, and eighths of a block
@@ -82,13 +83,7 @@ def read_metrics(folder: Path) -> Lines:
         raise UserError(f"There is no folder {folder}.")
     if not path.exists():
         raise UserError(f"{folder} is no training run, or one that has not reported yet: it has no metrics.jsonl.")
-    lines: Lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    return list(read_rows(path))
 
 
 def curves(lines: Lines) -> list[Curve]:
@@ -193,7 +188,6 @@ def draw(lines: Lines, path: Path, name: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png", bbox_inches="tight")
     pyplot.close(figure)

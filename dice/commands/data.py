@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from dice.commands.arguments import at_least
 from dice.commands.progress import bars
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ def synth(args: Synth) -> int:
     from dice.data.corpus import build
     from dice.errors import UserError
 
+    at_least(0, pairs=args.pairs, heldout=args.heldout, control=args.control)
+    at_least(1, workers=args.workers)
     missing = next((folder for folder in args.decontaminate if not folder.is_dir()), None)
     if not 0 <= args.infill_share <= 1:
         raise UserError(f"--infill-share must lie between 0 and 1, not {args.infill_share:g}.")

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dice.commands.arguments import at_least
 from dice.commands.asking import key_of, lines_of, settings_of
 from dice.commands.progress import bars
 from dice.data import difficulty
 from dice.data.difficulty import LEVELS, Difficulty
-from dice.data.sample import Sample, read_samples, write_samples
+from dice.data.sample import Sample, is_sample_file, read_samples, write_samples
 from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.problem import Problem
@@ -31,8 +32,7 @@ Show = Callable[[int, int], None]
 def run(args: DifficultyCommand) -> int:
     if not args.paths:
         raise UserError("Give at least one SET: a folder of problems, a problem file or a table.")
-    if args.workers < 1:
-        raise UserError(f"There must be at least one worker, not {args.workers}.")
+    at_least(1, workers=args.workers)
     samples = [sample for path in args.paths for sample in _read(path)]
     problems = [sample.as_problem() for sample in samples]
     taught: dict[str, str] = {}
@@ -41,7 +41,7 @@ def run(args: DifficultyCommand) -> int:
         record = args.out.with_suffix(".jsonl") if args.out else None
         count = partial(show, "labelling")
         found = difficulty.label_all(problems, workers=args.workers, record=record, progress=count)
-        if args.base_url or args.model:
+        if args.endpoint.base_url or args.model:
             taught, report = _ask(args, problems, found, partial(show, "asking"))
     labels = [_taught(one, taught.get(problem.id), args.model) for one, problem in zip(found, problems, strict=True)]
     order = sorted(range(len(samples)), key=lambda index: (*labels[index].order, index))
@@ -63,7 +63,8 @@ def _ask(
     from dice.data.difficulty.teacher import ask_levels
     from dice.endpoint.client import Endpoint
 
-    settings, key = settings_of(args), key_of(args)
+    settings = settings_of(args.endpoint, args.model, temperature=args.temperature, max_tokens=args.max_tokens)
+    key = key_of(args.endpoint)
     log = args.out.with_suffix(".requests.jsonl") if args.out else None
     endpoints: list[Endpoint] = []
 
@@ -95,11 +96,8 @@ def _print(report: dict[str, Any], total: int, out: Path | None) -> None:
 
 
 def _read(path: Path) -> list[Sample]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        if path.is_file() and {"problem", "kernel", "meta"} <= set(pq.read_schema(path).names):
-            return list(read_samples(path))
+    if is_sample_file(path):
+        return list(read_samples(path))
     return [Sample(problem.source, name=problem.name) for problem in read_problems([path])]
 
 

@@ -7,7 +7,7 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dice
+from dice.commands.arguments import at_least, options
 from dice.commands.asking import lines_of
 from dice.commands.progress import bars
 from dice.errors import UserError
@@ -102,10 +103,8 @@ def _plan(args: Eval) -> Plan:
 
     if args.problems is None:
         raise UserError("Give --problems: a folder in KernelBench's form, any folder of problems, or a table.")
-    if args.samples < 1:
-        raise UserError(f"There must be at least one sample, not {args.samples}.")
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"There must be at least one problem, not {args.limit}.")
+    at_least(1, samples=args.samples, limit=args.limit)
+    at_least(0, batch=args.batch)
     row = find(args.row) if args.row else None
     tasks = load_tasks(args.problems, args.level, args.ids, args.subset)[: args.limit]
     kind = _kind(args, row)
@@ -148,13 +147,13 @@ def _rejudge(args: Eval, folder: RunFolder) -> Done:
 
 def _judging(args: Eval) -> Any:
     from dice.evaluate.run import Judging
-    from dice.verify import Options
     from dice.verify.options import resolve_backend
 
     if not args.protocol:
         raise UserError("Give at least one --protocol.")
+    at_least(1, workers=args.workers)
     resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
-    options = Options(
+    asked = options(
         trials=args.trials,
         timing=args.timing,
         compile_timeout_s=args.compile_timeout,
@@ -162,7 +161,7 @@ def _judging(args: Eval) -> Any:
         scale=args.scale,
         compile_baseline=args.compile_baseline,
     )
-    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, options, args.workers)
+    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers)
 
 
 def _kind(args: Eval, row: Row | None) -> str:
@@ -171,7 +170,7 @@ def _kind(args: Eval, row: Row | None) -> str:
         return args.kind
     if args.answers is not None:
         return "answers"
-    if args.base_url:
+    if args.endpoint.base_url:
         return "endpoint"
     if row is None:
         return "native"
@@ -255,9 +254,9 @@ def _endpoint(args: Eval, plan: Plan, folder: RunFolder) -> Model:
     from dice.commands.asking import key_of, settings_of
     from dice.evaluate.models.endpoint import EndpointModel
 
-    told = plan.settings
-    asking = replace(args.asking(), model=plan.name, temperature=told["temperature"], max_tokens=told["max_new_tokens"])
-    return EndpointModel(settings_of(asking), key_of(asking), folder.path / "requests.jsonl")
+    temperature, longest = plan.settings["temperature"], plan.settings["max_new_tokens"]
+    settings = settings_of(args.endpoint, plan.name, temperature=temperature, max_tokens=longest)
+    return EndpointModel(settings, key_of(args.endpoint), folder.path / "requests.jsonl")
 
 
 def _fingerprint(tasks: Sequence[Task]) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from dice.commands.arguments import at_least, options
 from dice.commands.show import exit_code, show_verdict
 from dice.data.whole import write_text
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import extract_kernel, one_shot, zero_shot
+from dice.prompts import NO_KERNEL, extract_kernel, one_shot, zero_shot
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -53,14 +54,16 @@ class Sample:
 
 def run(args: Generate) -> int:
     if not args.problems:
-        raise UserError("give at least one PROBLEM.py; `dice generate --help` shows the options.")
+        raise UserError("Give at least one PROBLEM.py; `dice generate --help` shows the options.")
+    at_least(1, samples=args.samples)
+    at_least(0, refine=args.refine)
     problems = [Problem.from_file(path) for path in args.problems]
     targets = _targets(args, problems)
     # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
-    from dice.verify import Options, Verifier
+    from dice.verify import Verifier
 
     console = Console(stderr=args.json)
-    with Verifier(backend=args.backend, options=Options(timing=args.timing, scale=args.scale)) as verifier:
+    with Verifier(backend=args.backend, options=options(timing=args.timing, scale=args.scale)) as verifier:
         from dice.commands.writer import Writer
 
         start = time.perf_counter()
@@ -82,19 +85,19 @@ def _write_and_check(
 ) -> list[Sample]:
     """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
     prompt = (one_shot if _wants_one_shot(args, writer) else zero_shot)(problem)
-    seeds = [args.seed + index for index in range(max(args.samples, 1) + args.refine)]
+    seeds = [args.seed + index for index in range(args.samples + args.refine)]
     samples: list[Sample] = []
 
     def check(draft: Draft) -> None:
         kernel = extract_kernel(draft.text)
         if kernel is None:
-            verdict = Verdict("no_kernel", "extract", "the reply holds no kernel file")
+            verdict = NO_KERNEL
         else:
             with console.status("compiling, running and checking"):
                 verdict = verifier.verify(problem, kernel)
         samples.append(Sample(draft, kernel, verdict))
 
-    for index in range(max(args.samples, 1)):
+    for index in range(args.samples):
         temperature = args.temperature or (RESAMPLE_TEMPERATURE if index else 0.0)
         check(
             writer.write(
@@ -107,7 +110,7 @@ def _write_and_check(
             break
         title = f"{problem.name}, core rewritten {index + 1}"
         temperature = args.temperature or RESAMPLE_TEMPERATURE
-        seed = seeds[max(args.samples, 1) + index]
+        seed = seeds[args.samples + index]
         check(writer.rewrite_core(best.draft, temperature, seed, _watcher(args, console, title)))
     return samples
 
@@ -120,7 +123,9 @@ def _watcher(args: Generate, console: Console, title: str) -> Callable[..., Any]
 
 def _wants_one_shot(args: Generate, writer: Writer) -> bool:
     """nano and its like know the compact prompt; a general model needs the task and the answer's form explained."""
-    return args.prompt == "one-shot" or (args.prompt == "auto" and not writer.is_small)
+    from dice.decode.ready import is_small
+
+    return args.prompt == "one-shot" or (args.prompt == "auto" and not is_small(writer.model))
 
 
 def _targets(args: Generate, problems: list[Problem]) -> list[Path]:

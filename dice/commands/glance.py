@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,19 +49,6 @@ def run(args: Inspect, inputs: Sequence[Input], audits: Mapping[str, Audit]) -> 
     if not args.json:
         _show(Console(), args, glance, report)
     return glance.to_json() | {"rows": report.to_json()}
-
-
-def read_audits(path: Path | None) -> dict[str, Audit]:
-    """The audits of an audit's report file, by the id of the problem. Raises `UserError`."""
-    if path is None:
-        return {}
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
-    try:
-        found = [Audit.from_json(row) for row in json.loads(path.read_text(encoding="utf-8"))["audits"]]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is no report of an audit: `dice data inspect PROBLEMS -o FILE` writes one.") from None
-    return {audit.problem: audit for audit in found}
 
 
 def _write(path: Path, text: str) -> None:

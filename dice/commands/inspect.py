@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from dice.commands.arguments import at_least
 from dice.commands.progress import bars
 from dice.data.audit.findings import KINDS, Audit
-from dice.data.audit.report import ANSWERS, PROTOCOLS, label, summarise, to_json, to_markdown
+from dice.data.audit.report import ANSWERS, PROTOCOLS, label, read_audits, summarise, to_json, to_markdown
 from dice.data.audit.run import Settings, audit_all, audit_backend
 from dice.data.sources import Input, Report, holds_kernels, read, read_problems, resolve
-from dice.data.whole import write_text
+from dice.data.whole import write_json, write_text
 from dice.errors import UserError
 from dice.problem import Problem
 
@@ -33,15 +34,13 @@ def run(args: Inspect) -> int:
     """0 when no problem is to be rejected, or none was audited; else 1."""
     if not args.paths:
         raise UserError("Give at least one PATH: a folder of problems, a problem file or a table.")
-    if args.workers < 1:
-        raise UserError(f"There must be at least one worker, not {args.workers}.")
-    if args.show < 0:
-        raise UserError(f"--show must be at least 0, not {args.show}.")
+    at_least(1, workers=args.workers)
+    at_least(0, show=args.show)
     from dice.commands import glance
 
     inputs = resolve(list(map(str, args.paths)))
     alone = not any(holds_kernels(one) for one in inputs)
-    known = glance.read_audits(args.audited)
+    known = read_audits(args.audited) if args.audited else {}
     wanted = args.audit == "always" or (args.audit == "auto" and alone and not known)
     if args.out is not None and not wanted:
         raise UserError("--out is where the report of an audit goes, and nothing is to be audited; add --audit always.")
@@ -81,7 +80,7 @@ def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dic
         audits = audit_all(problems, settings, workers=args.workers, record=record, progress=progress)
     report = to_json(audits, settings)
     if base is not None:
-        write_text(base.with_name(f"{base.name}.json"), json.dumps(report, indent=1) + "\n")
+        write_json(base.with_name(f"{base.name}.json"), report)
         write_text(base.with_name(f"{base.name}.md"), to_markdown(audits, settings))
     if not args.json:
         _show(Console(), audits, base)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dice.commands.arguments import at_least
 from dice.data.sources import SOURCES, Report, read, resolve
 from dice.data.sources.reader import Progress as Show
 from dice.errors import UserError
@@ -31,8 +32,7 @@ def run(args: Import) -> int:
         raise UserError("Say where the samples go: -o samples.parquet.")
     if args.output.suffix != ".parquet":
         raise UserError(f"{args.output} must be a .parquet file.")
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit must be at least 1, not {args.limit}.")
+    at_least(1, limit=args.limit)
     from dice.data.sample import write_samples
 
     inputs = resolve(args.sources, args.source, args.licence)

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 def run(args: Teach) -> int:
     """0 when at least one kernel was kept (or asked for, without measuring), else 1."""
     if not args.paths:
-        raise UserError("Give at least one PATH: a folder of problems, a problem file or a table.")
+        raise UserError("Give at least one PROBLEM: a folder of problems, a problem file or a table.")
     problems = [problem.check() for problem in read_problems(args.paths)]
     plan = Plan(args.samples, args.prompt, args.measure, args.executions, args.min_speedup)
-    endpoint = Endpoint(settings_of(args), key_of(args), args.out / "requests.jsonl")
+    settings = settings_of(args.endpoint, args.model, temperature=args.temperature, max_tokens=args.max_tokens)
+    endpoint = Endpoint(settings, key_of(args.endpoint), args.out / "requests.jsonl")
     with bars() as show:
         show("asked", 0, len(problems) * plan.samples)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dice.commands.arguments import at_least, options
 from dice.commands.progress import bars
 from dice.commands.show import STYLE, exit_code, show_verdict
 from dice.errors import UserError
@@ -26,8 +27,7 @@ def run(args: Verify) -> int:
     """0 when every kernel is correct, 1 when one is not, else 3: this machine could not say of one."""
     if not args.kernels:
         raise UserError("Give at least one KERNEL.py.")
-    if args.workers is not None and args.workers < 1:
-        raise UserError(f"There must be at least one worker, not {args.workers}.")
+    at_least(1, workers=args.workers)
     problem, kernels = Problem.from_file(args.problem), [Kernel.from_file(path) for path in args.kernels]
     verdicts = _verify(args, problem, kernels)
     answers = [
@@ -46,10 +46,10 @@ def run(args: Verify) -> int:
 
 def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdict]:
     """In the order of `kernels`."""
-    from dice.verify import Options, Verifier
+    from dice.verify import Verifier
     from dice.verify.stream import Progress as Rate
 
-    options = Options(
+    asked = options(
         trials=args.trials,
         protocol=args.protocol,
         timing=args.timing,
@@ -62,7 +62,7 @@ def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdi
         profile=args.profile,
     )
     with (
-        Verifier(backend=args.backend, options=options, cache=args.cache) as verifier,
+        Verifier(backend=args.backend, options=asked, cache=args.cache) as verifier,
         bars(shown=len(kernels) > 1) as show,
     ):
 

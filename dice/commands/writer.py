@@ -7,21 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from dice.decode.generate import DecodeConfig, StepEvent, generate
+from dice.decode.generate import DecodeConfig, generate
+from dice.decode.ready import load
 from dice.decode.trace import Trace
 from dice.errors import UserError
-from dice.model.checkpoint import load_model, resolve_model
+from dice.model.checkpoint import resolve_model
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from dice.cli import Generate
     from dice.commands.watch import Watcher
-
-
-SMALL_MODEL = 50_000_000  # parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +50,8 @@ class Writer:
     @classmethod
     def load(cls, args: Generate) -> Writer:
         """Raises `UserError` with one sentence when the checkpoint cannot be used."""
-        folder = resolve_model(args.model)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        dtype = torch.float32 if device == "cpu" or args.model == "nano" else torch.bfloat16
-        model = load_model(folder, dtype, device)
-        writer = cls(model, Tokenizer.from_folder(folder), args)
-        if device == "cpu" and writer.is_small:
-            # A step is too short to share: threads that wait for one another cost more than they help, and on a busy
-            # machine many times more.
-            torch.set_num_threads(1)
-        return writer
-
-    @property
-    def is_small(self) -> bool:
-        """A model of the size we train from scratch, which knows its corpus and no instructions."""
-        return sum(weight.numel() for weight in self.model.parameters()) < SMALL_MODEL
+        model, tokenizer = load(resolve_model(args.model))
+        return cls(model, tokenizer, args)
 
     def write(self, prompt: str, temperature: float, seed: int, watch: Callable[[Writer], Watcher]) -> Draft:
         ids = self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
@@ -124,6 +107,3 @@ class Writer:
             pieces += [self.tokenizer.decode(run), mask]
             run = []
         return "".join((*pieces, self.tokenizer.decode(run)))
-
-
-OnStep = Callable[[StepEvent], None]

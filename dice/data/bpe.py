@@ -20,6 +20,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dice.data.pairs import read_pairs
+from dice.data.rows import SUFFIXES
 from dice.errors import UserError
 
 END_OF_TEXT, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"
@@ -40,7 +41,7 @@ CHAT_TEMPLATE = """\
 def train_tokenizer(files: Sequence[str | Path], out: str | Path, vocab_size: int = 2048) -> Path:
     """Train on the texts of `files`, write a Hugging Face tokenizer folder `out`; the same files give the same bytes.
 
-    Pair files (Parquet, JSONL, JSON: see `read_pairs`) give their prompts and responses, any other file its text. The
+    Pair files (tables: see `read_pairs`) give their prompts and responses, any other file its text. The
     vocabulary has at most `vocab_size` entries including the four special tokens (ids 0-3) and 256 bytes; a corpus
     too small to fill it gives fewer. Raises `UserError` for a missing or empty file or an impossible size.
     """
@@ -83,7 +84,7 @@ def _texts(files: Sequence[str | Path]) -> Iterator[str]:
 
 
 def _file_texts(file: Path) -> Iterator[str]:
-    if file.is_dir() or file.suffix in (".parquet", ".jsonl", ".json") or not file.exists():
+    if file.is_dir() or file.suffix in SUFFIXES or not file.exists():
         for pair in read_pairs(file):
             yield from (message["content"] for message in pair.messages)
             yield pair.response

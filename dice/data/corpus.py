@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from dice.data import synth
 from dice.data.decontaminate import Index
 from dice.data.drafting import Batch, Candidate, draft_all, text_id
-from dice.data.whole import write_json, write_parquet
+from dice.data.whole import read_json, write_json, write_parquet
 from dice.errors import MachineError, UserError
 from dice.verdict import Verdict
 
@@ -158,7 +158,7 @@ def _open_folder(out: Path, request: Request, resume: bool) -> None:
     if path.exists():
         if not resume:
             raise UserError(f"{out} already holds a corpus; choose another folder.")
-        present = json.loads(path.read_text(encoding="utf-8"))
+        present = read_json(path)
         changed = [name for name in wanted if present.get(name) != wanted[name]]
         if changed:
             raise UserError(f"{out} holds a corpus with another {', '.join(changed)}; choose another folder.")

@@ -12,13 +12,12 @@ A sample that our own machinery failed on (`infra_error`) is written without a v
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ import pyarrow.parquet as pq
 
 from dice.data.outcomes import describe
 from dice.data.sample import Sample, read_samples, read_sets, write_samples
-from dice.data.whole import write_json
+from dice.data.whole import read_json, write_json
 from dice.errors import MachineError, UserError
+from dice.journal import held
 from dice.verify import Options, Verifier
 
 FILE_ROWS = 256
@@ -82,7 +82,7 @@ def measure(
     samples = sorted(filter(shard.holds, read_sets(paths)), key=_order)
     out.mkdir(parents=True, exist_ok=True)
     cache = out / f"{shard}.verdicts.sqlite"
-    with _locked(out / f"{shard}.lock"):
+    with held(out / f"{shard}.lock", f"Another run is measuring this shard into {out}."):
         with Verifier(backend=backend, options=options, devices=devices, cache=cache) as verifier:
             _check_request(out / f"{shard}.json", samples, file_rows, verifier.backend, options)
             shelf = _Shelf(out, str(shard), samples, file_rows)
@@ -122,7 +122,7 @@ def require_complete(folder: Path) -> None:
     """Raises `UserError` for a folder whose measuring has not ended, or that lacks shards. Files by name are not held
     to this, and a sample that could not be measured is no gap."""
     requests = [path for path in sorted(folder.glob("*.json")) if re.fullmatch(r"\d+of\d+", path.stem)]
-    asked = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in requests}
+    asked = {path.stem: read_json(path) for path in requests}
     for stem, request in asked.items():
         rows = sum(pq.read_metadata(path).num_rows for path in folder.glob(f"{stem}-*.parquet"))
         if rows != request["samples"]:
@@ -210,20 +210,10 @@ def _check_request(path: Path, samples: Sequence[Sample], rows: int, backend: st
     counts = {"samples": len(samples), "file_rows": rows}
     wanted = counts | {"digest": digest.hexdigest()[:16], "backend": backend, "options": json.loads(json.dumps(asked))}
     if path.exists():
-        present = json.loads(path.read_text(encoding="utf-8"))
+        present = read_json(path)
         changed = [key for key in wanted if present.get(key) != wanted[key]]
         if changed:
             raise UserError(
                 f"{path.parent} holds a measurement with other {', '.join(changed)}; choose another folder."
             )
     write_json(path, wanted)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another run is measuring this shard into {path.parent}.") from None
-        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dice.data.sample import Sample
@@ -36,13 +36,13 @@ def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
         "without_kernel": sum(bool(sample.problem and not sample.kernel) for sample in samples),
         "pairs": len(pairs),
         "unmeasured": len(pairs) - len(verdicts),
-        "outcomes": _ranked(verdict.outcome for verdict in verdicts),
-        "deceptions": _ranked(
+        "outcomes": ranked(verdict.outcome for verdict in verdicts),
+        "deceptions": ranked(
             kind for verdict in verdicts if verdict.outcome == "deceptive" for kind in verdict.deceptions
         ),
         "timed": sum(verdict.timing is not None for verdict in correct),
-        "untimed_because": _ranked(verdict.no_timing for verdict in correct if verdict.timing is None),
-        "devices": _ranked(f"{verdict.device} ({verdict.backend})" for verdict in verdicts),
+        "untimed_because": ranked(verdict.no_timing for verdict in correct if verdict.timing is None),
+        "devices": ranked(f"{verdict.device} ({verdict.backend})" for verdict in verdicts),
     }
 
 
@@ -76,6 +76,6 @@ def lower_bound(verdict: Verdict | None) -> float | None:
     return verdict.timing.speedup_low or verdict.timing.speedup
 
 
-def _ranked(names: Iterable[str]) -> dict[str, int]:
+def ranked(names: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     """Counts, largest first, then by name: the same order whatever order they came in."""
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))

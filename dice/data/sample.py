@@ -87,7 +87,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}.") from None
+        raise UserError(f"{path} cannot be read as parquet: {str(error).splitlines()[0].rstrip('.')}.") from None
     missing = [name for name in _SCHEMA.names if name not in file.schema_arrow.names]
     if missing:
         raise UserError(f"{path} holds no samples of ours: it lacks the columns {', '.join(missing)}.")

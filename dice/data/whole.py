@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dice.errors import UserError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -20,6 +22,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises `UserError` for what is no JSON, or cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as JSON: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

@@ -8,14 +8,13 @@ device}}}, in milliseconds.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dice.data.whole import write_json, write_text
+from dice.data.whole import read_json, write_json, write_text
 from dice.errors import UserError
 from dice.evaluate.run_folder import Judgement, RunFolder, Task
 from dice.verdict import Verdict
@@ -184,10 +183,7 @@ def _known(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise UserError(f"{path} holds no JSON object.")
     return data

@@ -7,8 +7,6 @@ about our machinery only (`infra_error`) is not kept, so that the next run tries
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +21,13 @@ from dice.evaluate.hardware import Gpu
 from dice.evaluate.models import Answer, Model, Question
 from dice.evaluate.prompts import prompt
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
+from dice.journal import held
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import extract_kernel
+from dice.prompts import NO_KERNEL, extract_kernel
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
-NO_KERNEL = "The answer holds no kernel."
 LEAVE_S = 5.0
 Show = Callable[[str, int, int], None]  # what is done, how many, of how many
 
@@ -147,9 +145,8 @@ def _judge(
         for index, verdict in verifier.verify_many(pairs(), judging.workers):
             generation = waiting[index]
             if generation.kernel is None:
-                verdict = replace(
-                    verdict, outcome="no_kernel", stage="extract", message=generation.error or NO_KERNEL, errors=()
-                )
+                message = generation.error or NO_KERNEL.message
+                verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
             keep(generation, verdict)
     return done - before, faults
 
@@ -255,18 +252,12 @@ def locked(path: Path) -> Iterator[RunFolder]:
     """The run's folder, which no other process writes to meanwhile. Raises `UserError` while one does."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except NotADirectoryError:
         raise UserError(f"{path} is no folder.") from None
     except FileExistsError:
         raise UserError(f"{path} is a file; a run needs a folder.") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with held(path / ".lock", f"Another process is writing to {path}."):
         yield RunFolder(path)
-    except BlockingIOError:
-        raise UserError(f"Another process is writing to {path}.") from None
-    finally:
-        os.close(descriptor)
 
 
 def begin(folder: RunFolder, config: dict[str, Any], tasks: Sequence[Task]) -> None:

@@ -13,15 +13,18 @@ line is dropped by the next run. A (problem, sample) occurs once in each file.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dice.data.whole import write_json
+from dice.data.whole import read_json, write_json
 from dice.errors import UserError
 from dice.journal import append_row, read_rows
 from dice.problem import Problem
 from dice.verdict import Verdict
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        return dict(json.loads(self._existing("run.json").read_text(encoding="utf-8")))
+        return dict(self._read("run.json"))
 
     def begin(self, config: dict[str, Any], tasks: list[Task]) -> None:
         """Write what was asked. Raises `UserError` where the folder holds answers of another run."""
@@ -95,10 +98,10 @@ class RunFolder:
         write_json(path, config)
 
     def tasks(self) -> list[Task]:
-        return [Task(**row) for row in json.loads(self._existing("problems.json").read_text(encoding="utf-8"))]
+        return self._all(Task, self._read("problems.json"))
 
     def generations(self) -> list[Generation]:
-        return [Generation(**row) for row in read_rows(self.path / "generations.jsonl")]
+        return self._all(Generation, read_rows(self.path / "generations.jsonl"))
 
     def judgements(self, protocol: str) -> list[Judgement]:
         rows = read_rows(self.path / "verdicts" / f"{protocol}.jsonl")
@@ -116,8 +119,14 @@ class RunFolder:
         row = {"task": judgement.task, "sample": judgement.sample, "verdict": judgement.verdict.to_json()}
         append_row(self.path / "verdicts" / f"{protocol}.jsonl", row)
 
-    def _existing(self, name: str) -> Path:
+    def _all(self, kind: type[T], rows: Iterable[Any]) -> list[T]:
+        try:
+            return [kind(**row) for row in rows]
+        except TypeError:
+            raise UserError(f"{self.path} is a run of another version of dice: a {kind.__name__} differs.") from None
+
+    def _read(self, name: str) -> Any:
         path = self.path / name
         if not path.is_file():
             raise UserError(f"{self.path} is no run of `dice eval`: it has no {name}.")
-        return path
+        return read_json(path)

@@ -78,8 +78,10 @@ def _level_of(difficulty: str | None) -> int:
 def _subset(tasks: Sequence[Task], path: Path) -> list[Task]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the subset {path}: {error}.") from None
+    except OSError as error:
+        raise UserError(f"Cannot read the subset {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text.") from None
     lines = [line.partition("#")[0].strip().removesuffix(".py") for line in text.splitlines()]
     wanted = {line for line in lines if line}
     names = {task.key: {task.key, task.name, str(task.number)} for task in tasks}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -12,35 +10,14 @@ from dice.decode.generate import DecodeConfig, generate
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import extract_kernel, zero_shot
+from dice.prompts import NO_KERNEL, extract_kernel, zero_shot
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
 CONFIDENCE = 0.99  # reveal at once what is this likely: all but one in a hundred as one token a step would be
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCounts:
-    """How often each outcome of a verdict occurred."""
-
-    outcomes: Counter[str]
-
-    @property
-    def correct(self) -> int:
-        return self.outcomes["correct"]
-
-    @property
-    def judged(self) -> int:
-        """Answers that have a verdict: trouble of the machinery, or of the backend, is no failure of the model."""
-        return self.outcomes.total() - self.outcomes["infra_error"] - self.outcomes["unsupported"]
-
-    @property
-    def rate(self) -> float:
-        """Exec; nan when nothing could be judged."""
-        return self.correct / self.judged if self.judged else float("nan")
-
-
-def exec_rate(
+def exec_verdicts(
     model: SDAR,
     tokenizer: Tokenizer,
     problems: Sequence[Problem],
@@ -51,8 +28,8 @@ def exec_rate(
     max_active: int = 64,
     workers: int | None = None,
     devices: Sequence[int | str] | None = None,
-) -> ExecCounts:
-    """Outcomes of one greedy answer to each of `problems` by the whole (unsharded) `model`, which is left as it was.
+) -> list[Verdict]:
+    """Of one greedy answer to each of `problems` by the whole (unsharded) `model`, which is left as it was.
 
     `prompt` makes the question; `max_active` answers are decoded at once. A question that leaves no room for
     `max_new_tokens` in the model's context counts as answered without a kernel. `workers`, `devices`: the verifier's.
@@ -69,12 +46,12 @@ def exec_rate(
     model.unfuse()
     if model.lm_head.weight.is_cuda:
         torch.cuda.empty_cache()  # the kernels run on the same device, in processes of their own
-    kernels = [extract_kernel(tokenizer.decode(trace.response_ids)) for trace in traces]
-    pairs = [(problems[index], kernel) for index, kernel in zip(asked, kernels, strict=True) if kernel is not None]
-    outcomes: Counter[str] = Counter()
-    outcomes["no_kernel"] = len(problems) - len(pairs)
-    if pairs:
+    found = [extract_kernel(tokenizer.decode(trace.response_ids)) for trace in traces]
+    kernels = {index: kernel for index, kernel in zip(asked, found, strict=True) if kernel is not None}
+    verdicts, places = [NO_KERNEL] * len(problems), list(kernels)
+    if kernels:
+        pairs = [(problems[index], kernel) for index, kernel in kernels.items()]
         with Verifier(backend=backend, options=Options(timing=False), devices=devices) as verifier:
-            verdicts: list[Verdict] = [verdict for _, verdict in verifier.verify_many(pairs, workers)]
-        outcomes.update(verdict.outcome for verdict in verdicts)
-    return ExecCounts(outcomes)
+            for number, verdict in verifier.verify_many(pairs, workers):
+                verdicts[places[number]] = verdict
+    return verdicts

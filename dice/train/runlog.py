@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import dice
+from dice.data.whole import write_json, write_text
+from dice.journal import read_rows
 
 
 class RunLog:
@@ -55,26 +57,18 @@ class RunLog:
         write_json(self.folder / "config.json", config)
         write_json(self.folder / "versions.json", versions(device))
         path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line)
-            except (json.JSONDecodeError, KeyError):
-                break  # the line a killed process was writing
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        if path.exists():
+            write_text(path, "".join(map(_line, (row for row in read_rows(path) if row["step"] <= step))))
 
     def metrics(self, **values: float | int | str) -> None:
         if self.silent:
             return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(_line(values))
 
 
-def write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values) + "\n"
 
 
 def versions(device: torch.device) -> dict[str, Any]:

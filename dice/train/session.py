@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO
 
 import torch
 
 from dice.errors import MachineError, UserError
+from dice.journal import held
 
 
 class Stop(threading.Event):
@@ -24,15 +23,9 @@ class Stop(threading.Event):
 TERMINATED, BY_HAND = "interrupted", "interrupted by Ctrl-C"
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[IO[str]]:
+def locked(folder: Path) -> AbstractContextManager[object]:
     """Two processes writing one run folder would destroy each other's checkpoints."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another process is training in {folder}.") from None
-        yield file
+    return held(folder / ".lock", f"Another process is training in {folder}.")
 
 
 @contextmanager
@@ -58,12 +51,15 @@ def stop_signals() -> Iterator[Stop]:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto`: the GPU where there is one. Raises `MachineError` for a GPU that is not there."""
+    """`auto`: the GPU where there is one. Raises `UserError` for no device, `MachineError` for a GPU not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise MachineError("There is no CUDA device here; use device=cpu.")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"There is no device {name!r}; give auto, cpu or cuda.") from None
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype:

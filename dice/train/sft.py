@@ -37,7 +37,7 @@ from dice.prompts import one_shot, zero_shot
 from dice.train.blocks import shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
-from dice.train.exec_eval import exec_rate
+from dice.train.exec_eval import exec_verdicts
 from dice.train.lora import add_adapters
 from dice.train.loss import masked_cross_entropy
 from dice.train.noise import Corruption, corrupt, step_generator
@@ -257,14 +257,15 @@ class _Run:
         alone = world.size == 1
         cores = len(os.sched_getaffinity(0))
         with self.weights.averaged():
-            counts = exec_rate(
+            verdicts = exec_verdicts(
                 self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
                 backend=self.exec_backend, prompt=zero_shot if config.exec_prompt == "compact" else one_shot,
                 max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
                 workers=None if alone else max(1, cores // world.local_size),
                 devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],
             )  # fmt: skip
-        found = torch.tensor([counts.correct, counts.judged], dtype=torch.float64)
+        about = [verdict.correct for verdict in verdicts if verdict.about_kernel]
+        found = torch.tensor([sum(about), len(about)], dtype=torch.float64)
         correct, judged = (int(value) for value in world.sum(found).tolist())
         if judged:
             self.log.metrics(step=self.step, val_exec=correct / judged, exec_judged=judged)

@@ -60,7 +60,7 @@ def test_verify_judges_several_kernels_in_their_order(files: Path) -> None:
     table = dice("verify", files / "add.py", *kernels, "--backend", "emulated")
     assert table.stdout.splitlines()[0].startswith("right\tcorrect") and "1 of 2 correct" in table.stdout
     one_sentence(dice("verify", files / "add.py"), 2, "at least one KERNEL.py")
-    one_sentence(dice("verify", files / "add.py", *kernels, "--workers", "0"), 2, "at least one worker")
+    one_sentence(dice("verify", files / "add.py", *kernels, "--workers", "0"), 2, "--workers must be at least 1, not 0")
 
 
 def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
@@ -129,6 +129,10 @@ def test_a_full_disk_loses_nothing(files: Path) -> None:
     assert result.stdout.strip().splitlines()[-1] == "old" and "Traceback" not in result.stderr
 
 
+def _imports_a_library(pid: int) -> bool:
+    return "_socket" in Path(f"/proc/{pid}/maps").read_text()
+
+
 def _imports_torch(pid: int) -> bool:
     return "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text()
 
@@ -137,7 +141,7 @@ def _has_children(pid: int) -> bool:
     return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().strip())
 
 
-@pytest.mark.parametrize("moment", [_imports_torch, _has_children])
+@pytest.mark.parametrize("moment", [_imports_a_library, _imports_torch, _has_children])
 def test_ctrl_c_leaves_no_half_file(files: Path, moment: Callable[[int], bool]) -> None:
     # A test suite started in the background ignores SIGINT, and hands that down.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "dice", "generate", str(files / "add.py")]

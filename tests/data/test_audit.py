@@ -320,7 +320,7 @@ def test_misuse_is_one_sentence(tmp_path: Path) -> None:
     one_sentence(inspect(tmp_path / "bad.jsonl"), "cannot be read as jsonl")
     one_sentence(inspect(tmp_path / "bad.parquet"), "cannot be read as parquet")
     one_sentence(inspect(tmp_path / "note.txt"), "is no set of problems")
-    one_sentence(inspect(tmp_path / "p.py", "--workers", "0"), "at least one worker")
+    one_sentence(inspect(tmp_path / "p.py", "--workers", "0"), "--workers must be at least 1, not 0")
     one_sentence(inspect(tmp_path / "p.py", "--timeout", "0"), "must be positive")
     one_sentence(inspect(tmp_path / "p.py", "--memory-mb", "1"), "at least 256 MiB")
     one_sentence(inspect(tmp_path / "p.py", "-o", tmp_path / "empty"), "is a folder")

@@ -25,6 +25,7 @@ from dice.data.measure import Shard, measure
 from dice.data.outcomes import describe
 from dice.data.sample import Sample, read_sets, write_samples
 from dice.errors import MachineError, UserError
+from dice.journal import held
 from dice.verdict import Timing, Verdict
 from dice.verify import Options
 
@@ -297,3 +298,15 @@ def test_the_report_counts_speed_over_both_baselines() -> None:
     assert speed == {"eager": ["2.0 - 2.5x"], "eager_confident": ["1.5 - 2.0x"], "compile": ["< 1.0x"]}
     assert found["speedup"]["eager"]["values"] == 1
     assert found["deceptions"] == {"timer": 1} and found["unmeasured"] == 0
+
+
+def test_a_shard_is_measured_by_one_run_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_samples(tmp_path / "in.parquet", [replace(sample(0), kernel="")])
+    out = tmp_path / "out"
+    out.mkdir()
+    arguments = ["data", "measure", str(tmp_path / "in.parquet"), "-o", str(out), "--backend", "emulated"]
+    with held(out / "1of1.lock", "nobody else does"):
+        assert cli.main(arguments) == 2
+    assert f"Another run is measuring this shard into {out}." in capsys.readouterr().err
+    (out / "1of1.json").write_text("{")
+    assert cli.main(arguments) == 2 and "1of1.json cannot be read as JSON" in capsys.readouterr().err

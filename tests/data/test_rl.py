@@ -226,4 +226,4 @@ def test_the_command_audits_for_itself_and_takes_given_audits(
     assert (tmp_path / "out" / "kernel_infilling.json").exists()
     (tmp_path / "audit.json").write_text("[]")
     assert cli.main([*arguments, "--audit", str(tmp_path / "audit.json")]) == 2
-    assert "is no audit" in capsys.readouterr().err
+    assert "is no report of an audit" in capsys.readouterr().err

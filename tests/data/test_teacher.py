@@ -258,4 +258,4 @@ def test_misuse_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[st
     refused("Give --base-url and --model", tmp_path / "p.py")
     refused("no variable NO_SUCH", tmp_path / "p.py", *url, "--api-key-env", "NO_SUCH")
     refused("needs prices", tmp_path / "p.py", *url, "--max-cost", "1")
-    refused("at least one PATH", *url)
+    refused("at least one PROBLEM", *url)

@@ -59,8 +59,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     known = asking.settings_of
 
-    def impatient(args: Any) -> Any:
-        return replace(known(args), attempts=3, first_wait_s=0.05, longest_wait_s=0.2, read_s=0.7, total_s=5.0)
+    def impatient(*args: Any, **told: Any) -> Any:
+        return replace(known(*args, **told), attempts=3, first_wait_s=0.05, longest_wait_s=0.2, read_s=0.7, total_s=5.0)
 
     monkeypatch.setattr(asking, "settings_of", impatient)
     return tmp_path

@@ -14,7 +14,6 @@ from rich.console import Console
 from dice.cli import main
 from dice.evaluate.report import gather
 from dice.evaluate.report.printing import latex, markdown, show, tex
-from dice.evaluate.report.source import as_html, runs
 from dice.evaluate.report.tables import Table, all_tables
 
 
@@ -200,14 +199,3 @@ def test_the_shipped_samples_are_what_the_paper_describes(capsys: pytest.Capture
     assert main(["report", "--case", "deceptive"]) == 0
     said = capsys.readouterr().out
     assert "found in the text: not_in_forward" in said and "torch.matmul(a, b)" in said
-
-
-@pytest.mark.parametrize(
-    "text", ["x = 1  # \U0001f600 </i>\n", "", "def f(:\n", 's = """__global__ void k() { int a = 1; }"""\n']
-)
-def test_styled_runs_lose_no_character(text: str) -> None:
-    page = as_html(text, runs(text))
-    bare = re.sub(r"</?i[^>]*>", "", page)
-    assert bare.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == text
-    if "__global__" in text:
-        assert "<i class=K>__global__</i>" in page and "<i class=T>int</i>" in page and '}<i class=S>"""' in page

@@ -189,7 +189,7 @@ def test_a_mistake_does_not_spoil_the_folder(bench: Path, capsys: pytest.Capture
         (["--problems", "BENCH", "--row", "CUDA-L1"], 2, "give --answers"),
         (["--problems", "BENCH", "--row", "Mercury"], 2, "give its --base-url"),
         (["--problems", "BENCH", "--model", "nano", "--hardware", "TPU"], 2, "no facts about 'TPU'"),
-        (["--problems", "BENCH", "--model", "nano", "--limit", "0"], 2, "at least one problem"),
+        (["--problems", "BENCH", "--model", "nano", "--limit", "0"], 2, "--limit must be at least 1, not 0"),
         (["--problems", "BENCH", "--model", "nano", "--setting", "steps"], 2, "no setting such as"),
         (["--problems", "BENCH", "--model", "nano", "--setting", "steps=3"], 2, "have no setting 'steps'"),
         (["--problems", "BENCH", "--model", "nano", "--setting", "block_size=big"], 2, "block_size = 'big'"),

@@ -23,7 +23,6 @@ from rl_policies import (
 from rl_traces import made_up_trace, random_prompt, sampled_traces
 from training_helpers import MASK_ID, VOCAB, tiny_model
 
-import dice.train.rl.batch
 from dice.decode.generate import DecodeConfig, generate
 from dice.model.sdar import SDAR
 from dice.train.loss import Distribution, log_probabilities
@@ -122,7 +121,7 @@ def test_short_rows_of_dense_masks_change_nothing(monkeypatch: pytest.MonkeyPatc
     """On a CPU rows are as short as the longest response allows; the update is that of long ones."""
     model, samples = tiny_model(), layouts()
     long = gradients(policy_of(model, minibatch=7), samples)[0]
-    monkeypatch.setattr(dice.train.rl.batch, "DENSE_ROW", 17)
+    monkeypatch.setattr("dice.train.rl.batch.DENSE_ROW", 17)
     policy = policy_of(model, minibatch=7)
     short = gradients(policy, samples)[0]
     for one, other in zip(short, long, strict=True):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import dice
 from dice.data.audit.findings import KINDS, SEVERITIES, Audit
 from dice.data.audit.run import Settings
+from dice.data.markdown import table
+from dice.data.whole import read_json
+from dice.errors import UserError
 
 ANSWERS = {
     "input_free": "an answer that never reads the inputs",
@@ -55,6 +59,15 @@ def to_json(audits: Sequence[Audit], settings: Settings) -> dict[str, Any]:
     return head | {"audits": [audit.to_json() for audit in audits]}
 
 
+def read_audits(path: Path) -> dict[str, Audit]:
+    """The audits of a report that `to_json` made, by the id of the problem. Raises `UserError`."""
+    try:
+        found = [Audit.from_json(row) for row in read_json(path)["audits"]]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is no report of an audit: `dice data inspect PROBLEMS -o FILE` writes one.") from None
+    return {audit.problem: audit for audit in found}
+
+
 def to_markdown(audits: Sequence[Audit], settings: Settings, title: str = "Problem audit") -> str:
     summary = summarise(audits)
     severity = summary["severity"]
@@ -65,10 +78,10 @@ def to_markdown(audits: Sequence[Audit], settings: Settings, title: str = "Probl
         f" `{settings.protocol}`, references run {'on a GPU' if settings.backend == 'cuda' else 'on the CPU'},"
         f" {settings.limit_s:g} s and {settings.memory_mb} MiB for each problem, seed {settings.seed}.",
         "## Findings",
-        _table(("kind", "problems", "meaning"), [(f"`{k}`", n, KINDS[k]) for k, n in summary["kinds"].items()]),
+        table(("kind", "problems", "meaning"), [(f"`{k}`", n, KINDS[k]) for k, n in summary["kinds"].items()]),
         "## Answers that do no work",
         "How many problems each passes, by whose comparison:",
-        _table(
+        table(
             ("answer", *PROTOCOLS.values()),
             [
                 (text, *(len(summary["passes"][protocol][answer]) for protocol in PROTOCOLS))
@@ -77,7 +90,7 @@ def to_markdown(audits: Sequence[Audit], settings: Settings, title: str = "Probl
         ),
         *_names(summary["passes"]),
         "## Problems",
-        _table(
+        table(
             ("problem", "worst", "findings"),
             [(label(audit), audit.severity, _sentences(audit)) for audit in audits if audit.findings],
         ),
@@ -98,8 +111,3 @@ def _sentences(audit: Audit) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
+
+from dice.data.markdown import table
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 PARTS = {
@@ -59,7 +61,7 @@ def _body(report: dict[str, Any], command: str) -> Iterable[str]:
         f" {report['rows_in']} rows by the rules of the paper *DICE: Diffusion Large Language Models Excel at"
         " Generating CUDA Kernels* (arXiv 2602.11715, section 3)."
     )
-    yield _table(
+    yield table(
         ("part", "samples", "what"),
         [(part, report["parts"][part], text.format(**words)) for part, text in PARTS.items()],
     )
@@ -71,19 +73,19 @@ def _body(report: dict[str, Any], command: str) -> Iterable[str]:
         " `CuKe_dataset.json` holds prompt and response alone."
     )
     yield "## Sources"
-    yield _table(
+    yield table(
         ("source", "rows in", "kept"),
         [(name, counts["in"], counts["kept"]) for name, counts in report["sources"].items()],
     )
     yield "## Licences"
-    yield _table(("licence", "samples"), report["licences"].items())
+    yield table(("licence", "samples"), report["licences"].items())
     if "not stated" in report["licences"]:
         yield "Rows without a stated licence are not free to use for that: ask their publishers."
     yield "## What was left out"
     removed = report["removed"]
     rows = [(f"`{name}`", one["rows"], one["what"]) for name, one in removed.items()]
     total = sum(one["rows"] for one in removed.values())
-    yield _table(
+    yield table(
         ("rule", "rows", "a row that"), [*rows, ("kept", report["kept"], ""), ("in all", report["rows_in"], "")]
     )
     yield (
@@ -93,13 +95,8 @@ def _body(report: dict[str, Any], command: str) -> Iterable[str]:
         yield f"Decontaminated against benchmark problems (hash of their fingerprints: `{report['benchmarks']}`)."
     yield "## Speed-up over eager PyTorch"
     buckets = [(name, count, f"{eager['percent'][name]}%") for name, count in eager["buckets"].items()]
-    yield _table(("speed-up", "samples", "share"), buckets)
+    yield table(("speed-up", "samples", "share"), buckets)
     yield f"{eager['values']} samples timed, median {eager['median']}x." if eager["values"] else "No sample was timed."
     yield "## Build it again"
     yield f"```bash\n{command}\n```"
     yield f"Settings: `{json.dumps(settings, sort_keys=True)}`."
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

@@ -10,7 +10,7 @@ from typing import Any
 from dice.data.cuke.candidates import PARTS, Candidate, Settings
 from dice.data.cuke.rules import rules
 from dice.data.decontaminate import Index
-from dice.data.outcomes import speedups
+from dice.data.outcomes import ranked, speedups
 from dice.data.sample import Sample
 
 EXAMPLES = 5
@@ -70,9 +70,9 @@ def report_on(curation: Curation) -> dict[str, Any]:
         },
         "parts": {part: sum(one.part == part for one in kept) for part in PARTS},
         "sources": _sources(curation),
-        "licences": _counted(one.sample.licence or "not stated" for one in kept),
-        "difficulties": _counted(one.sample.difficulty or "not labelled" for one in kept),
-        "families": _counted(one.sample.family or "not stated" for one in kept),
+        "licences": ranked(one.sample.licence or "not stated" for one in kept),
+        "difficulties": ranked(one.sample.difficulty or "not labelled" for one in kept),
+        "families": ranked(one.sample.family or "not stated" for one in kept),
         "speedup": speedups(one.sample for one in kept),
     }
 
@@ -83,9 +83,9 @@ def _details(removed: Sequence[Removed]) -> dict[str, Any]:
         {"id": s.id, "name": s.name, "source": s.source, "origin": s.origin, "why": one.why}
         for one, s in ((one, one.candidate.sample) for one in removed[:EXAMPLES])
     ]
-    reasons = [(why, count) for why, count in _counted(one.why for one in removed).items() if count > 1]
+    reasons = [(why, count) for why, count in ranked(one.why for one in removed).items() if count > 1]
     return {
-        "by_source": _counted(one.candidate.sample.source or "(none)" for one in removed),
+        "by_source": ranked(one.candidate.sample.source or "(none)" for one in removed),
         "reasons": dict(reasons[:EXAMPLES]),
         "examples": shown,
     }
@@ -96,7 +96,3 @@ def _sources(curation: Curation) -> dict[str, dict[str, int]]:
     kept = Counter(rows_in)
     rows_in.update(one.candidate.sample.source for one in curation.removed)
     return {source or "(none)": {"in": rows_in[source], "kept": kept[source]} for source in sorted(rows_in)}
-
-
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))

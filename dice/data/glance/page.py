@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from dice.data.audit.findings import KINDS
-from dice.data.glance.code import to_html
 from dice.data.glance.stats import (
     PAPER_SHARES,
     Glance,
@@ -15,6 +14,7 @@ from dice.data.glance.stats import (
     shares,
     worst_first,
 )
+from dice.data.highlight import as_html, runs
 from dice.data.outcomes import BUCKETS
 from dice.data.sample import Sample
 from dice.data.sources import Report
@@ -56,8 +56,8 @@ details details{border:0;border-top:1px solid var(--line);border-radius:0;margin
 details details summary{background:none;font-size:13px;color:var(--soft)}
 pre{margin:0;padding:12px 16px;overflow-x:auto;font:12.5px/1.5 ui-monospace,monospace;tab-size:4}
 pre.text{white-space:pre-wrap;overflow-wrap:anywhere}
-i{font-style:normal}.k{color:var(--k)}.t{color:var(--t)}.f{color:var(--f)}.s{color:var(--s)}
-i.n{color:var(--n)}.c{color:var(--c)}.p{color:var(--p)}
+i{font-style:normal}.K{color:var(--k)}.T{color:var(--t)}.F,.B{color:var(--f)}.S{color:var(--s)}
+.N{color:var(--n)}.C{color:var(--c)}.M{color:var(--p)}
 .good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}
 """
 _COLOURS = {"correct": "good", "": "good", "note": "soft", "warn": "warn", "reject": "bad"}
@@ -219,7 +219,7 @@ def _sample(sample: Sample, opened: bool) -> str:
         ("response", sample.response if not sample.kernel else "", False),
     ):
         if text:
-            code = f"<pre>{to_html(text)}</pre>" if coloured else f'<pre class="text">{escape(text)}</pre>'
+            code = f"<pre>{as_html(text, runs(text))}</pre>" if coloured else f'<pre class="text">{escape(text)}</pre>'
             parts.append(_details(title, code, coloured))
     return _details(head, "".join(parts), opened)
 

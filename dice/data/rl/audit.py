@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dice.data.audit.findings import Audit
+from dice.data.audit.report import read_audits
 from dice.data.audit.run import Settings, audit_all, audit_backend
 from dice.data.sample import Sample
-from dice.errors import UserError
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Audits:
     ) -> Audits:
         """`given`: the JSON report to take audits from. Raises `UserError` when it is none."""
         settings = Settings(backend=audit_backend(backend), limit_s=limit_s)
-        return cls(_read(given) if given else {}, record, settings, workers, progress)
+        return cls(read_audits(given) if given else {}, record, settings, workers, progress)
 
     def __call__(self, samples: Sequence[Sample]) -> list[Audit]:
         missing = [sample.as_problem() for sample in samples if sample.as_problem().id not in self.known]
@@ -46,13 +45,3 @@ class Audits:
             found = audit_all(missing, self.settings, workers=self.workers, record=self.record, progress=self.progress)
             self.known |= {audit.problem: audit for audit in found}
         return [self.known[sample.as_problem().id] for sample in samples]
-
-
-def _read(path: Path) -> dict[str, Audit]:
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["audits"]
-        return {row["problem"]: Audit.from_json(row) for row in rows}
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f"{path} is no audit: give the .json file that `dice data inspect --out` writes.") from None

@@ -11,6 +11,7 @@ from typing import Any
 from dice.data.audit.findings import Audit
 from dice.data.decontaminate import THRESHOLD, Index, fingerprint
 from dice.data.near import Neighbours
+from dice.data.outcomes import ranked
 from dice.data.rl.order import Ranked, Ranker
 from dice.data.sample import Sample
 from dice.kernel import KernelParts, SplitError
@@ -40,8 +41,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         removed = {
-            reason: {"rows": count, "examples": self.examples[reason]}
-            for reason, count in sorted(self.dropped.items(), key=lambda item: (-item[1], item[0]))
+            reason: {"rows": count, "examples": self.examples[reason]} for reason, count in ranked(self.dropped).items()
         }
         return {"rows_in": self.rows_in, "kept": self.kept, "removed": removed}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from dice.data.sample import Sample, write_samples
 from dice.data.structural.catalogue import STRUCTURES
 from dice.data.structural.structure import Scale
-from dice.data.whole import write_text
+from dice.data.whole import write_json, write_text
 from dice.errors import UserError
 
 SOURCE, LICENCE = "structural", "Apache-2.0"
@@ -66,7 +65,7 @@ def write(out: Path, problems: Sequence[Sample]) -> dict[str, Any]:
         write_text(out / f"{problem.name}.py", problem.problem)
     write_samples(out / "structural.parquet", problems)
     index = summarise(problems)
-    write_text(out / "index.json", json.dumps(index, indent=1) + "\n")
+    write_json(out / "index.json", index)
     return index
 
 

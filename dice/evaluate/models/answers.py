@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dice.data.rows import SUFFIXES, read_rows
+from dice.data.whole import read_json
 from dice.errors import UserError
 from dice.evaluate.models.seam import Answer, Question
 from dice.evaluate.run_folder import Task
@@ -116,10 +116,7 @@ def _table(path: Path, finder: _Finder) -> dict[tuple[str, int], str]:
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Also of a JSON object from problem to kernel, which is no table."""
     if path.suffix == ".json":
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+        data = read_json(path)
         if isinstance(data, dict) and all(isinstance(value, str) for value in data.values()):
             yield from ({"problem": name, "kernel": text} for name, text in data.items())
             return

@@ -13,16 +13,16 @@ import torch
 
 from dice.decode.diffusion import DiffusionConfig
 from dice.decode.generate import generate
+from dice.decode.ready import load
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.errors import UserError
 from dice.evaluate.models.seam import Answer, Question
-from dice.model.checkpoint import NANO_FOLDER, load_model, resolve_model
+from dice.model.checkpoint import resolve_model
 from dice.model.config import ConfigError
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 
 BATCH = {"cuda": 64, "cpu": 4}
-SMALL_MODEL = 50_000_000  # parameters
 
 
 class Stopped(Exception):
@@ -71,16 +71,11 @@ class Writer:
 
     @classmethod
     def load(cls, folder: Path, settings: Mapping[str, Any], traces: bool) -> Writer:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        exact = device == "cpu" or folder == NANO_FOLDER  # as `dice generate` decodes it
         try:
-            model = load_model(folder, torch.float32 if exact else torch.bfloat16, device)
+            model, tokenizer = load(folder)
         except ConfigError as error:
             hint = "Add `--kind transformers`, or serve the model and give its --base-url."
             raise UserError(f"{error} {hint}") from None
-        if device == "cpu" and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL:
-            torch.set_num_threads(1)  # a step is too short to share
-        tokenizer = Tokenizer.from_folder(folder)
         kind = model.config.traits.kind
         settings_of = DiffusionConfig if kind == "diffusion" else DecodeConfig
         known = {field.name for field in fields(settings_of)} - {"stop_ids", "vocab_limit", "seed"}

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
+from dice.data.highlight import as_html, runs
 from dice.errors import UserError
 from dice.evaluate.cases import samples
-from dice.evaluate.report import facts, source
+from dice.evaluate.report import denoised, facts
 from dice.evaluate.report.gather import Answer, Report
 from dice.evaluate.report.page import document
 from dice.evaluate.report.printing import tex
@@ -27,7 +28,7 @@ DECEPTIVE = "deceptive"  # as a problem's name: the shipped samples
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`verdicts`: (heading, [(name, value)]). `times`: of `facts.times`. `trace`: of `source.pieces`."""
+    """`verdicts`: (heading, [(name, value)]). `times`: of `facts.times`. `trace`: of `denoised.pieces`."""
 
     title: str
     story: str
@@ -182,7 +183,7 @@ def _html(case: Case) -> str:
     )
     if case.trace:
         parts.append(
-            f'<h3>How it was denoised</h3><pre tabindex="0">{source.pieces_html(case.trace)}</pre><p class="soft">'
+            f'<h3>How it was denoised</h3><pre tabindex="0">{denoised.pieces_html(case.trace)}</pre><p class="soft">'
             f"Colour and underline: revealed in step 1, 2, 3, 4 or later of its block of {case.trace['block_size']}; "
             f"{case.trace['all_steps']} steps in all.</p>"
         )
@@ -190,4 +191,4 @@ def _html(case: Case) -> str:
 
 
 def _pre(text: str) -> str:
-    return f'<pre tabindex="0">{source.as_html(text, source.runs(text))}</pre>'
+    return f'<pre tabindex="0">{as_html(text, runs(text))}</pre>'

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.errors import UserError
-from dice.evaluate.report import source
+from dice.evaluate.report import denoised
 from dice.evaluate.report.gather import Answer, Run
 from dice.verdict import Timing, Verdict
 
@@ -62,7 +62,7 @@ def trace_pieces(run: Run, answer: Answer) -> dict[str, Any] | None:
     """The denoised text by token and step, where the run kept a trace and its tokenizer is on this machine."""
     trace = run.trace(answer)
     tokenizer = None if trace is None else _tokenizer(run.model)
-    return None if trace is None or tokenizer is None else source.pieces(trace, tokenizer)
+    return None if trace is None or tokenizer is None else denoised.pieces(trace, tokenizer)
 
 
 _TOKENIZERS: dict[str, Any] = {}

@@ -15,7 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dice.evaluate.report import facts, source
+from dice.data.highlight import runs
+from dice.evaluate.report import facts
 from dice.evaluate.report.figures import TITLES, draw_all, inline_svg
 from dice.evaluate.report.gather import Answer, Report
 from dice.evaluate.report.tables import EMPTY, Table, all_tables
@@ -169,7 +170,7 @@ def _detail(report: Report, answer: Answer, reference: int) -> dict[str, Any]:
 
 @functools.cache
 def _styled(text: str) -> tuple[str, str]:
-    return text, source.runs(text)
+    return text, runs(text)
 
 
 def _asset(name: str) -> str:

@@ -10,13 +10,12 @@ from dice.decode.generate import DecodeConfig, StepEvent, generate
 from dice.decode.trace import Trace
 from dice.kernel import Kernel
 from dice.model.sdar import SDAR
+from dice.prompts import NO_KERNEL
 from dice.train.rl.judge import Interrupted, Judge, Judging
 from dice.train.rl.request import Desk, Request
 from dice.train.session import Stop
 from dice.train.sft import TrainingError
 from dice.verdict import Verdict
-
-NO_KERNEL = Verdict("no_kernel", "extract", "The answer holds no kernel.")
 
 
 @dataclass

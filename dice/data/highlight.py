@@ -1,4 +1,4 @@
-"""Source text and denoised text as text plus styled runs: small enough for a page to hold hundreds of kernels.
+"""Python with CUDA C++ in its strings, as text plus styled runs: small enough for a page to hold hundreds of kernels.
 
 A run is an upper-case letter (its style) and a length in code points, in base 36: `K3P1S2` is three characters of a
 keyword, one plain and two of a string. A page's script and `as_html` read the same form.
@@ -14,8 +14,6 @@ from typing import Any
 
 from pygments.lexers import CudaLexer, PythonLexer
 from pygments.token import Comment, Keyword, Name, Number, String, Token, _TokenType
-
-from dice.decode.trace import Trace
 
 PLAIN = "P"
 # The first that a token belongs to.
@@ -62,30 +60,6 @@ def as_html(text: str, styles: str) -> str:
         parts.append(part if style == PLAIN else f"<i class={style}>{part}</i>")
         start = end
     return "".join([*parts, escape(text[start:], quote=False)])
-
-
-def pieces(trace: Trace, tokenizer: Any) -> dict[str, Any]:
-    """A trace for a picture: each token's text, the step that revealed it, and its step within its block."""
-    first: dict[int, int] = {}
-    blocks = [(len(trace.prompt_ids) + i) // trace.block_size for i in range(len(trace.token_ids))]
-    for block, step in zip(blocks, trace.steps, strict=True):
-        first[block] = min(step, first.get(block, step))
-    kept = range(trace.kept)
-    return {
-        "texts": [tokenizer.decode([trace.token_ids[i]]) for i in kept],
-        "steps": [trace.steps[i] for i in kept],
-        "within": [trace.steps[i] - first[blocks[i]] for i in kept],
-        "block_size": trace.block_size,
-        "all_steps": trace.denoising_steps,
-        "forwards": trace.forwards,
-        "strategy": trace.strategy,
-    }
-
-
-def pieces_html(shown: dict[str, Any]) -> str:
-    """The text, each token in the colour of its step within its block; the fourth and later share one."""
-    pairs = zip(shown["within"], shown["texts"], strict=True)
-    return "".join(f"<b class=s{min(within, 3)}>{escape(text, quote=False)}</b>" for within, text in pairs)
 
 
 def _tokens(text: str, lexer: Any) -> Iterator[tuple[_TokenType, str]]:
