@@ -98,8 +98,7 @@ class TrainBench:
         self.batch = random_rows(plan).to(device).take(torch.arange(plan.batch_rows, device=device))
         generator = step_generator(plan.seed, "bench", 0, device)
         self.noise = corrupt(self.batch.trainable, self.batch.documents, plan.block_size, "count", generator)
-        if world.size > 1:
-            shard(master, world, self.dtype, reshard=True)
+        shard(master, world, self.dtype, reshard=True)
         # A rate of 0: both see the same weights throughout, and AdamW works all the same.
         self.weights = Weights(master, SFTConfig(lr=0.0), self.dtype)
 

@@ -47,13 +47,17 @@ class _TrainingForward:
 
 
 def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> None:
-    """Split the float32 weights over the processes (FSDP2), in place; a block gathers its own in `dtype` to compute.
+    """Split the weights over the processes (FSDP2), in place; a block gathers its own in `dtype` to compute.
 
-    Gradients are added up, not averaged, in float32: the loss is already divided by the tokens of the whole batch.
+    Nothing is split where there is one process.
+    Gradients are added up, not averaged, in float32 or wider: the loss is divided by the whole batch's tokens already.
     `reshard`: free a block's gathered weights after its forward pass and gather them again for the backward one.
     """
+    if world.size == 1:
+        return
     mesh = init_device_mesh(world.device.type, (world.size,))
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    wide = torch.promote_types(dtype, torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False)
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The rest stays gathered until its backward pass: the loss reads the head's weight after `hidden`.

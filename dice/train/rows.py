@@ -68,9 +68,12 @@ class Rows:
         """The rows `indices` as a batch, integers as int64 ready for embedding and gathers."""
         return self._each(lambda values: values[indices].long() if values.dtype == torch.int32 else values[indices])
 
+    def part(self, rows: slice) -> Self:
+        return self._each(operator.itemgetter(rows))
+
     def split(self, size: int) -> Iterator[Self]:
         for start in range(0, len(self), size):
-            yield self._each(operator.itemgetter(slice(start, start + size)))
+            yield self.part(slice(start, start + size))
 
     def ids(self, noisy: Tensor) -> Tensor:
         """What the model reads, [N, 2L]: the tokens with some of them hidden, then the tokens."""

@@ -14,10 +14,19 @@ from dice.errors import MachineError, UserError
 from dice.journal import held
 
 
+class Interrupted(Exception):
+    """A signal asks the run to end; the message is why, as the run's result says it."""
+
+
 class Stop(threading.Event):
-    """Set once a signal asks the run to end. `reason` is why, as the run's result says it."""
+    """Set once a signal asks the run to end. `reason` is why."""
 
     reason = ""
+
+    def check(self) -> None:
+        """Raises `Interrupted` once it is set."""
+        if self.is_set():
+            raise Interrupted(self.reason)
 
 
 TERMINATED, BY_HAND = "interrupted", "interrupted by Ctrl-C"

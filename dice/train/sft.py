@@ -138,17 +138,15 @@ class _Run:
         self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
         if config.lora_rank is not None:
             add_adapters(master, config.lora_rank, config.lora_alpha, dtype)
-        if world.size > 1:
-            shard(master, world, dtype, reshard=config.reshard)
+        shard(master, world, dtype, reshard=config.reshard)
         self.weights = Weights(master, config, dtype, config.ema)
         self.identity = self._identity()
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self._resume()
         log.begin(config.to_json() | {"max_steps": self.max_steps, **self.identity}, self.step, self.device)
         self.engine = self._engine(dtype)
-        where = str(self.device) if world.size == 1 else f"{world.size} x {self.device.type}"
         log.say(
-            f"{self.identity['parameters'] / 1e6:.1f}M parameters, {where}, "
+            f"{self.identity['parameters'] / 1e6:.1f}M parameters, {world}, "
             f"{str(dtype).removeprefix('torch.')}, {self.engine.name} attention; {self.rows.describe()}; "
             f"steps {self.step:,} to {self.max_steps:,} of {config.batch_rows * config.row_tokens:,} tokens"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,12 +14,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dice.errors import MachineError, UserError
-from dice.train.session import pick_device
+from dice.train.session import Interrupted, pick_device
 
 T = TypeVar("T")
+Answer = tuple[T | None, Exception | None]
 
 # One process may prepare data, or verify kernels, while the others wait. A dead process is torchrun's to notice.
 PATIENCE = timedelta(hours=2)
+
+# What may befall one process and ends the run, or the step under way, in all.
+SHARED = (UserError, MachineError, Interrupted, torch.OutOfMemoryError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +39,32 @@ class World:
     local_rank: int = 0
     local_size: int = 1
 
+    def __str__(self) -> str:
+        return str(self.device) if self.size == 1 else f"{self.size} x {self.device.type}"
+
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
     def once(self, make: Callable[[], T]) -> T:
-        """What `make` returns in the leader, everywhere. Its `UserError` or `MachineError` is raised everywhere too."""
+        """What `make` returns in the leader, everywhere. What it raises of `SHARED` is raised everywhere too."""
         if self.size == 1:
             return make()
-        box: list[tuple[T | None, Exception | None]] = [(None, None)]
-        if self.leads:
-            try:
-                box = [(make(), None)]
-            except (UserError, MachineError) as error:
-                box = [(None, error)]
-        dist.broadcast_object_list(box, src=0)
-        made, failure = box[0]
-        if failure is not None:
-            raise failure
-        return made  # type: ignore[return-value]
+        box: list[Answer[T]] = [_attempt(make) if self.leads else (None, None)]
+        with _reaching_others():
+            dist.broadcast_object_list(box, src=0)
+        return _results(box)[0]
+
+    def each(self, make: Callable[[], T]) -> list[T]:
+        """What `make` returns in each process, by rank, everywhere. If it raises something of `SHARED` in any, the
+        first such error is raised everywhere, once all have returned or raised."""
+        if self.size == 1:
+            return [make()]
+        answers: list[Answer[T]] = [(None, None)] * self.size
+        own = _attempt(make)
+        with _reaching_others():
+            dist.all_gather_object(answers, own)
+        return _results(answers)
 
     @contextmanager
     def held(self, resource: AbstractContextManager[object]) -> Iterator[None]:
@@ -66,18 +77,33 @@ class World:
             self.once(enter)
             yield
 
+    @contextmanager
+    def opened(self, resource: AbstractContextManager[T]) -> Iterator[T]:
+        """`resource`, which each process has one of; entered by all or by none."""
+        with ExitStack() as stack:
+            entered: list[T] = []
+            self.each(lambda: entered.append(stack.enter_context(resource)))
+            yield entered[0]
+
     def sum(self, values: Tensor) -> Tensor:
         """`values`, added up over the processes in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
+    def cat(self, values: Tensor) -> Tensor:
+        """`values` [..., n] of all processes side by side, by rank. n may differ."""
+        if self.size == 1:
+            return values
+        return torch.cat(self.each(values.cpu), -1).to(values.device)
+
     def most(self, *values: float) -> list[float]:
         """The largest of each value over the processes: clocks and signals, on which all must agree."""
         if self.size == 1:
             return list(values)
         found = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
+        with _reaching_others():
+            dist.all_reduce(found, dist.ReduceOp.MAX)
         return found.tolist()
 
 
@@ -102,6 +128,29 @@ def joined(device: str) -> Iterator[World]:
     yield World(own, rank, size, local_rank, local_size)
     if outermost:  # but not after an error: it would wait for processes that no longer answer
         dist.destroy_process_group()
+
+
+@contextmanager
+def _reaching_others() -> Iterator[None]:
+    """Which of them is gone, and how it ended, torchrun says."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MachineError("Another process of this run has ended, or cannot be reached.") from error
+
+
+def _attempt(make: Callable[[], T]) -> Answer[T]:
+    try:
+        return make(), None
+    except SHARED as error:
+        return None, error
+
+
+def _results(answers: Sequence[Answer[T]]) -> list[T]:
+    for _, error in answers:
+        if error is not None:
+            raise error
+    return [made for made, _ in answers]  # type: ignore[misc]
 
 
 def _own_device(name: str, local_rank: int) -> torch.device:

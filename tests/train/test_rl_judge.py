@@ -19,6 +19,7 @@ from dice.train.rl import judge as judge_module
 from dice.train.rl.judge import Interrupted, Judge, VerifierDown
 from dice.train.rl.reward import reward
 from dice.train.session import Stop
+from dice.train.world import World
 from dice.verdict import Verdict
 from dice.verify.process import MachineryError
 
@@ -131,8 +132,30 @@ def test_real_kernels_get_the_rewards_they_deserve(tmp_path: Any) -> None:
     config = replace(tiny_rl(), out=tmp_path, trials=1)
     cut_off = kernel().source[:300]
     candidates = [kernel(), kernel(WRONG), deceptive(), Kernel(cut_off), kernel("x[i] + "), kernel()]
-    with Judge.open(config, torch.device("cpu"), Stop(), print) as judge:
+    with Judge.open(config, World(torch.device("cpu")), Stop(), print) as judge:
         verdicts = judged(judge, candidates)
     assert [verdicts[index].outcome for index in range(3)] == ["correct", "wrong", "deceptive"]
     assert verdicts[4].outcome == "compile_error"
     assert [reward(verdicts[index], config) for index in range(6)] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("world", "changes", "devices", "at_once"),
+    [
+        (World(torch.device("cuda")), {}, "01234567", True),
+        (World(torch.device("cuda", 2)), {"speed_reward": 0.5}, "0134567", True),
+        (World(torch.device("cuda")), {"speed_reward": 0.5, "verify_devices": ("0",)}, "0", False),
+        (World(torch.device("cuda", 3), 3, 8, 3, 8), {}, "3", True),
+        (World(torch.device("cuda", 3), 3, 8, 3, 8), {"speed_reward": 0.5}, "3", False),
+        (World(torch.device("cuda", 1), 1, 2, 1, 2), {"speed_reward": 0.5}, "357", True),
+        (World(torch.device("cuda", 1), 1, 2, 1, 2), {"verify_devices": ("6", "7")}, "7", True),
+        (World(torch.device("cuda", 1), 1, 2, 1, 2), {"verify_devices": ("6",)}, "1", True),
+        (World(torch.device("cpu"), 9, 16, 9, 16), {}, "0", True),
+    ],
+)
+def test_kernels_run_on_gpus_of_their_process(
+    world: World, changes: dict[str, Any], devices: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight: timed only where no policy computes, or not while it does."""
+    monkeypatch.setattr(judge_module, "visible_gpus", lambda: tuple("01234567"))
+    assert judge_module._devices(replace(tiny_rl(), **changes), world) == (tuple(devices), at_once)

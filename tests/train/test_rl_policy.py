@@ -28,6 +28,7 @@ from dice.model.sdar import SDAR
 from dice.train.loss import Distribution, log_probabilities
 from dice.train.rl.batch import even_parts
 from dice.train.rl.policy import Policy
+from dice.train.world import World
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_compiled_flex_attention_updates_as_the_dense_mask_does() -> None:
     for attention, compiled in (("auto", True), ("dense", False)):
         config = replace(SMALL, row_tokens=512, attention=attention, compile=compiled, lr=1e-4)
         model = tiny_model(dtype=torch.float32)
-        policy = Policy(model, config, device="cuda", compute_dtype=torch.bfloat16, say=said.append)
+        policy = Policy(model, config, world=World(torch.device("cuda")), compute_dtype=torch.bfloat16, say=said.append)
         found.append([policy.update(layouts())])
         own = sampled_traces(policy.sampler, [random_prompt(length, length) for length in (5, 6, 7, 40)])
         found[-1].append(policy.update([(trace, 1.0) for trace in own]))

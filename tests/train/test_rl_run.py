@@ -93,7 +93,7 @@ EVENTS: dict[str, Callable[[], object]] = {
     "kill -9 at any moment": lambda: threading.Timer(random.uniform(0, 8), _signal(signal.SIGKILL)).start(),
     "kill -9 before metrics": lambda: _before(loop.RunLog, "metrics", _nth(2, _signal(signal.SIGKILL))),
     "kill -9 in a checkpoint": lambda: _before(Path, "rename", _nth(2, _signal(signal.SIGKILL))),
-    "SIGTERM": lambda: _before(rollout.Batch, "take", _nth(30, _signal(signal.SIGTERM))),
+    "SIGTERM": lambda: _before(rollout.Batch, "judge", _nth(30, _signal(signal.SIGTERM))),
     "full disk": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
     "verifier and workers killed": lambda: (_at_put(2, _kill_zygote), _at_put(30, _kill_workers)),
 }

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_sft_world import finish, metrics, torchrun
+from launching import finish, torchrun
+from test_sft_world import job, metrics
 from training_helpers import MASK_ID, PAD_ID, random_documents, tiny_model
 
 from dice.model.sdar import SDAR
@@ -62,7 +63,9 @@ def test_two_gpus_follow_one(toy: SFTConfig, tmp_path: Path) -> None:
     train_sft(replace(config, out=tmp_path / "one"))
     halfway = replace(config, out=tmp_path / "resumed")
     train_sft(replace(halfway, stop_after_seconds=1e-9))
-    output = finish(torchrun(tmp_path / "launch", replace(config, out=tmp_path / "two"), halfway, device="cuda"))
+    output = finish(
+        torchrun(tmp_path / "launch", job(replace(config, out=tmp_path / "two")), job(halfway), device="cuda")
+    )
     assert "2 x cuda" in output and "bfloat16, flex, compiled" in output and "Resuming after step 1." in output
     for name in ("two", "resumed"):
         for metric in ("loss", "val_loss"):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_sft_world import finish, metrics, torchrun
+from launching import finish, torchrun
+from test_sft_world import job, metrics
 from training_helpers import checkpoint, tiny_model
 
 from dice.errors import MachineError, UserError
@@ -60,7 +61,7 @@ def test_adapters_learn_and_resume_exactly(start: SFTConfig, tmp_path: Path) -> 
 
 def test_two_processes_share_a_model_with_adapters(start: SFTConfig, tmp_path: Path) -> None:
     train_sft(replace(start, out=tmp_path / "one", precision="bf16"))
-    finish(torchrun(tmp_path / "launch", replace(start, out=tmp_path / "two", precision="bf16")))
+    finish(torchrun(tmp_path / "launch", job(replace(start, out=tmp_path / "two", precision="bf16"))))
     for name in ("loss", "val_loss"):
         assert metrics(tmp_path / "two", name) == pytest.approx(metrics(tmp_path / "one", name), rel=2e-3)
     exported = [load_model(tmp_path / name / "model").lm_head.weight for name in ("one", "two")]

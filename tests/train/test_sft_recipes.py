@@ -126,6 +126,7 @@ def test_scripts_train_their_recipe(
         (reinforced,) = [line for line in lines if "rl" in line]
         assert reinforced[reinforced.index("--recipe") + 1] == "dice_8b_rl"
         assert reinforced[reinforced.index("--model") + 1] == f"{found[0].out}/model"
+        assert reinforced[reinforced.index("--nproc-per-node") + 1] == "8"
 
 
 def test_paper_recipe() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from launching import finish, kill, torchrun, wait_for
 from training_helpers import checkpoint
 
 from dice.errors import UserError
@@ -24,37 +22,13 @@ from dice.train.rows import Rows
 from dice.train.sft import Part, deal, micro_rows, train_sft
 from dice.train.world import World
 
-ROOT = Path(__file__).parents[2]
-CHILD = """
-import os, pickle, sys, torch
-open(f"{sys.argv[1]}.{os.getpid()}.process", "w").close()
-torch.set_num_threads(1)
-from dice.train.sft import train_sft
-from dice.train.world import joined
-with joined(sys.argv[2]):
-    for config in pickle.load(open(sys.argv[1], "rb")):
-        os.write(1, f"{train_sft(config).reason}\\n".encode())  # at once: torchrun's Python writes print() in pieces
-"""
+
+def job(config: SFTConfig) -> partial[str]:
+    return partial(train, config)
 
 
-def torchrun(folder: Path, *configs: SFTConfig, processes: int = 2, device: str = "cpu") -> subprocess.Popen[str]:
-    """Runs of `configs` one after the other, by the same processes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "child.py").write_text(CHILD)
-    (folder / "configs").write_bytes(pickle.dumps(configs))
-    path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return subprocess.Popen(
-        [*launch, str(folder / "child.py"), str(folder / "configs"), device],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-
-def finish(launched: subprocess.Popen[str]) -> str:
-    output, errors = launched.communicate(timeout=120)
-    assert launched.returncode == 0, errors
-    return output
+def train(config: SFTConfig) -> str:
+    return train_sft(config).reason
 
 
 def metrics(folder: Path, name: str) -> list[float]:
@@ -93,9 +67,9 @@ def test_two_processes_follow_one(short: SFTConfig, whole: Path, tmp_path: Path)
     train_sft(replace(short, out=tmp_path / "handed_over", stop_after_seconds=1e-9))
     launched = torchrun(
         tmp_path / "launch",
-        replace(short, out=tmp_path / "two", activation_checkpointing="block"),
-        replace(uneven, out=tmp_path / "uneven", reshard=False),
-        replace(short, out=tmp_path / "handed_over"),
+        job(replace(short, out=tmp_path / "two", activation_checkpointing="block")),
+        job(replace(uneven, out=tmp_path / "uneven", reshard=False)),
+        job(replace(short, out=tmp_path / "handed_over")),
     )
     output = finish(launched)
     assert output.count("finished\n") == 6 and output.count("Resuming after step 1.") == 1
@@ -108,11 +82,9 @@ def test_two_processes_follow_one(short: SFTConfig, whole: Path, tmp_path: Path)
 
 
 def test_one_process_goes_on_where_two_were_killed(short: SFTConfig, whole: Path, tmp_path: Path) -> None:
-    launched = torchrun(tmp_path / "launch", replace(short, out=tmp_path))
+    launched = torchrun(tmp_path / "launch", job(replace(short, out=tmp_path)))
     wait_for(tmp_path / "checkpoints" / "step-00000002", launched)
-    for path in (tmp_path / "launch").glob("*.process"):
-        os.kill(int(path.name.split(".")[-2]), signal.SIGKILL)
-    assert launched.wait(60) != 0
+    kill(tmp_path / "launch", launched)
     names = {path.name for path in (tmp_path / "checkpoints").glob("step-*")}
     assert names and all((tmp_path / "checkpoints" / name / "manifest.json").exists() for name in names)
     assert train_sft(replace(short, out=tmp_path)).finished
@@ -120,7 +92,8 @@ def test_one_process_goes_on_where_two_were_killed(short: SFTConfig, whole: Path
 
 
 def test_terminated_processes_save_first(short: SFTConfig, tmp_path: Path) -> None:
-    launched = torchrun(tmp_path / "launch", replace(short, out=tmp_path, max_steps=10**6, checkpoint_every=10**6))
+    endless = replace(short, out=tmp_path, max_steps=10**6, checkpoint_every=10**6)
+    launched = torchrun(tmp_path / "launch", job(endless))
     wait_for(tmp_path / "metrics.jsonl", launched)
     os.kill(launched.pid, signal.SIGTERM)
     output, errors = launched.communicate(timeout=60)
@@ -130,14 +103,6 @@ def test_terminated_processes_save_first(short: SFTConfig, tmp_path: Path) -> No
         saved.name == f"step-{int(json.loads((tmp_path / 'metrics.jsonl').read_text().splitlines()[-1])['step']):08d}"
     )
     assert load_model(tmp_path / "model")
-
-
-def wait_for(path: Path, launched: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert launched.poll() is None, launched.communicate()[1]
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.01)
 
 
 def part(row: int, rows: int = 1) -> Part:

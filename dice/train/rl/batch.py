@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dice.train.engine import Engine
 from dice.train.rl.replay import Replay, ReplayRows, pack_replays
+from dice.train.world import World
 
 DENSE_ROW = 2048  # a dense mask costs the square of its row; CPUs have no other, and gain nothing from longer rows
 
@@ -32,7 +33,10 @@ class Micro:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Rows of one optimiser update. `advantage`, `weight` [R]: of each replayed response, on the computing device."""
+    """This process's rows of one optimiser update, as many as each other process has.
+
+    `advantage`, `weight` [R]: of each replayed response, in whichever process's rows, on the computing device.
+    """
 
     rows: ReplayRows
     advantage: Tensor
@@ -55,14 +59,19 @@ class Minibatch:
 
 
 def minibatch(
-    replays: Sequence[Replay], advantage: Tensor, weight: Tensor, *, row_tokens: int, micro_rows: int, block_size: int
-) -> Minibatch:
-    """Pack `replays` into rows of `row_tokens`; on a CPU into shorter ones where all fit."""
+    replays: Sequence[Replay], advantage: Tensor, weight: Tensor, world: World, *, row_tokens: int, micro_rows: int,
+    block_size: int,
+) -> Minibatch:  # fmt: skip
+    """Pack `replays` into rows of `row_tokens`, on a CPU into shorter ones where all fit, and deal them in turn.
+
+    All processes run as many micro-batches, because each gathers weights from all: some rows may be padding alone.
+    """
     if weight.device.type == "cpu":
         longest = max(len(one.prefix) + len(one) for one in replays)
         row_tokens = min(row_tokens, max(longest, DENSE_ROW // block_size * block_size))
-    rows = pack_replays(replays, row_tokens=row_tokens, block_size=block_size, rows_multiple=micro_rows)
-    return Minibatch(rows, advantage, weight, micro_rows)
+    multiple = micro_rows * world.size
+    rows = pack_replays(replays, row_tokens=row_tokens, block_size=block_size, rows_multiple=multiple)
+    return Minibatch(rows.part(slice(world.rank, None, world.size)), advantage, weight, micro_rows)
 
 
 def even_parts(total: int, limit: int) -> list[slice]:

@@ -19,6 +19,7 @@ PromptForm = Literal["auto", "one-shot", "zero-shot"]
 class RLConfig:
     """Bi-phase curated RL (paper section 4.2, appendix A.4.2). Named configurations are in `dice/recipes.py`.
 
+    Under torchrun, one process for each GPU of a machine shares the work; a run may go on with another number of them.
     A step draws `problems` problems, samples `responses` kernels for each, verifies them, and updates the policy on
     their traces. The first `infill_steps` steps ask for the core of a given kernel, the rest for whole kernels.
     """
@@ -68,7 +69,7 @@ class RLConfig:
     max_new_tokens: int = 4096
     """Longest response. Problems whose prompt leaves no room for it are left out, and counted."""
     max_active: int = 64
-    """Responses decoded at once."""
+    """Responses decoded at once, by each process."""
     staleness: Literal[0, 1] = 0
     """0: every response comes from the current weights. 1: a step is decoded while verdicts on the one before are
     awaited, so from weights one update old. It hides the wait for the last verdicts, and nothing else."""
@@ -79,14 +80,16 @@ class RLConfig:
     it."""
     reference: Literal["step", "initial"] = "step"
     """What the KL penalty pulls to: the policy at the start of each step, as published, or the model that RL started
-    from, which takes the memory of one more model."""
+    from, which takes the memory of one more model (several processes share it)."""
 
     backend: Literal["auto", "cuda", "emulated"] = "auto"
     """Where kernels are verified."""
     verify_workers: int | None = None
-    """Candidates under way at once; default: as many as may compile and run at a time."""
+    """Candidates under way at once, of each process; default: as many as may compile and run at a time on its share of
+    the machine."""
     verify_devices: tuple[str, ...] | None = None
-    """GPUs that kernels run on, as CUDA_VISIBLE_DEVICES names them; default: all that PyTorch sees."""
+    """GPUs that kernels run on, as CUDA_VISIBLE_DEVICES names them; default: all that PyTorch sees. Several processes
+    deal them out, so that by default the kernels of each run on its own."""
     trials: int = 3
     """Fresh inputs that a kernel must be right on."""
     compile_timeout_s: float = 60.0

@@ -7,6 +7,7 @@ left without a verdict. Where the control fails too the verifier is broken, and 
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -15,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from dice.errors import MachineError, UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.train.rl.config import RLConfig
-from dice.train.session import Stop
+from dice.train.session import Interrupted, Stop
+from dice.train.world import World
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
+from dice.verify.fleet import RESIDENTS
 from dice.verify.options import resolve_backend, visible_gpus
 from dice.verify.process import MachineryError
 from dice.verify.stream import Pair
@@ -35,10 +36,6 @@ TRIES = 3
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 LISTEN_S = 0.2  # between two looks at whether the run is to end
 CONTROL = -1
-
-
-class Interrupted(Exception):
-    """A signal asks the run to end."""
 
 
 class VerifierDown(MachineError):
@@ -86,7 +83,7 @@ class Judging:
         while self._thread.is_alive():
             if stopped.is_set():
                 self.call_off()
-                raise Interrupted
+                stopped.check()
             self._thread.join(LISTEN_S)
 
     def faults(self) -> dict[int, Verdict]:
@@ -133,26 +130,23 @@ class Judge:
 
     @classmethod
     @contextmanager
-    def open(cls, config: RLConfig, device: torch.device, stopped: Stop, say: Callable[[str], None]) -> Iterator[Judge]:
-        """A judge with a verifier of its own. `device` is where the policy computes.
-
-        Kernels are timed on other GPUs than that; where there is none, only while nothing else is computed on it.
-        """
+    def open(cls, config: RLConfig, world: World, stopped: Stop, say: Callable[[str], None]) -> Iterator[Judge]:
+        """A judge with a verifier of its own: each process verifies what it wrote, on its share of the machine."""
         options = Options(
             trials=config.trials, timing=config.speed_reward > 0, compile_timeout_s=config.compile_timeout_s,
             run_timeout_s=config.run_timeout_s, memory_mb=config.memory_mb,
         )  # fmt: skip
-        devices, at_once = config.verify_devices, True
-        if options.timing and device.type == "cuda" and resolve_backend(config.backend) == "cuda":
-            visible = visible_gpus()
-            own = visible[device.index or 0]
-            others = tuple(name for name in devices or visible if name != own)
-            devices, at_once = others or (own,), bool(others)
+        backend = resolve_backend(config.backend)
+        devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
         if config.staleness and not at_once:
-            raise UserError("staleness 1 with speed_reward needs a GPU besides the policy's, to time kernels on.")
+            raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
         cache = Path(config.out) / FILE if config.keep_verdicts and config.out else False
-        with Verifier(backend=config.backend, options=options, devices=devices, cache=cache) as verifier:
-            workers = config.verify_workers or verifier.default_workers
+        cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
+        residents = RESIDENTS if devices else cores
+        with Verifier(
+            backend=backend, options=options, devices=devices, residents=residents, builds=cores, cache=cache
+        ) as verifier:
+            workers = config.verify_workers or cores + len(devices) * residents
             yield cls(verifier, workers, at_once, config.verifier_patience_s, stopped, say)
 
     def begin(self) -> Judging:
@@ -196,5 +190,20 @@ class Judge:
         if broken_for >= self.patience_s:
             raise VerifierDown(f"The verifier stays broken ({why}); the same command goes on once it works again.")
         self.say(f"Paused: {lacking} verdicts are lacking, the verifier is broken ({why}); next try in {pause:.0f} s.")
-        if self.stopped.wait(pause):
-            raise Interrupted
+        self.stopped.wait(pause)
+        self.stopped.check()
+
+
+def _devices(config: RLConfig, world: World) -> tuple[tuple[str, ...], bool]:
+    """(GPUs that this process's kernels run on, whether they do so while it decodes): its part of `verify_devices`.
+
+    Kernels are timed on GPUs that no policy computes on; where a process has none such, on its own, and only while
+    nothing else is computed there.
+    """
+    visible, own = visible_gpus(), world.device.index or 0
+    policies: tuple[str, ...] = ()
+    if config.speed_reward > 0 and world.device.type == "cuda":
+        policies = visible[own - world.local_rank :][: world.local_size]
+    free = [name for name in config.verify_devices or visible if name not in policies]
+    mine = tuple(free[world.local_rank :: world.local_size])
+    return mine or (visible[own],), bool(mine or not policies)

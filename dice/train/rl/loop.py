@@ -3,6 +3,8 @@
     pick problems -> roll out -> rewards -> advantages -> policy.update -> episodes, metrics, checkpoint
 
 Everything random is a function of (seed, step), so a run that is killed and resumed goes on as if nothing had happened.
+Under torchrun every process has a GPU of its own: it writes and verifies a share of the responses, then all know all of
+them, and FSDP adds up the gradients of each one's share of an update.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum
 from dice.train.rl.episode import Episode, write_episodes
 from dice.train.rl.held_out import HeldOut
-from dice.train.rl.judge import Interrupted, Judge
+from dice.train.rl.judge import Judge
 from dice.train.rl.measures import measure
 from dice.train.rl.policy import Policy
 from dice.train.rl.request import Desk
 from dice.train.rl.reward import advantages, reward
 from dice.train.rl.rollout import Batch, Rollouts
 from dice.train.runlog import RunLog, duration
-from dice.train.session import Stop, compute_dtype, locked, pick_device, stop_signals
+from dice.train.session import TERMINATED, Interrupted, Stop, compute_dtype, locked, stop_signals
 from dice.train.state import Checkpoints
+from dice.train.world import World, joined
 from dice.verdict import Verdict
 
 ROW = 128  # rows are in whole tiles of this many tokens, for FlexAttention
@@ -65,21 +68,22 @@ def train_rl(config: RLConfig) -> RLResult:
     Raises `UserError` for unusable settings or data and for an update that is not a number, `MachineError` when memory
     or disk run out or the verifier stays broken. Checkpoints written before stay usable, and the same call goes on.
     SIGTERM and Ctrl-C give up the step under way and end the call with a checkpoint of the last whole one.
+    Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all.
     """
     config.check()
     assert config.out is not None
     folder = Path(config.out)
     folder.mkdir(parents=True, exist_ok=True)
-    device = pick_device(config.device)
     with (
-        locked(folder),
-        RunLog(folder, "rl") as log,
-        Checkpoints(folder / "checkpoints", config.keep_checkpoints) as checkpoints,
+        joined(config.device) as world,
+        world.held(locked(folder)),
+        RunLog(folder, "rl", silent=not world.leads) as log,
+        Checkpoints(folder / "checkpoints", config.keep_checkpoints, world) as checkpoints,
         stop_signals() as stopped,
     ):
         try:
-            run = _Run(config, folder, log, checkpoints, stopped, device)
-            with Judge.open(config, device, stopped, log.say) as judge:
+            run = _Run(config, world, log, checkpoints, stopped)
+            with world.opened(Judge.open(config, world, stopped, log.say)) as judge:
                 return run.train(judge)
         except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
             raise UserError(str(error)) from error
@@ -93,15 +97,14 @@ def train_rl(config: RLConfig) -> RLResult:
 
 
 class _Run:
-    def __init__(
-        self, config: RLConfig, folder: Path, log: RunLog, checkpoints: Checkpoints, stopped: Stop, device: torch.device
-    ) -> None:
-        self.started, self.checkpoints = time.monotonic(), checkpoints
-        self.config, self.folder, self.log, self.stopped, self.device = config, folder, log, stopped, device
+    def __init__(self, config: RLConfig, world: World, log: RunLog, checkpoints: Checkpoints, stopped: Stop) -> None:
+        self.started = time.monotonic()
+        self.config, self.world, self.log, self.checkpoints, self.stopped = config, world, log, checkpoints, stopped
+        self.folder, self.device = log.folder, world.device
         self.model_folder = resolve_model(str(config.model))
         tokenizer = Tokenizer.from_folder(self.model_folder)
         torch.manual_seed(config.seed)
-        model = load_model(self.model_folder, dtype=torch.float32, device=device)
+        model = load_model(self.model_folder, dtype=torch.float32, device=self.device)
         if model.config.traits.kind != "block_diffusion":
             raise UserError(f"{config.model} is no SDAR model (its family is {model.config.family}): not trainable.")
         self.model_config = model.config
@@ -113,7 +116,7 @@ class _Run:
         )
         room = model.config.max_position_embeddings - config.max_new_tokens - model.config.block_size
         self.curriculum = Curriculum(config, desk, room, log.say)
-        self.policy = self._policy(model, tokenizer.vocab_size, device)
+        self.policy = self._policy(model, tokenizer.vocab_size)
         self.decoding = DecodeConfig(
             max_new_tokens=config.max_new_tokens, confidence_threshold=config.confidence_threshold,
             temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, max_active=config.max_active,
@@ -127,7 +130,7 @@ class _Run:
         self.evaluated: int | None = None
         self.pending: dict[int, _Rollout] = {}
 
-    def _policy(self, model: SDAR, vocab_limit: int, device: torch.device) -> Policy:
+    def _policy(self, model: SDAR, vocab_limit: int) -> Policy:
         """Told how responses are decoded, and with rows that hold the longest response, all its rounds replayed."""
         config, block_size = self.config, model.config.block_size
         copies = 1 + -(-block_size // config.policy.shrink)
@@ -137,8 +140,9 @@ class _Run:
             vocab_limit=vocab_limit, row_tokens=max(config.policy.row_tokens, -(-longest // ROW) * ROW),
         )  # fmt: skip
         return Policy(
-            model, settings, device=device, compute_dtype=compute_dtype(config.precision, device), say=self.log.say,
-            reference=load_model(self.model_folder, device=device) if config.reference == "initial" else None,
+            model, settings, world=self.world, compute_dtype=compute_dtype(config.precision, self.device),
+            say=self.log.say,
+            reference=load_model(self.model_folder, device=self.device) if config.reference == "initial" else None,
         )  # fmt: skip
 
     def train(self, judge: Judge) -> RLResult:
@@ -156,14 +160,14 @@ class _Run:
                 self.step += 1
                 self._report(episodes, stats)
                 self._evaluate()
-                late = time.monotonic() - self.started >= (config.stop_after_seconds or math.inf)
-                if self.step < config.steps and (late or self.stopped.is_set()):
-                    reason = self.stopped.reason or "stop_after_seconds"
+                age, stopped = self.world.most(time.monotonic() - self.started, self.stopped.is_set())
+                if self.step < config.steps and (stopped or age >= (config.stop_after_seconds or math.inf)):
+                    reason = (self.stopped.reason or TERMINATED) if stopped else "stop_after_seconds"
                     break
                 if self.step % config.checkpoint_every == 0:
                     self._save()
-        except Interrupted:  # the step under way is given up
-            reason = self.stopped.reason
+        except Interrupted as interrupted:  # the step under way is given up
+            reason = str(interrupted)
         finally:
             for rollout in self.pending.values():
                 rollout.batch.judging.call_off()
@@ -173,13 +177,15 @@ class _Run:
 
     def _begin(self, judge: Judge) -> None:
         self.judge = judge
-        self.rollouts = Rollouts(lambda: self.policy.sampler, self.desk, judge, self.decoding, self.stopped)
+        self.rollouts = Rollouts(
+            lambda: self.policy.sampler, self.desk, judge, self.decoding, self.stopped, self.world
+        )  # fmt: skip
         self._resume()
         kept = -1 if self.saved_step is None else self.step
         self.log.begin(self.config.to_json() | self.identity, kept, self.device)
         counts = ", ".join(f"{len(tasks):,} problems to {stage}" for stage, tasks in self.curriculum.tasks.items())
         self.log.say(
-            f"{self.parameters / 1e6:.1f}M parameters, {self.device}; {counts}; kernels verified on the "
+            f"{self.parameters / 1e6:.1f}M parameters, {self.world}; {counts}; kernels verified on the "
             f"{judge.verifier.backend} backend; steps {self.step:,} to {self.config.steps:,}"
         )
         self.begun = time.monotonic()
@@ -241,13 +247,14 @@ class _Run:
 
     def _report(self, episodes: Sequence[Episode], stats: dict[str, float]) -> None:
         """Episodes and metrics of the step that has just been done."""
-        write_episodes(self.folder / "episodes", self.step, episodes)
+        self.world.once(lambda: write_episodes(self.folder / "episodes", self.step, episodes))
         measured, stage = measure(episodes), self.config.stage(self.step - 1)
         parts = {f"{name}_s": round(value, 3) for name, value in self.parts.items()}
         seconds = time.monotonic() - self.begun
         self.begun = time.monotonic()
         self.parts.clear()
-        faults, self.judge.faults = self.judge.faults, 0
+        faults = int(self.world.sum(torch.tensor(self.judge.faults)))
+        self.judge.faults = 0
         self.seconds += seconds
         self.log.metrics(
             step=self.step, stage=stage, **measured, **stats, faults=faults, **parts, step_s=seconds,
@@ -294,7 +301,7 @@ class _Run:
         }  # fmt: skip
         with self._part("save"):  # counted in the next step, whose metrics are still to be written
             self.checkpoints.save(self.step, self.policy.tensors(), manifest)
-            self.checkpoints.settle()
+            self.world.each(self.checkpoints.settle)
         self.saved_step = self.step
 
     def _resume(self) -> None:
@@ -322,7 +329,8 @@ class _Run:
     def _finish(self, reason: str) -> RLResult:
         path = self.folder / "model"
         dtype = getattr(torch, self.config.export_dtype)
-        save_model(self.policy.weights.export(), self.model_config, path, self.model_folder, dtype=dtype)
+        state = self.policy.weights.export(self.world.leads)
+        self.world.once(lambda: save_model(state, self.model_config, path, self.model_folder, dtype=dtype))
         self.log.say(f"{reason} after step {self.step:,} ({duration(self.seconds)} of training); model in {path}")
         return RLResult(self.step, self.step == self.config.steps, reason, path)
 

@@ -6,6 +6,8 @@ response, R the number of responses and n their normaliser (constant, or each re
     loss = (1 / R) * sum over responses (1 / n) * sum over its tokens i of [-min(r_i A, clip(r_i) A) + beta * KL_i]
 
 Everything is computed at the round of denoising in which the sampler revealed the token, from what it then saw.
+
+Several processes share the weights (FSDP2) and deal each minibatch's rows among them; the update is that of one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
 from dice.model.sdar import SDAR
+from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
 from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
@@ -29,6 +32,7 @@ from dice.train.rl.replay import Replay, replay
 from dice.train.rl.value import Value, mean_by_round
 from dice.train.sft import TrainingError
 from dice.train.weights import Weights
+from dice.train.world import World
 
 VALUE = "value/"  # what the value model's tensors are named with in a checkpoint
 
@@ -81,6 +85,9 @@ class PolicyConfig:
     attention: Attention = "auto"
     compile: bool | None = None
     """torch.compile the model; default: on CUDA."""
+    activation_checkpointing: Literal["none", "block"] = "none"
+    """block: keep only each block's input and compute the block again in the backward pass; less memory, a third more
+    work."""
 
     def check(self) -> PolicyConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
@@ -142,7 +149,8 @@ class _Before:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One optimiser update; log-probabilities and advantages of its targets as columns [5, n], see `_summary`."""
+    """One optimiser update; log-probabilities and advantages of this process's targets as columns [5, n], see
+    `_summary`."""
 
     loss: float
     grad_norm: float
@@ -154,7 +162,8 @@ class Policy:
     """The model in training: float32 master weights, AdamW's moments, and the copy that samples.
 
     `reference`: a frozen model for the KL penalty; without one the penalty is against the policy at the start of each
-    `update` call, as published. Takes both models over: moves and casts them.
+    `update` call, as published. Takes both models over: moves, casts and, in a `world` of several processes, shards
+    them. Those must then construct, use and call everything here together, with equal arguments.
     Raises `UserError` for a model that does not decode by block diffusion.
     """
 
@@ -164,34 +173,45 @@ class Policy:
         config: PolicyConfig,
         *,
         reference: SDAR | None = None,
-        device: torch.device | str = "cpu",
+        world: World | None = None,
         compute_dtype: torch.dtype = torch.float32,
         say: Callable[[str], None] = print,
     ) -> None:
         for one in (model, reference):
             if one is not None and one.config.traits.kind != "block_diffusion":
                 raise UserError(f"The policy is trained on block-diffusion traces; {one.config.family} has none.")
-        self.config, self.device, self.say = config.check(), torch.device(device), say
+        self.config, self.say = config.check(), say
+        self.recompute = config.activation_checkpointing == "block"
+        self.world = world or World(torch.device("cpu"))
+        self.device = self.world.device
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
-        self.weights = Weights(model.to(device=self.device, dtype=wide), config, compute_dtype)
+        model = model.to(device=self.device, dtype=wide)
         self.value = None
         if config.value_lr is not None:
             self.value = Value(
-                self.weights.master, replace(config, lr=config.value_lr), compute_dtype,
-                clip=config.value_clip, clip_grad=config.clip_grad,
+                model, replace(config, lr=config.value_lr), compute_dtype, self.world,
+                clip=config.value_clip, clip_grad=config.clip_grad, recompute=self.recompute,
             )  # fmt: skip
+        shard(model, self.world, compute_dtype, reshard=True)
+        self.weights = Weights(model, config, compute_dtype)
+        self.model, self.compute_dtype = self.weights.model, compute_dtype
         self.reference = None
         if reference is not None and config.kl_coef:
             self.reference = reference.to(device=self.device, dtype=compute_dtype).requires_grad_(False)
+            shard(self.reference, self.world, compute_dtype, reshard=True)
         self.block_size, self.mask_id = model.config.block_size, model.config.mask_token_id
         self.distribution = Distribution(config.temperature, self.mask_id, config.vocab_limit)
         self.updates = 0
         self._engine: Engine | None = None
+        self._sampler: SDAR | None = None
 
     @property
     def sampler(self) -> SDAR:
-        """The model to decode with; it always has the newest weights. Do not decode while `update` runs."""
-        return self.weights.model
+        """The model to decode with, whole; it always has the newest weights. Do not decode while `update` runs."""
+        if self._sampler is None:
+            torch.cuda.empty_cache()  # what an update held is for decoding, and for the kernels verified meanwhile
+            self._sampler = self.weights.whole()
+        return self._sampler
 
     def update(self, samples: Sequence[Sample]) -> UpdateStats:
         """Learn from `samples` in one pass, in their order, one optimiser update per minibatch.
@@ -215,6 +235,7 @@ class Policy:
             self._minibatch(learned[part], replays[part], responses)
             for part in even_parts(len(learned), self.config.minibatch)
         ]
+        self._forget_sampler()
         try:
             steps = self._learn(batches)
         except torch.OutOfMemoryError:
@@ -233,11 +254,16 @@ class Policy:
         """Continue from what `tensors` returned; what was saved without a value model leaves a new one as it is."""
         self.updates = int(tensors["updates"])
         self.weights.load(tensors, self.updates)
-        self.sampler.unfuse()
+        self._forget_sampler()
         if self.value is not None:
             own = {name.removeprefix(VALUE): tensor for name, tensor in tensors.items() if name.startswith(VALUE)}
             if own:
                 self.value.weights.load(own, self.updates)
+
+    def _forget_sampler(self) -> None:
+        """Its weights, and what decoding had prepared of them, are about to be old."""
+        self.model.unfuse()
+        self._sampler = None
 
     def _learn(self, batches: Sequence[Minibatch]) -> list[_Step]:
         """The loop: everything that must be known of the weights as they are now, then one update per minibatch."""
@@ -251,7 +277,7 @@ class Policy:
         for micro in batch:
             old = anchor = value = None
             if changed:
-                old = self._score(engine, self.sampler, micro)
+                old = self._score(engine, self.model, micro)
             if self.reference is not None:
                 with torch.no_grad():
                     anchor = self._score(engine.of(self.reference), self.reference, micro)
@@ -263,7 +289,7 @@ class Policy:
         return known
 
     def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> _Step:
-        self.sampler.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         self.weights.optimizer.zero_grad(set_to_none=False)
         total = batch.weight.new_zeros(())
         columns = []
@@ -272,7 +298,7 @@ class Policy:
                 baseline = mean_by_round(known.value, micro, self.block_size)
                 micro = replace(micro, advantage=micro.advantage - baseline)
             found = score_tokens(
-                micro.states(engine), self.sampler.lm_head.weight, micro.labels, self._token_loss(micro, known),
+                micro.states(engine), self.model.lm_head.weight, micro.labels, self._token_loss(micro, known),
                 self.distribution,
             )  # fmt: skip
             found.total.backward()
@@ -281,7 +307,8 @@ class Policy:
             old = found.log_p if known.old is None else known.old
             anchor = old if known.anchor is None else known.anchor
             columns.append(torch.stack((found.log_p, old, anchor, micro.sampled, micro.advantage)))
-        loss, norm, targets = float(total), self.weights.clip(self.config.clip_grad), torch.cat(columns, 1)
+        loss, targets = float(self.world.sum(total)), torch.cat(columns, 1)
+        norm = self.weights.clip(self.config.clip_grad)
         if before[0].old is None:
             self._check_mismatch(targets[1], targets[3])
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -294,7 +321,6 @@ class Policy:
             value_loss = self.value.learn(engine, batch, [known.value for known in before], self.updates)
         self.weights.update(self.config.lr, self.updates)
         self.updates += 1
-        self.sampler.unfuse()  # what decoding had prepared are snapshots of the weights before
         return _Step(loss, norm, value_loss, targets)
 
     def _token_loss(self, micro: Micro, known: _Before) -> TokenLoss:
@@ -319,29 +345,32 @@ class Policy:
     def _minibatch(self, samples: Sequence[Sample], replays: Sequence[Replay], responses: float) -> Minibatch:
         config = self.config
         lengths = [config.max_new_tokens if config.normalise == "constant" else trace.kept for trace, _ in samples]
-        wide = torch.promote_types(self.sampler.lm_head.weight.dtype, torch.float32)
+        wide = torch.promote_types(self.compute_dtype, torch.float32)
         return minibatch(
             replays,
             torch.tensor([advantage for _, advantage in samples], dtype=wide, device=self.device),
             torch.tensor([1.0 / (responses * len(samples) * n) for n in lengths], dtype=wide, device=self.device),
-            row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
+            self.world, row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
         )  # fmt: skip
 
     def _pick_engine(self, batch: Minibatch) -> Engine:
         compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
         return pick_engine(
-            self.sampler, next(iter(batch)).rows, self.block_size, self.mask_id,
+            self.model, next(iter(batch)).rows, self.block_size, self.mask_id,
             attention=self.config.attention, compiled=compiled, say=self.say,
+            recompute=self.recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
     def _check_length(self, replays: Sequence[Replay]) -> None:
-        reach = self.sampler.config.max_position_embeddings
+        reach = self.model.config.max_position_embeddings
         longest = max(int(one.positions.max()) + 1 for one in replays)
         if longest > reach:
             raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
 
     def _check_mismatch(self, old: Tensor, sampled: Tensor) -> None:
-        mismatch, limit = float((old - sampled).abs().mean()), self.config.mismatch_limit
+        total, count = (old - sampled).abs().sum(), old.new_tensor(len(old))
+        total, count = self.world.sum(torch.stack((total, count))).tolist()
+        mismatch, limit = total / count, self.config.mismatch_limit
         if not math.isfinite(mismatch):
             raise TrainingError(
                 "A sampled token is impossible under the policy, or its probability is not a number; were the traces "
@@ -354,7 +383,7 @@ class Policy:
             )
 
     def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
-        new, old, anchor, sampled, advantage = torch.cat([step.columns for step in steps], 1)
+        new, old, anchor, sampled, advantage = self.world.cat(torch.cat([step.columns for step in steps], 1))
         terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio, self.config.kl_kind)
         mismatch = (old - sampled).abs().sort().values
         norms = [step.grad_norm for step in steps]
@@ -365,7 +394,7 @@ class Policy:
             updates=len(steps),
             targets=len(new),
             tokens=sum(batch.rows.tokens_read for batch in batches),
-            rows=sum(len(batch.rows) for batch in batches),
+            rows=self.world.size * sum(len(batch.rows) for batch in batches),
             loss=sum(step.loss for step in steps) / len(steps),
             kl=float(terms.kl.mean()),
             clip_fraction=float(terms.clipped.float().mean()),

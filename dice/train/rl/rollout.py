@@ -1,4 +1,7 @@
-"""Rollouts: responses are decoded, and each is verified as soon as it is written, while others still are being."""
+"""Rollouts: responses are decoded, and each is verified as soon as it is written, while others still are being.
+
+Several processes write and verify a share each, and then know all of it.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,36 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from dice.decode.generate import DecodeConfig, StepEvent, generate
 from dice.decode.trace import Trace
 from dice.kernel import Kernel
 from dice.model.sdar import SDAR
 from dice.prompts import NO_KERNEL
-from dice.train.rl.judge import Interrupted, Judge, Judging
+from dice.train.rl.judge import Judge, Judging
 from dice.train.rl.request import Desk, Request
 from dice.train.session import Stop
 from dice.train.sft import TrainingError
+from dice.train.world import World
 from dice.verdict import Verdict
+
+Answer = tuple[Kernel | None, Trace]
 
 
 @dataclass
 class Batch:
-    """Requests, with what came of them so far."""
+    """Requests, with what came of them so far. Only this process's share is in `judging`."""
 
     requests: list[Request]
     judging: Judging
     traces: dict[int, Trace] = field(default_factory=dict)
     kernels: dict[int, Kernel | None] = field(default_factory=dict)
 
-    def take(self, index: int, kernel: Kernel | None, trace: Trace) -> None:
-        self.traces[index], self.kernels[index] = trace, kernel
+    def take(self, index: int, answer: Answer) -> None:
+        self.kernels[index], self.traces[index] = answer
+
+    def judge(self, index: int, kernel: Kernel | None) -> None:
         if kernel is not None:
             self.judging.put(index, self.requests[index].problem, kernel)
 
@@ -36,19 +46,22 @@ class Batch:
 class Rollouts:
     """The sampler and the verifier side by side.
 
-    `sampler()` is the model with the weights of the moment; `config` says how responses are decoded.
+    `sampler()` is the model with the weights of the moment; `config` says how responses are decoded. All processes of
+    `world` call the same methods with the same arguments, and what one of them raises is raised in all.
     """
 
     def __init__(
-        self, sampler: Callable[[], SDAR], desk: Desk, judge: Judge, config: DecodeConfig, stopped: Stop
+        self, sampler: Callable[[], SDAR], desk: Desk, judge: Judge, config: DecodeConfig, stopped: Stop, world: World
     ) -> None:
-        self.sampler, self.desk, self.judge, self.config, self.stopped = sampler, desk, judge, config, stopped
+        self.sampler, self.desk, self.judge, self.config = sampler, desk, judge, config
+        self.stopped, self.world = stopped, world
         self._scaffold_stops = desk.stop_ids()
 
     def decode(self, requests: Sequence[Request], seeds: Sequence[int], *, temperature: float | None = None) -> Batch:
         """Write all responses; verdicts on the first are under way by then. All requests have a scaffold, or none.
 
-        Raises `Interrupted`, having called everything off.
+        `seeds` belong to requests, so that a response does not depend on who writes it. Raises `Interrupted`, having
+        called everything off.
         """
         stops = self.config.stop_ids or frozenset()
         scaffolded = any(request.scaffold for request in requests)
@@ -57,39 +70,65 @@ class Rollouts:
             stop_ids=stops | self._scaffold_stops if scaffolded else stops,
             temperature=self.config.temperature if temperature is None else temperature,
         )
-        batch = Batch(list(requests), self.judge.begin())
-
-        def on_step(event: StepEvent) -> None:
-            if self.stopped.is_set():
-                raise Interrupted
-
-        def on_trace(index: int, trace: Trace) -> None:
-            batch.take(index, *self.desk.read(batch.requests[index], trace))
-
+        batch, model = Batch(list(requests), self.judge.begin()), self.sampler()
+        own = share(requests, self.world)
         try:
-            prompts = [request.prompt_ids for request in requests]
-            generate(self.sampler(), prompts, config, on_step, seeds, on_trace)
+            for answers in self.world.each(lambda: self._write(model, batch, own, config, seeds)):
+                for index, answer in answers.items():
+                    batch.take(index, answer)
         except BaseException:
             batch.judging.call_off()
             raise
+        return batch
+
+    def _write(
+        self, model: SDAR, batch: Batch, own: Sequence[int], config: DecodeConfig, seeds: Sequence[int]
+    ) -> dict[int, Answer]:
+        """This process's share of the answers."""
+        answers: dict[int, Answer] = {}
+
+        def on_step(event: StepEvent) -> None:
+            self.stopped.check()
+
+        def on_trace(place: int, trace: Trace) -> None:
+            index = own[place]
+            answers[index] = self.desk.read(batch.requests[index], trace)
+            batch.judge(index, answers[index][0])
+
+        prompts = [batch.requests[index].prompt_ids for index in own]
+        generate(model, prompts, config, on_step, [seeds[index] for index in own], on_trace)
         batch.judging.close()
-        if not all(math.isfinite(sum(trace.logprobs)) for trace in batch.traces.values()):
-            batch.judging.call_off()
+        torch.cuda.empty_cache()  # for the kernels, which run in processes of their own
+        if not all(math.isfinite(sum(trace.logprobs)) for _, trace in answers.values()):
             raise TrainingError(
                 "Stopped: the policy's probabilities are not numbers any more; go back to an earlier checkpoint, or "
                 "try a lower policy.lr."
             )
-        return batch
+        return answers
 
     def recall(self, requests: Sequence[Request], traces: Sequence[Trace]) -> Batch:
         """The batch of responses that were decoded before a restart, and are verified now."""
         batch = Batch(list(requests), self.judge.begin())
         for index, (request, trace) in enumerate(zip(requests, traces, strict=True)):
-            batch.take(index, *self.desk.read(request, trace))
+            batch.take(index, self.desk.read(request, trace))
+        for index in share(requests, self.world):
+            batch.judge(index, batch.kernels[index])
         batch.judging.close()
         return batch
 
     def verdicts(self, batch: Batch) -> list[Verdict]:
         """Wait for the last verdicts. Raises `Interrupted`, `VerifierDown`."""
-        found = self.judge.finish(batch.judging)
+        found: dict[int, Verdict] = {}
+        for part in self.world.each(lambda: self.judge.finish(batch.judging)):
+            found |= part
         return [found.get(index, NO_KERNEL) for index in range(len(batch.requests))]
+
+
+def share(requests: Sequence[Request], world: World) -> list[int]:
+    """The indices of this process's requests: as many as each other's, and whole groups as far as that allows.
+
+    The kernels of a group are verified against one run of their reference. Groups come easy to hard, so they are dealt
+    in turn.
+    """
+    order = sorted(range(len(requests)), key=lambda index: (requests[index].group % world.size, index))
+    return order[len(order) * world.rank // world.size : len(order) * (world.rank + 1) // world.size]

@@ -15,22 +15,27 @@ import torch
 from torch import Tensor, nn
 
 from dice.model.sdar import SDAR
+from dice.train.blocks import set_blocks, shard
 from dice.train.engine import Engine
 from dice.train.rl.batch import Micro, Minibatch
 from dice.train.sft import TrainingError
 from dice.train.weights import AdamWSettings, Weights
+from dice.train.world import World
 
 
 class Value:
-    """A second model of the policy's shape and first weights, with one output per token that starts at 0."""
+    """A second model of the shape and weights of `model`, with one output per token that starts at 0."""
 
     def __init__(
-        self, model: SDAR, settings: AdamWSettings, compute_dtype: torch.dtype, *, clip: float, clip_grad: float
-    ) -> None:
+        self, model: SDAR, settings: AdamWSettings, compute_dtype: torch.dtype, world: World, *, clip: float,
+        clip_grad: float, recompute: bool,
+    ) -> None:  # fmt: skip
         body = copy.deepcopy(model)
         body.lm_head = nn.Linear(model.config.hidden_size, 1, bias=False).to(model.lm_head.weight)
         nn.init.zeros_(body.lm_head.weight)
-        self.weights = Weights(body, settings, compute_dtype)
+        shard(body, world, compute_dtype, reshard=True)
+        set_blocks(body, compiled=False, recompute=recompute)
+        self.weights, self.world = Weights(body, settings, compute_dtype), world
         self.lr, self.clip, self.clip_grad = settings.lr, clip, clip_grad
 
     @torch.no_grad()
@@ -55,6 +60,7 @@ class Value:
             loss.backward()
             self.weights.collect()
             total += loss.detach()
+        total = self.world.sum(total)
         if not (math.isfinite(float(total)) and math.isfinite(self.weights.clip(self.clip_grad))):
             raise TrainingError("The value model's loss or gradient is not a finite number; try a lower value_lr.")
         self.weights.update(self.lr, step)
