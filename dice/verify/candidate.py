@@ -99,6 +99,7 @@ class Candidate:
         }
         for command in self.channel:
             actions[command["do"]](module, command)
+            self.device.release()
 
     def _watch(self) -> None:
         """Have the supervisor told at once of what no kernel file has a reason to do."""

@@ -11,6 +11,7 @@ from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryEr
 from dice.verify.record import Stop
 
 START_TIMEOUT_S = 60.0
+NO_MEMORY = "a trial of it needs more memory than the GPU has left"  # of a reference
 
 # What a candidate may say of itself. How a build ended is not among it: that the builder says.
 REPORTABLE = {
@@ -23,6 +24,7 @@ REPORTABLE = {
     ("runtime_error", "run"),
     ("runtime_error", "time"),
 }
+HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a device that is lost looks like one of these
 NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
 
 
@@ -63,6 +65,10 @@ def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> Sto
     printed = last_line(candidate)
     message = f"the process ended before its work was done ({end.ended.describe()})."
     return Stop("runtime_error", stage, message, (printed,) if printed else ())
+
+
+def is_short_of_memory(stop: Stop) -> bool:
+    return stop.outcome == "out_of_memory" or stop.message.endswith(NO_MEMORY)
 
 
 def last_line(child: Child) -> str:

@@ -31,18 +31,19 @@ MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core
 MUTED_S = 10.0
 SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 NEVER = 1 << 62  # bytes
-COPIES = 12  # of the inputs of a large problem, with outputs and second looks, on both sides
+COPIES = 20  # of the inputs of a large problem, with outputs, float64 and second looks, on both sides
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
 class Job:
-    """Verifies one pair."""
+    """Verifies one pair; `whole`: with the GPU's memory to itself."""
 
-    def __init__(self, place: Place, problem: Problem, kernel: Kernel, options: Options):
-        self.place, self.backend = place, place.backend
+    def __init__(self, place: Place, problem: Problem, kernel: Kernel, options: Options, whole: bool = False):
+        self.place, self.backend, self.whole = place, place.backend, whole
         self.problem, self.kernel, self.options = problem, kernel, options
         self.record = Record()
         self.hurt_device = False  # whether something ended badly on the device, so that it should be looked at
+        self.short_of_memory = False  # whether it ended for lack of memory, of which others had some
         self.run_left, self.compile_left = options.run_timeout_s, options.compile_timeout_s
         self.stage: Stage = "load"
         self.protocol = protocol_named(options.protocol)
@@ -71,7 +72,8 @@ class Job:
         except Stop as reached:
             stop = reached
             ended_there = reached.stage in ("run", "time") and self.stage != "load"
-            self.hurt_device = ended_there and reached.outcome in HURTING
+            self.hurt_device = ended_there and reached.outcome in endings.HURTING
+        self.short_of_memory = not self.whole and self.backend == "cuda" and endings.is_short_of_memory(stop)
         self.record.seconds["total"] = time.monotonic() - started
         self.record.values["findings"] = tuple(self.feedback.findings)
         return self.record.verdict(stop)
@@ -102,21 +104,23 @@ class Job:
                 raise self._sanitized(stop, gpu) from None
 
     def _go_through(self, vary: bool, gpu: Turns) -> None:
+        turn = gpu.alone if self.whole else gpu.together
         self._introduce()
-        self._load()
-        with gpu.together(), self.record.clock("reference"):
+        self._load(gpu)
+        with turn(), self.record.clock("reference"):
             prepared = self._reference(self.session.prepare, varied=False)
         self.record.values["scale"] = prepared["scale"]
-        if prepared["input_bytes"] >= self.options.large_bytes:
-            self.room.enter_context(gpu.room(COPIES * prepared["input_bytes"]))
-        with gpu.together():
+        size = NEVER if self.whole else COPIES * prepared["input_bytes"]
+        if size >= COPIES * self.options.large_bytes:
+            self.room.enter_context(gpu.room(size))
+        with turn():
             plan = self._prepare(vary)
             for number, step in enumerate(plan):
                 if step["decides"]:
                     self._trial(number, step)
         self._conclude()
         self._time(gpu)
-        with gpu.together():
+        with turn():
             self._label(plan)
             self._intervene(vary)
             self._profile()
@@ -187,7 +191,7 @@ class Job:
         }
         self.candidate.send(self.replay.spec)
 
-    def _load(self) -> None:
+    def _load(self, gpu: Turns) -> None:
         endings.await_start(self.candidate)
         self.record.values["sandbox"] = self.candidate.sandbox
         with self.record.clock("load"):
@@ -196,6 +200,7 @@ class Job:
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
         self.stage = "run"
+        self.room.enter_context(gpu.contexts)
         with CONTEXTS, self.record.clock("run"):
             self.candidate.send({"do": "open"})
             self._candidate_says("opened")
@@ -488,9 +493,6 @@ class Job:
 
     def _timed_out(self) -> Stop:
         return Stop("timeout", self.stage, f"the kernel file ran for over {self._run_timeout_s:g} s.")
-
-
-HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a device that is lost looks like one of these
 
 
 def _describe(family: str, step: Message) -> str:

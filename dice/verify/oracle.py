@@ -20,6 +20,7 @@ import torch
 
 from dice.verify import lending, scale, stopwatch, wire
 from dice.verify.channel import Channel
+from dice.verify.endings import NO_MEMORY
 from dice.verify.execution import Device
 from dice.verify.inputs import Step
 from dice.verify.reference import Reference
@@ -59,7 +60,7 @@ def main(link: socket.socket) -> None:
         except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
             answer = {"event": "failed", "message": str(error)}
         except torch.OutOfMemoryError:
-            answer = {"event": "failed", "message": "a trial of it needs more memory than the GPU has left"}
+            answer = {"event": "failed", "message": NO_MEMORY}
         except RuntimeError as error:
             if not device.is_broken():
                 raise

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 # Contexts that are made at once. The driver makes one at a time, whichever GPU it is for; who waits there for many
 # others, seems to hang.
 CONTEXTS = threading.BoundedSemaphore(4)
+CONTEXTS_A_TURN = 3
 
 
 class Turns:
     """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is
-    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
+    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all. `contexts`: entered by
+    who has one, from before it is made: each takes memory, also of those who wait for their turn."""
 
     def __init__(self, most: int = 1 << 30, memory: int = 1 << 62) -> None:
         self._most, self._memory = most, memory
+        self.contexts = threading.BoundedSemaphore(CONTEXTS_A_TURN * most)
         self._taken = 0
         self._changed = threading.Condition()
         self._together = 0

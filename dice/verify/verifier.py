@@ -157,10 +157,14 @@ class Verifier:
             try:
                 self._builds.prepare(spawner)
                 with self._fleet.device() as device:
-                    job = Job(self._place(device, spawner, workers), problem, kernel, options)
-                    verdict = job.run(device.turns)
-                    if job.hurt_device:
-                        device.health.check()
+                    place = self._place(device, spawner, workers)
+                    for whole in (False, True):
+                        job = Job(place, problem, kernel, options, whole)
+                        verdict = job.run(device.turns)
+                        if job.hurt_device:
+                            device.health.check()
+                        if not job.short_of_memory:
+                            break
                     return self._describe(verdict)
             except Cancelled:
                 raise

@@ -108,3 +108,22 @@ def test_gigabytes_take_seconds() -> None:
         wrong = (CASES / "right_relu.py").read_text().replace("i < n", "i < n - 1")
         verdict = verifier.verify(Problem(LARGE, name="large"), Kernel(wrong))
         assert verdict.outcome == "wrong", verdict.message
+
+
+HUNGRY = """
+    def forward(self, x):
+        most = int(0.6 * torch.cuda.get_device_properties(0).total_memory)
+        torch.empty(most, dtype=torch.uint8, device="cuda")[:1024] = 0
+"""
+
+
+@pytest.mark.gpu
+def test_who_needs_most_of_the_memory_gets_it() -> None:
+    plain = (CASES / "right_relu.py").read_text()
+    head, found, tail = plain.partition("    def forward(self, x):\n")
+    assert found
+    problem = Problem.from_file(PROBLEMS / "relu.py")
+    pairs = [(problem, Kernel(f"{head}{HUNGRY}{tail}\n# {number}\n")) for number in range(4)]
+    with Verifier(backend="cuda", options=Options(timing_s=0.1), cache=False) as verifier:
+        verdicts = [verdict for _, verdict in verifier.verify_many(pairs, workers=4)]
+    assert [verdict.outcome for verdict in verdicts] == ["correct"] * 4, verdicts[0].message

@@ -126,8 +126,8 @@ def test_a_secret_seed_gives_other_inputs_each_time(verifier: Verifier) -> None:
     """A kernel that prints its input's sum cannot print the same twice, unless the seed is fixed."""
     model = "raise RuntimeError(f'sum {x.sum().item():.6f}')"
     loud = replace(RIGHT, source=RIGHT.source.replace("return ops.relu(x)", model))
-    messages = {verifier.verify(RELU, loud).message for _ in range(2)}
-    assert len(messages) == 2
+    messages = {verifier.verify(RELU, loud).message for _ in range(4)}
+    assert len(messages) > 1  # some may begin with the trial of zeros
     fixed = replace(verifier.options, seed=7)
     assert len({verifier.verify(RELU, loud, fixed).message for _ in range(2)}) == 1
 
