@@ -104,23 +104,22 @@ class Job:
                 raise self._sanitized(stop, gpu) from None
 
     def _go_through(self, vary: bool, gpu: Turns) -> None:
-        turn = gpu.alone if self.whole else gpu.together
         self._introduce()
         self._load(gpu)
-        with turn(), self.record.clock("reference"):
+        with gpu.turn(self.whole), self.record.clock("reference"):
             prepared = self._reference(self.session.prepare, varied=False)
         self.record.values["scale"] = prepared["scale"]
         size = NEVER if self.whole else COPIES * prepared["input_bytes"]
         if size >= COPIES * self.options.large_bytes:
             self.room.enter_context(gpu.room(size))
-        with turn():
+        with gpu.turn(self.whole):
             plan = self._prepare(vary)
             for number, step in enumerate(plan):
                 if step["decides"]:
                     self._trial(number, step)
         self._conclude()
         self._time(gpu)
-        with turn():
+        with gpu.turn(self.whole):
             self._label(plan)
             self._intervene(vary)
             self._profile()
@@ -376,7 +375,8 @@ class Job:
 
     def _measure(self, gpu: Turns) -> None:
         self.stage = "time"
-        self._draw(TIMING_STEP)
+        with gpu.turn(self.whole):  # the reference runs
+            self._draw(TIMING_STEP)
         options = self.options
         with gpu.alone(), self.record.clock("time"):
             try:

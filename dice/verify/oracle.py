@@ -44,7 +44,7 @@ def main(link: socket.socket) -> None:
     usual = _Settings.now()
     for command in channel:
         number = command["group"]
-        if command["do"] != "time":
+        if command["do"] not in ("time", "close"):  # while one is timed, others may come to their end
             for group in groups.values():
                 group.reference.end_timing()
         if command["do"] == "close":

@@ -38,6 +38,10 @@ class Turns:
                 self._together -= 1
                 self._changed.notify_all()
 
+    def turn(self, whole: bool) -> contextlib.AbstractContextManager[None]:
+        """`alone` for a job that needs the whole device, else `together`."""
+        return self.alone() if whole else self.together()
+
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:
         """Memory for a large job, from now to its end. Enter it before a turn: whoever waits here has none."""
