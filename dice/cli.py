@@ -278,6 +278,8 @@ class Eval:
     """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
     timing: bool = True
     """Time kernels against PyTorch (cuda backend only)."""
+    timing_seconds: float = 3.0
+    """Spent at most on timing one kernel; shorter leaves the speed-up's interval wider."""
     compile_baseline: bool = False
     """Also time each reference under torch.compile."""
     trials: int = 5

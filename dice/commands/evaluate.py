@@ -156,6 +156,7 @@ def _judging(args: Eval) -> Any:
     asked = options(
         trials=args.trials,
         timing=args.timing,
+        timing_s=args.timing_seconds,
         compile_timeout_s=args.compile_timeout,
         run_timeout_s=args.run_timeout,
         scale=args.scale,
