@@ -29,16 +29,15 @@ data() {
     if [[ ! -f $out/tokenizer/tokenizer.json ]]; then # written last by the command
         "${dice[@]}" data tokenizer --data "$out/corpus/train" --out "$out/tokenizer" --vocab-size 2048
     fi
-    "${dice[@]}" data synth --out "$out/rl-corpus" --pairs "${RL_PAIRS:-4000}" --heldout "${HELDOUT:-420}" --control 0 \
+    # The control set has the compositions of a training set, all at sizes that can be emulated.
+    "${dice[@]}" data synth --out "$out/rl-corpus" --pairs 1 --heldout "${HELDOUT:-420}" --control "${RL_PAIRS:-4000}" \
         --no-verify --seed 301 "${apart[@]}"
-    for set in train heldout; do
+    for set in control heldout; do
         if [[ ! -f $out/$set.parquet ]]; then # written whole
-            local path=$out/rl-corpus/$set
-            "${dice[@]}" data import "$([[ -d $path ]] && echo "$path" || echo "$path.parquet")" -o "$out/$set.parquet" \
-                --licence Apache-2.0
+            "${dice[@]}" data import "$out/rl-corpus/$set.parquet" -o "$out/$set.parquet" --licence Apache-2.0
         fi
     done
-    "${dice[@]}" data measure "$out/train.parquet" -o "$out/measured" --backend "$backend" --no-timing --trials 1 ${MEASURE_FLAGS:-}
+    "${dice[@]}" data measure "$out/control.parquet" -o "$out/measured" --backend "$backend" --no-timing --trials 1 ${MEASURE_FLAGS:-}
     "${dice[@]}" data rl "$out/measured" -o "$out/rl-data" --infill 992 --generate 4000 --backend "$backend"
     if [[ ! -f $out/problems.parquet ]]; then
         "${dice[@]}" data difficulty "$out/heldout.parquet" -o "$out/problems.parquet"
