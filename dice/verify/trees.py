@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import compare, inputs, wire
+from dice.verify import compare, wire
 
 
 def elements(value: Any) -> int:
@@ -24,11 +24,6 @@ def to_cpu(value: Any) -> Any:
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
-
-
-def next_value(tensor: torch.Tensor) -> torch.Tensor:
-    """The neighbours of the values, which rounding cannot tell from them."""
-    return tensor * (1 + torch.finfo(tensor.dtype).eps) if inputs.is_free(tensor) else tensor
 
 
 def between(one: Any, other: Any) -> Any:
