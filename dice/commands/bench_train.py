@@ -37,6 +37,8 @@ def train(args: BenchTrain) -> int:
         batch_rows=args.batch_rows, micro_rows=min(args.micro_rows, args.batch_rows), rounds=args.rounds,
         shortest=min(shortest, most), longest=min(longest, most), seed=args.seed,
     )  # fmt: skip
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)  # fails now, if at all
     with joined(args.device) as world:
 
         def say(text: str) -> None:

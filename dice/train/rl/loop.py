@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from dice.decode.generate import DecodeConfig, sample_seeds
+from dice.decode.ready import is_small
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
 from dice.model.chat import ChatTemplateError
@@ -46,7 +47,6 @@ from dice.train.world import World, joined
 from dice.verdict import Verdict
 
 ROW = 128  # rows are in whole tiles of this many tokens, for FlexAttention
-SMALL_MODEL = 50_000_000  # parameters; those of this size and below know their corpus and no instructions
 IDENTITY = (
     "tasks_sha256", "infill_steps", "generate_steps", "problems", "responses", "order", "infill_form", "seed",
 )  # fmt: skip
@@ -108,8 +108,8 @@ class _Run:
         if model.config.traits.kind != "block_diffusion":
             raise UserError(f"{config.model} is no SDAR model (its family is {model.config.family}): not trainable.")
         self.model_config = model.config
-        self.parameters = parameters = sum(weight.numel() for weight in model.parameters())
-        compact = config.prompt == "zero-shot" or (config.prompt == "auto" and parameters < SMALL_MODEL)
+        self.parameters = sum(weight.numel() for weight in model.parameters())
+        compact = config.prompt == "zero-shot" or (config.prompt == "auto" and is_small(model))
         scaffolded = config.infill_form == "scaffold"
         desk = self.desk = Desk(
             tokenizer, compact=compact, scaffolded=scaffolded, response_prefix=config.response_prefix
