@@ -125,7 +125,7 @@ def test_a_composition_names_order_and_structure() -> None:
 
 def test_large_problems_come_with_a_small_twin(train: list[Pair]) -> None:
     large = [pair for pair in train if pair.check_source is not None]
-    assert 0.2 < len(large) / len(train) < 0.3
+    assert 0.3 < len(large) / len(train) < 0.4
     for pair in large:
         assert pair.check_source is not None
         same = [line for line in pair.check_source.splitlines() if line in pair.problem.source]

@@ -12,6 +12,7 @@ import torch
 
 from dice.data import synth
 from dice.data.synth import FAMILIES, Pair
+from dice.data.synth.architectures import ARCHITECTURES
 from dice.data.synth.cuda import SWEEPS
 from dice.data.synth.forms import FORMS
 from dice.data.synth.moves import MOVES
@@ -85,7 +86,7 @@ def test_convolutions_come_in_every_kind() -> None:
 
 
 def test_tables_are_drawn_whole(drawn: dict[str, list[Pair]]) -> None:
-    for family, table in (("layout", MOVES), ("network", NETWORKS)):
+    for family, table in (("layout", MOVES), ("network", NETWORKS | ARCHITECTURES)):
         cores = {pair.operators[0] for pair in [*drawn[family], *_drawn(family, 12, 800)]}
         assert cores == set(table)
 
@@ -100,8 +101,8 @@ def test_large_problems_run_and_fit_a_gpu() -> None:
         with torch.device("meta"):
             model, inputs = scope["Model"](*scope["get_init_inputs"]()), scope["get_inputs"]()
             output = model(*inputs)
-        assert all(tensor.numel() <= 2**25 for tensor in inputs), pair.composition
-        assert output.numel() <= 2**29, pair.composition
+        assert all(tensor.numel() <= 2**28 for tensor in inputs), pair.composition
+        assert output.numel() < 2**31, pair.composition  # kernels count in 32 bits
 
 
 def test_a_library_layer_is_kept_and_its_tail_is_a_kernel(drawn: dict[str, list[Pair]]) -> None:

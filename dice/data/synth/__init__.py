@@ -23,7 +23,7 @@ from dice.problem import Problem
 
 __all__ = ["FAMILIES", "Pair", "generate", "heldout", "in_distribution"]
 
-LARGE_SHARE = 0.25
+LARGE_SHARE = 0.35
 _NAMES = tuple(FAMILIES)
 _WEIGHTS = tuple(weight for _, weight in FAMILIES.values())
 

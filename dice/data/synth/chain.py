@@ -37,6 +37,8 @@ _IDLE: dict[Sign, frozenset[str]] = {
         }
     ),
 }
+# Operators that do something more when they are applied twice.
+_REPEATED = frozenset({"tanh", "sigmoid", "silu", "gelu", "mish", "softplus", "sin", "square", "add", "mul"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,14 @@ def draw_chain(rng: random.Random, length: int, state: ChainState | None = None)
     state = state or ChainState()
     names: list[str] = []
     for _ in range(length):
+        repeats = rng.random() < 0.3
         idle = _IDLE[state.sign]
         choices = [
             operator
             for operator in OPERATORS.values()
-            if state.accepts(operator) and operator.name not in idle and operator.name not in names[-1:]
+            if state.accepts(operator)
+            and operator.name not in idle
+            and (operator.name not in names[-1:] or (repeats and operator.name in _REPEATED))
         ]
         operator = rng.choices(choices, [operator.weight for operator in choices])[0]
         names.append(operator.name)

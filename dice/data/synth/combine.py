@@ -49,7 +49,13 @@ COMBINES: dict[str, Combine] = {
     ),
     "lerp": Combine(
         "linear interpolation",
-        ("torch.lerp({x}, {y}, {a})", "{x} + {a} * ({y} - {x})", "{x}.lerp({y}, {a})"),
+        (
+            "torch.lerp({x}, {y}, {a})",
+            "{x} + {a} * ({y} - {x})",
+            "{x}.lerp({y}, {a})",
+            "(1 - {a}) * {x} + {a} * {y}",
+            "{a} * {y} + (1.0 - {a}) * {x}",
+        ),
         "v = v + {a} * (w - v);",
         "weight",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,13 +15,13 @@ from dice.data.synth.script import Script, Value
 
 @dataclass(slots=True)
 class Head:
-    """A library layer as both sides see it: its value in the problem, its line in ModelNew, its output's shape.
+    """A library layer as both sides see it: its value in the problem, its lines in ModelNew, its output's shape.
 
     `last`: channels lie along the last dimension, as a linear layer leaves them; else along the second.
     """
 
     value: Value
-    line: str  # sets x
+    lines: list[str]  # set x
     inputs: list[str]  # of ModelNew.forward
     shape: list[str]  # marks, or "?" where the extent follows from the layer
     channels: str  # the number of channels: a constructor argument, or a mark
@@ -47,7 +48,7 @@ def linear(script: Script, *, sequence: bool = False) -> Head:
     value = script.apply(f"{attribute}({{x}})", x, "linear layer")
     shape = [*leading, features[1]]
     script.results.append(shape)
-    return Head(value, f"x = {attribute}(x)", ["x"], shape, names[1], "a linear layer", True, len(shape))
+    return Head(value, [f"x = {attribute}(x)"], ["x"], shape, names[1], "a linear layer", True, len(shape))
 
 
 def convolution(script: Script, rank: int = 2, *, transposed: bool = False) -> Head:
@@ -65,7 +66,7 @@ def convolution(script: Script, rank: int = 2, *, transposed: bool = False) -> H
     attribute = script.attribute("conv", text, shared=True)
     value = script.apply(f"{attribute}({{x}})", x, "convolution")
     marks = [shape[0], outputs, *["?"] * rank]
-    return Head(value, f"x = {attribute}(x)", ["x"], marks, made, conv.describe_window(plan), False, rank + 2)
+    return Head(value, [f"x = {attribute}(x)"], ["x"], marks, made, conv.describe_window(plan), False, rank + 2)
 
 
 def matmul(script: Script, *, batched: bool = False) -> Head:
@@ -76,13 +77,17 @@ def matmul(script: Script, *, batched: bool = False) -> Head:
         for letter in "mkn"
     }
     a = script.input("a", [*batch, marks["m"], marks["k"]])
-    b = script.input("b", [*batch, marks["k"], marks["n"]])
+    turned = rng.random() < 0.3
+    b = script.input("b", [*batch, *((marks["n"], marks["k"]) if turned else (marks["k"], marks["n"]))])
+    turn = (".transpose(1, 2)" if batched else ".t()") if turned else ""
     call = rng.choice(("torch.bmm" if batched else "torch.mm", "torch.matmul"))
-    value = script.apply(rng.choice((f"{call}({{x}}, {{y}})", "{x} @ {y}")), a, "matrix product", y=b.text)
+    shown = rng.choice((turn, ".transpose(-2, -1)", ".mT")) if turned else ""
+    form = rng.choice((f"{call}({{x}}, {{y}}{shown})", f"{{x}} @ {{y}}{shown}"))
+    value = script.apply(form, a, "matrix product", y=b.text)
     shape = [*batch, marks["m"], marks["n"]]
     script.results.append(shape)
     phrase = "a batched matrix product" if batched else "a matrix product"
-    return Head(value, f"x = {call}(a, b)", ["a", "b"], shape, marks["n"], phrase, True, len(shape))
+    return Head(value, [f"x = {call}(a, b{turn})"], ["a", "b"], shape, marks["n"], phrase, True, len(shape))
 
 
 HEADS: dict[str, Callable[[Script], Head]] = {
@@ -109,6 +114,52 @@ HEAD_WEIGHTS: dict[str, float] = {
     "matmul": 2.5,
     "bmm": 1.5,
 }
+
+
+# Layers between the head and the kernel, and behind it: left to PyTorch as well.
+MIDDLES: dict[str, tuple[str, str, str]] = {  # name -> role, constructor, phrase
+    "batch_norm": ("norm", "nn.BatchNorm{d}({c})", "batch norm"),
+    "group_norm": ("norm", "nn.GroupNorm({g}, {c})", "group norm"),
+    "layer_norm": ("norm", "nn.LayerNorm({c})", "layer norm"),
+    "instance_norm": ("norm", "nn.InstanceNorm{d}({c})", "instance norm"),
+    "max_pool": ("pool", "nn.MaxPool{d}({k})", "max pooling"),
+    "avg_pool": ("pool", "nn.AvgPool{d}({k})", "average pooling"),
+}
+
+
+def draw_middle(rng: random.Random, head: str) -> str:
+    """A layer that may follow that head; empty for products of two inputs, which have no parameters to begin with."""
+    if not head.startswith(("linear", "conv")):
+        return ""
+    if is_last(head):
+        return rng.choice(("layer_norm", *(("batch_norm", "group_norm") * (head == "linear"))))
+    return rng.choice(("batch_norm", "batch_norm", "instance_norm", "group_norm", "max_pool", "avg_pool"))
+
+
+def layer(script: Script, head: Head, name: str, value: Value) -> tuple[Value, str]:
+    """The named layer of `MIDDLES` behind `value`, and what both sides call it."""
+    role, text, phrase = MIDDLES[name]
+    groups = script.rng.choice((1, 2, 4))
+    text = text.format(d=f"{max(1, head.rank - 2)}d", c=head.channels, g=groups, k=2)
+    attribute = script.attribute(role, text, shared=True)
+    return script.apply(f"{attribute}({{x}})", value, phrase), attribute
+
+
+def add_middle(script: Script, head: Head, name: str) -> None:
+    head.value, attribute = layer(script, head, name, head.value)
+    head.lines.append(f"x = {attribute}(x)")
+    head.phrase += f" with {MIDDLES[name][2]}"
+
+
+def enlarge(script: Script, head: Head, layers: int) -> None:
+    """Room for that many poolings or statistics over space; channels that four groups divide."""
+    for mark in head.shape[1:2] if not head.last else head.shape[-1:]:
+        channels = script.dimensions[int(mark.strip("@"))]
+        channels.step = math.lcm(channels.step, 4)
+        channels.small = -(-channels.small // channels.step) * channels.step
+        channels.large = -(-channels.large // channels.step) * channels.step
+    for mark in script.inputs[0].shape[2:] if not head.last else ():
+        script.dimensions[int(mark.strip("@"))].small += 6 if layers == 1 else 16
 
 
 def draw_head(rng: random.Random) -> str:

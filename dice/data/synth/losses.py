@@ -48,6 +48,9 @@ _VARIANCE: Inputs = (("predictions", None), ("targets", None), ("variance", "tor
 _RANKED: Inputs = (("x1", None), ("x2", None), ("targets", "torch.randint(0, 2, ({shape},)).float() * 2 - 1"))
 _SOFT: Inputs = (("predictions", "torch.randn({shape})"), ("targets", "torch.softmax(torch.randn({shape}), dim=1)"))
 
+_DISTRIBUTION = "torch.rand({shape}).softmax(dim=-1)"
+_DISTRIBUTIONS: Inputs = (("predictions", _DISTRIBUTION), ("targets", _DISTRIBUTION))
+
 _COSINE = """float s = 0.0f, a = 0.0f, b = 0.0f;
 {loop} {{
     float v = x[base + j], w = y[base + j];
@@ -293,6 +296,15 @@ LOSSES: dict[str, Loss] = {
         "",
         "v = (v - w) / {a};\n        v = log1pf(v * v);",
         scalar="margin",
+    ),
+    "kl_div_of_probabilities": Loss(
+        "Kullback-Leibler divergence of probabilities",
+        ("F.kl_div(torch.log({x}), {y}{r})", "F.kl_div({x}.log(), {y}{r})"),
+        (),
+        "",
+        "v = (w == 0.0f ? 0.0f : w * logf(w)) - w * logf(v);",
+        inputs=_DISTRIBUTIONS,
+        chain=False,
     ),
     "kl_div_log": Loss(
         "Kullback-Leibler divergence of log-probabilities",

@@ -21,6 +21,7 @@ class Part:
     statement: str = ""
     operands: int = 1
     along: str = ""
+    second: str = "i"  # place of the second operand's element; `inner`: how many elements share one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class Network:
     layers: tuple[tuple[str, str, str], ...]  # name, role, constructor
     lines: tuple[str, ...]
     parts: tuple[str, ...] = ("activation",)
+    listed: tuple[str, ...] = ()  # sizes that the constructor takes as one list, {listed}
 
 
 PARTS: dict[str, Part] = {
     "activation": Part("its activation"),
     "residual": Part("its residual sum", "{x} + {y}", "v = v + w;", 2),
     "gate": Part("its gate", "{x} * torch.sigmoid({y})", "v = v / (1.0f + expf(-w));", 2),
+    "channel_gate": Part("its gate", "{x} * {y}", "v = v * w;", 2, second="i / inner"),
     "silu_gate": Part("its gate", "F.silu({x}) * {y}", "v = v / (1.0f + expf(-v)) * w;", 2),
     "gelu_gate": Part("its gate", "F.gelu({x}) * {y}", "v = 0.5f * v * (1.0f + erff(v * 0.70710678f)) * w;", 2),
     "highway": Part(
@@ -54,37 +57,37 @@ PARTS: dict[str, Part] = {
     "standardize": Part("its standardization", along="standardize"),
     "rms_scale": Part("its scaling", along="rms_scale"),
 }
-_VECTOR = (("x", "x", ("b", "d")),)
-_SEQUENCE = (("x", "x", ("b", "t", "d")),)
-_IMAGE = (("x", "x", ("b", "c", "s", "s")),)
+VECTOR = (("x", "x", ("b", "d")),)
+SEQUENCE = (("x", "x", ("b", "t", "d")),)
+IMAGE = (("x", "x", ("b", "c", "s", "s")),)
 _STATE = (("x", "x", ("b", "d")), ("h", "state", ("b", "h")))
 _FC = ("fc1", "linear", "nn.Linear({d}, {h})")
 
 NETWORKS: dict[str, Network] = {
     "mlp": Network(
         "a two-layer perceptron",
-        _VECTOR,
+        VECTOR,
         ("d", "h", "o"),
         (_FC, ("fc2", "linear", "nn.Linear({h}, {o})")),
         ("x = <{fc1}({x})>", "return {fc2}(x)"),
     ),
     "mlp3": Network(
         "a three-layer perceptron",
-        _VECTOR,
+        VECTOR,
         ("d", "h", "o"),
         (_FC, ("fc2", "linear", "nn.Linear({h}, {h})"), ("fc3", "linear", "nn.Linear({h}, {o})")),
         ("x = <{fc1}({x})>", "x = <{fc2}(x)>", "return {fc3}(x)"),
     ),
     "autoencoder": Network(
         "an autoencoder",
-        _VECTOR,
+        VECTOR,
         ("d", "h"),
         (_FC, ("fc2", "linear", "nn.Linear({h}, {d})")),
         ("code = <{fc1}({x})>", "return {fc2}(code)"),
     ),
     "classifier": Network(
         "a classifier",
-        _VECTOR,
+        VECTOR,
         ("d", "h", "o"),
         (_FC, ("fc2", "linear", "nn.Linear({h}, {o})")),
         ("x = torch.relu({fc1}({x}))", "logits = {fc2}(x)", "return <logits>"),
@@ -92,7 +95,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "residual_mlp": Network(
         "a residual perceptron block",
-        _VECTOR,
+        VECTOR,
         ("d", "h"),
         (_FC, ("fc2", "linear", "nn.Linear({h}, {d})")),
         ("y = torch.relu({fc1}({x}))", "return <{fc2}(y) | {x}>"),
@@ -100,14 +103,14 @@ NETWORKS: dict[str, Network] = {
     ),
     "feed_forward": Network(
         "a feed-forward block behind a layer norm",
-        _SEQUENCE,
+        SEQUENCE,
         ("d", "h"),
         (("norm", "norm", "nn.LayerNorm({d})"), _FC, ("fc2", "linear", "nn.Linear({h}, {d})")),
         ("y = <{fc1}({norm}({x}))>", "return {x} + {fc2}(y)"),
     ),
     "gated_mlp": Network(
         "a gated feed-forward block",
-        _SEQUENCE,
+        SEQUENCE,
         ("d", "h"),
         (
             ("gate", "linear", "nn.Linear({d}, {h}, bias=False)"),
@@ -119,7 +122,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "highway": Network(
         "a highway layer",
-        _VECTOR,
+        VECTOR,
         ("d",),
         (("carry", "linear", "nn.Linear({d}, {d})"), ("plain", "linear", "nn.Linear({d}, {d})")),
         ("y = torch.relu({plain}({x}))", "return <y | {carry}({x}) | {x}>"),
@@ -127,7 +130,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "cross_layer": Network(
         "a cross layer",
-        _VECTOR,
+        VECTOR,
         ("d",),
         (("cross", "linear", "nn.Linear({d}, {d})"),),
         ("return <{x} | {cross}({x}) | {x}>",),
@@ -160,7 +163,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "small_cnn": Network(
         "a small convolutional network",
-        _IMAGE,
+        IMAGE,
         ("c", "k", "o"),
         (
             ("conv1", "conv", "nn.Conv2d({c}, {k}, 3, padding=1)"),
@@ -177,7 +180,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "residual_block": Network(
         "a residual block of convolutions",
-        _IMAGE,
+        IMAGE,
         ("c",),
         (
             ("conv1", "conv", "nn.Conv2d({c}, {c}, 3, padding=1)"),
@@ -188,14 +191,14 @@ NETWORKS: dict[str, Network] = {
     ),
     "norm_block": Network(
         "a convolution with group norm",
-        _IMAGE,
+        IMAGE,
         ("c", "k"),
         (("conv1", "conv", "nn.Conv2d({c}, {k}, 3, padding=1)"), ("norm", "norm", "nn.GroupNorm(1, {k})")),
         ("return <{norm}({conv1}({x}))>",),
     ),
     "separable": Network(
         "a depthwise-separable convolution",
-        _IMAGE,
+        IMAGE,
         ("c", "k"),
         (
             ("conv1", "conv", "nn.Conv2d({c}, {c}, 3, padding=1, groups={c})"),
@@ -205,7 +208,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "attention_head": Network(
         "a self-attention head",
-        _SEQUENCE,
+        SEQUENCE,
         ("d",),
         (
             ("q", "linear", "nn.Linear({d}, {d})"),
@@ -221,7 +224,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "attention_residual": Network(
         "a self-attention block",
-        _SEQUENCE,
+        SEQUENCE,
         ("d",),
         (("qkv", "linear", "nn.Linear({d}, 3 * {d})"), ("proj", "linear", "nn.Linear({d}, {d})")),
         (
@@ -233,7 +236,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "squeeze_excite": Network(
         "a gate from two projections",
-        _SEQUENCE,
+        SEQUENCE,
         ("d", "h"),
         (("value", "linear", "nn.Linear({d}, {h})"), ("gate", "linear", "nn.Linear({d}, {h})")),
         ("return <{value}({x}) | {gate}({x})>",),
@@ -241,7 +244,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "token_mixer": Network(
         "a normalised projection",
-        _SEQUENCE,
+        SEQUENCE,
         ("d", "h"),
         (_FC,),
         ("y = {fc1}({x})", "return <y>"),

@@ -1,4 +1,4 @@
-"""The vocabulary of the problem side: names and docstrings that different authors might choose."""
+"""The vocabulary of the problem side: names that different authors might choose."""
 
 from __future__ import annotations
 
@@ -134,52 +134,8 @@ ATTRIBUTE_NAMES: dict[str, tuple[str, ...]] = {
     "mean": ("running_mean", "mean", "mu"),
     "var": ("running_var", "var", "variance"),
     "glu": ("glu", "gate"),
+    "network": ("net", "network", "layers", "model", "mlp", "blocks"),
+    "recurrent": ("rnn", "gru", "cell", "encoder"),
     "embedding": ("embedding", "embed", "emb", "table"),
     "conv": ("conv", "conv1", "convolution", "layer", "c1"),
 }
-
-CONSTANT_REMARKS = ("Shapes", "Test configuration", "problem size", "Dimensions of the inputs", "Settings")
-INPUT_REMARKS = (
-    "random float32 inputs",
-    "Generate the inputs of forward",
-    "one batch",
-    "Positional arguments of forward",
-)
-INIT_REMARKS = ("nothing to configure", "no constructor arguments", "The constructor takes no arguments", "none")
-
-CLASS_DOCS: tuple[tuple[str, ...], tuple[str, ...]] = (
-    (
-        "{Title}.",
-        "A model that computes {title}.",
-        "Model performing {title}.",
-        "Simple module: {title}.",
-        "Reference implementation of {title}.",
-        "Computes {title}.",
-    ),
-    (
-        "{Title}.\n\nPlain PyTorch, used as the reference.",
-        "A small module.\n\nThe forward pass is {title}.",
-        "This module performs {title}.\n\nAll tensors are float32.",
-        "Model for {title}.\n\nNotes:\n    Inputs are contiguous.",
-        "{Title}.\n\nThe operation is applied to a batch of inputs; there is no training code here, only the\n"
-        "forward pass that has to be reproduced.",
-        "Implements {title}.\n\nThis pattern is common in neural networks. The result has to match PyTorch's within\n"
-        "floating-point tolerance.",
-    ),
-)
-FORWARD_DOCS: tuple[tuple[str, ...], tuple[str, ...]] = (
-    (
-        "Applies {title}.",
-        "{Title}.",
-        "Forward pass.",
-        "Compute {title}.",
-        "Run the model on the inputs.",
-        "Returns {title}.",
-    ),
-    (
-        "Applies {title}.\n\nArgs:\n{arguments}\n\nReturns:\n    torch.Tensor: the result",
-        "Forward pass of the model.\n\nArgs:\n{short}\n\nReturns:\n    Output tensor.",
-        "Compute {title}.\n\nParameters:\n{short}\n\nReturns:\n    The output tensor.",
-        "{Title}.\n\nArgs:\n{arguments}",
-    ),
-)

@@ -163,7 +163,7 @@ class Operands:
 
 def product(rng: random.Random, operands: Operands, post: Sequence[Step], *, long_k: bool = False) -> Product:
     """Draw a style that suits the operands. `long_k`: few outputs, each a long sum."""
-    weights = {"tiled16": 5.0, "naive": 3.0, "tiled32": 1.5, "registers": 2.5, "columns": 1.2, "split": 0.8}
+    weights = {"tiled16": 4.0, "naive": 2.0, "tiled32": 1.0, "registers": 4.5, "columns": 1.2, "split": 0.8}
     contiguous = not operands.a_k_first and not operands.b_k_first
     weights |= {"warp": 1.5 if contiguous else 0.0, "vector": 2.0 if operands.plain else 0.0}
     alone = not post and not operands.extra and not operands.batched

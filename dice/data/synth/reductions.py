@@ -24,7 +24,7 @@ class Reduction:
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(
         "a sum",
-        ("torch.sum({x}, dim={d}{k})", "{x}.sum(dim={d}{k})"),
+        ("torch.sum({x}, dim={d}{k})", "{x}.sum(dim={d}{k})", "{x}.sum({d}{k})", "torch.sum({x}, {d}{k})"),
         SUM,
         "s",
         ("sum",),
@@ -34,7 +34,7 @@ REDUCTIONS: dict[str, Reduction] = {
     ),
     "mean": Reduction(
         "a mean",
-        ("torch.mean({x}, dim={d}{k})", "{x}.mean(dim={d}{k})"),
+        ("torch.mean({x}, dim={d}{k})", "{x}.mean(dim={d}{k})", "{x}.mean({d}{k})", "torch.mean({x}, {d}{k})"),
         SUM,
         "s / D",
         ("sum",),

@@ -137,7 +137,10 @@ def draw_axis(script: Script, position: str, *, may_be_runtime: bool = True, sco
     rng = script.rng
     rank, index = rng.choice(POSITIONS[position])
     shown = index - rank if rng.random() < (0.6 if position == "last" else 0.2) else index
-    text = script.scalar("dim", shown, hint="int", may_be_argument=may_be_runtime)
+    spelled = script.setting("dim", str(shown), stored=True)
+    text = Scalar(spelled, spelled.removeprefix("self."), str(shown))
+    if spelled == str(shown):
+        text = script.scalar("dim", shown, hint="int", may_be_argument=may_be_runtime)
     runtime = not text.cuda.lstrip("-").isdigit()
     return Axis(rank, index, text, runtime, draw_scope(rng, position == "last", runtime) if scopes else THREAD)
 

@@ -1,8 +1,9 @@
 """The problem side: builds one PyTorch file in KernelBench's form, in one of very many ways of writing it.
 
 A `Script` is filled by a family (inputs, parameters, statements of `forward`) and remembers, next to the text, what the
-kernel needs to know: constructor arguments, parameters and scalars. All randomness is drawn while it is filled, so that
-`render` is a pure function and the same text can be printed with large or with small shapes.
+kernel needs to know: constructor arguments, parameters and scalars. All randomness is drawn while it is filled, or
+follows from `printing`, so that `render` (see `page.py`) is a pure function and the same text can be printed with large
+or with small shapes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dice.data.synth.chain import ChainState, Step, cuda_number, draw_scalars, python_number
+from dice.data.synth.layers import DEFAULTS, written
 from dice.data.synth.operators import OPERATORS, Operator, Spelling, spelling
-from dice.data.synth.phrasing import (
-    ATTRIBUTE_NAMES,
-    CLASS_DOCS,
-    CONSTANT_REMARKS,
-    DIMENSION_NAMES,
-    FORWARD_DOCS,
-    INIT_REMARKS,
-    INPUT_NAMES,
-    INPUT_REMARKS,
-    SCALAR_NAMES,
-    TEMPORARIES,
-)
+from dice.data.synth.page import printed
+from dice.data.synth.phrasing import ATTRIBUTE_NAMES, DIMENSION_NAMES, INPUT_NAMES, SCALAR_NAMES, TEMPORARIES
 
 # Names with a meaning in the kernels; a scalar that is passed to a kernel must not take one.
 RESERVED = frozenset(
@@ -87,8 +79,7 @@ RESERVED = frozenset(
         "count",
     ]
 )
-MAX_LINE = 84
-MAX_LARGE_ELEMENTS = 2**25
+MAX_LARGE_ELEMENTS = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +116,7 @@ class Argument:
     value: str
     hint: str
     constant: bool  # is `value` a literal that gets a module-level name
-    default: bool
+    default: str  # what the signature shows, not always `value`; empty: nothing
 
 
 @dataclass(slots=True)
@@ -152,16 +143,18 @@ class Script:
         self.names: set[str] = set()
         self.flow = "fresh" if keep_inputs else rng.choices(("reassign", "nested", "fresh"), (4, 3, 2))[0]
         self.taste = rng.choice(_TASTES)
-        self.hints = rng.random() < 0.45
         self.named_dimensions = rng.random() < 0.85
-        self.argument_rate = rng.choice((0.0, 0.0, 0.2, 0.5))
-        self.docs = rng.choices((0, 1, 2), (3, 4, 3))[0]
-        self.class_docs = rng.choices((0, 1, 2), (3, 5, 2))[0]
-        self.comments = rng.random() < 0.15
-        self.constants_first = rng.random() < 0.25
-        self.layout = rng.random()
-        self.doc_choice = rng.random()
-        self.remark = rng.random()
+        self.upper = rng.random() < 0.1  # BATCH_SIZE = 16
+        self.conventional = rng.random() < 0.35  # the first name of each pool, as long as it is free
+        self.argument_rate = rng.choice((0.0, 0.0, 0.2, 0.5, 0.9))  # of numbers that the kernel is given
+        self.settings = rng.choices((0.0, 0.4, 1.0), (4, 2, 4))[0]  # rate of numbers that are written into the kernel
+        self.constant_rate = rng.choice((0.1, 0.5, 0.95))
+        self.shared_names = rng.random() < 0.6  # of constructor arguments and the constants they are given
+        self.keywords = rng.random() < 0.4
+        self.comments = rng.choices(("", "before", "after"), (84, 10, 6))[0]
+        self.in_place = rng.random() < 0.3
+        self.contained = rng.random() < 0.15  # activations in an nn.Sequential
+        self.printing = rng.random()
         self.sampler = rng.choices(("torch.randn({shape})", "torch.rand({shape})"), (6, 4))[0]
 
     # --- names, sizes, numbers ------------------------------------------------------------------------------------
@@ -169,7 +162,8 @@ class Script:
     def fresh(self, pool: Sequence[str]) -> str:
         """A name of the pool that is not in use, with a number when all are."""
         free = [name for name in pool if name not in self.names]
-        name = self.rng.choice(free) if free else ""
+        usual = self.conventional and pool[0] not in self.names
+        name = pool[0] if usual else self.rng.choice(free) if free else ""
         number = 2
         while not name:
             candidate = f"{pool[0]}{number}"
@@ -181,28 +175,59 @@ class Script:
     def dimension(self, role: str, small: int, large: int, step: int = 1) -> str:
         """A new size; returns its mark."""
         named = self.named_dimensions and self.rng.random() < 0.95
-        name = self.fresh(DIMENSION_NAMES[role]) if named else None
+        pool = DIMENSION_NAMES[role]
+        name = self.fresh([item.upper() for item in pool] if self.upper else pool) if named else None
         self.dimensions.append(Dimension(name, small, large, step))
         return f"@{len(self.dimensions) - 1}@"
 
     def small(self, mark: str) -> int:
         return self.dimensions[int(mark.strip("@"))].small
 
-    def argument(self, pool: Sequence[str], value: str, hint: str) -> str:
-        """A constructor argument; `value` is a literal or a dimension's mark. Returns its name."""
-        is_literal = "@" not in value
-        constant = is_literal and self.rng.random() < 0.45
-        name = self.fresh([name for name in pool if name not in RESERVED])
-        default = is_literal and not constant and self.rng.random() < 0.3
+    def argument(self, pool: Sequence[str], value: str, hint: str, *, passed: bool = False) -> str:
+        """A constructor argument; `value` is a literal or has dimensions' marks. Returns its name.
+
+        `passed`: to the kernel, where some names have a meaning.
+        """
+        taken = {item.name for item in self.arguments}
+        mark = _MARK.fullmatch(value)
+        constant_name = self.dimensions[int(mark[1])].name if mark else None
+        is_number = "@" not in value
+        if constant_name and self.shared_names and not self.upper and constant_name not in taken:
+            name = constant_name
+        else:
+            name = self.fresh([name for name in pool if not passed or name not in RESERVED])
+        constant = not mark and self.rng.random() < self.constant_rate
+        default = value if is_number and self.rng.random() < 0.3 else ""
+        if is_number and not passed and self.rng.random() < 0.45:
+            default = DEFAULTS.get(pool[0].removeprefix("conv_").removeprefix("pool_"), default)
         self.arguments.append(Argument(name, value, hint, constant, default))
         return name
+
+    def setting(self, role: str, text: str, *, stored: bool = False, owner: str = "") -> str:
+        """A number that the kernel has written into it; the problem may give it to the constructor.
+
+        `owner`: the layer it belongs to. Returns how `__init__`, or `forward` where it is `stored`, spells it.
+        """
+        if self.rng.random() >= self.settings:
+            return text
+        known = next((item.name for item in self.arguments if item.name == role and item.value == text), "")
+        if known and not stored:
+            return known
+        pool = SCALAR_NAMES.get(role, (role,))
+        pool = (role,) if self.rng.random() < 0.6 else pool
+        pool = (f"{owner}_{role}",) if owner and role in self.names else pool
+        kinds = {"(": "tuple", "T": "bool", "F": "bool"}
+        name = self.argument(pool, text, kinds.get(text[0], "float" if "." in text or "e-" in text else "int"))
+        if stored:
+            self.init.append(f"self.{name} = {name}")
+        return f"self.{name}" if stored else name
 
     def scalar(self, role: str, value: float | int, *, hint: str = "float", may_be_argument: bool = True) -> Scalar:
         """A number, either written where it is used or given to the constructor."""
         text, cuda = python_number(value), cuda_number(value) if hint == "float" else str(value)
         if not may_be_argument or self.rng.random() >= self.argument_rate:
             return Scalar(text, text, cuda)
-        name = self.argument(SCALAR_NAMES[role], text, hint)
+        name = self.argument(SCALAR_NAMES[role], text, hint, passed=True)
         self.runtime_scalar(name, hint)
         return Scalar(f"self.{name}", name, name)
 
@@ -222,7 +247,7 @@ class Script:
     def attribute(self, role: str, expression: str, *, shared: bool) -> str:
         """`self.<name> = expression` in `__init__`; shared ones (parameters) are repeated in ModelNew."""
         name = self.fresh(ATTRIBUTE_NAMES[role])
-        line = f"self.{name} = {expression}"
+        line = f"self.{name} = {written(self, expression)}"
         (self.shared_init if shared else self.init).append(line)
         return f"self.{name}"
 
@@ -233,9 +258,10 @@ class Script:
         if value.is_name:
             return value
         name = self.inputs[0].name if self.flow == "reassign" else self.fresh(TEMPORARIES)
-        if self.comments and comment:
+        if self.comments == "before" and comment:
             self.body.append(f"# {comment}")
-        self.body.append(f"{name} = {value.text}")
+        after = f"  # {comment}" if self.comments == "after" and comment else ""
+        self.body.append(f"{name} = {value.text}{after}")
         return Value(name)
 
     def apply(self, text: str | Spelling, value: Value, comment: str = "", **fields: str) -> Value:
@@ -262,20 +288,42 @@ class Script:
         `numbers`: the operators' scalars, where they are given; else they are drawn.
         """
         state = state or ChainState()
-        steps = []
+        steps: list[Step] = []
+        modules = [form for name in names for form in _modules(name)[:1]]
+        if self.contained and numbers is None and len(names) == len(modules) > 1:
+            return self._container(value, names, modules, state)
         for index, name in enumerate(names):
             operator = OPERATORS[name]
             given = numbers[index] if numbers is not None else None
+            lines = len(self.body)
+            fresh = index > 0 or (lines > 0 and _LAYER.match(self.body[-1]))  # not what the caller passed, nor a view
             value, step = self._operator(value, operator, state, given)
+            if self.in_place and fresh and len(self.body) == lines + 1:
+                self.body[-1] = in_place(self.body[-1])
             state = state.after(operator)
             steps.append(step)
         return value, steps
+
+    def _container(
+        self, value: Value, names: Sequence[str], forms: Sequence[Spelling], state: ChainState
+    ) -> tuple[Value, list[Step]]:
+        """The chain as one `nn.Sequential`."""
+        parts, steps = [], []
+        for name, form in zip(names, forms, strict=True):
+            operator = OPERATORS[name]
+            drawn = zip(operator.scalars, draw_scalars(self.rng, operator, state), strict=True)
+            scalars = [self.scalar(role, number) for role, number in drawn]
+            parts.append(form.text.format(**dict(zip("ab", (scalar.init for scalar in scalars), strict=False))))
+            steps.append(Step(operator, tuple(scalar.cuda for scalar in scalars)))
+            state = state.after(operator)
+        attribute = self.attribute("network", f"nn.Sequential({', '.join(parts)})", shared=False)
+        return self.apply(f"{attribute}({{x}})", value, "activations"), steps
 
     def _operator(
         self, value: Value, operator: Operator, state: ChainState, given: tuple[float, ...] | None
     ) -> tuple[Value, Step]:
         if operator.jumps:  # rounding or comparing numbers of [0, 1) leaves next to nothing of them
-            for item in self.inputs:
+            for item in [item for item in self.inputs if item.name == value.text] or self.inputs:
                 item.make = item.make.replace("torch.rand({shape})", "torch.randn({shape})")
         plain = operator.plain and given in (None, operator.defaults) and self.rng.random() < 0.4
         form = self._pick(operator.plain if plain else operator.spellings)
@@ -305,7 +353,7 @@ class Script:
         last = self.body[-1] if self.body else ""
         if not value.is_name and self.rng.random() < 0.2:
             value = self.bind(value)
-        elif value.is_name and last.startswith(f"{value.text} = ") and self.rng.random() < 0.5:
+        elif value.is_name and last.startswith(f"{value.text} = ") and "  #" not in last and self.rng.random() < 0.5:
             value = Value(self.body.pop().removeprefix(f"{value.text} = "), False, False)
         self.body.append(f"return {value.text}")
 
@@ -315,14 +363,7 @@ class Script:
         """The file's text, with the large or the small shapes."""
         if large:
             self._limit_large()
-        head = self._imports()
-        constants = self._constants(large)
-        model = self._model(large)
-        functions = self._functions(large)
-        middle = [constants, model] if self.constants_first else [model, constants]
-        sections = [section for section in (head, *middle, functions) if section]
-        text = "\n\n".join(sections) if self.layout < 0.4 else sections[0] + "\n\n\n" + "\n\n".join(sections[1:])
-        return text + "\n"
+        return printed(self, large)
 
     def _limit_large(self) -> None:
         """Halve the longest dimensions of tensors that would not fit a GPU's memory several times over."""
@@ -341,90 +382,24 @@ class Script:
         return dimension.name or str(dimension.large if large else dimension.small)
 
     @property
-    def _text(self) -> str:
+    def text(self) -> str:
         """Whatever may mention a dimension."""
         shapes = [text for item in self.inputs for text in (*item.shape, item.make)]
         return "\n".join([*shapes, *(item.value for item in self.arguments), *self.body, *self.init, *self.shared_init])
 
-    def _imports(self) -> str:
-        code = "\n".join(self.init + self.shared_init + self.body + [item.make for item in self.inputs])
-        lines = ["import torch", "import torch.nn as nn"]
-        if "F." in code or self.layout > 0.88:
-            lines.append("import torch.nn.functional as F")
-        if "math." in code:
-            lines.insert(0 if self.layout < 0.5 else len(lines), "import math")
-        return "\n".join(lines)
-
-    def _constants(self, large: bool) -> str:
-        lines = [
-            f"{item.name} = {item.large if large else item.small}"
-            for index, item in enumerate(self.dimensions)
-            if item.name is not None and f"@{index}@" in self._text
-        ]
-        lines += [f"{item.name} = {item.value}" for item in self.arguments if item.constant]
-        if lines and self.remark < 0.15:
-            lines.insert(0, "# " + CONSTANT_REMARKS[int(self.remark / 0.15 * len(CONSTANT_REMARKS))])
-        return "\n".join(lines)
-
-    def _model(self, large: bool) -> str:
-        lines = ["class Model(nn.Module):"]
-        if self.class_docs:
-            lines += _docstring(CLASS_DOCS[self.class_docs - 1], self.doc_choice, self.title, [], "    ")
-        needs_init = self.init or self.shared_init or self.arguments or self.layout < 0.8
-        if needs_init:
-            hint = " -> None" if self.hints and self.layout < 0.5 else ""
-            signature = ", ".join(["self", *(self._argument_text(item, large) for item in self.arguments)])
-            lines += [f"    def __init__({signature}){hint}:"]
-            start = "super(Model, self).__init__()" if 0.3 < self.layout < 0.6 else "super().__init__()"
-            if 0.5 < self.remark < 0.58:
-                lines += ['        """', "        Initializes the module.", '        """']
-            lines += [f"        {line}" for line in (start, *self.shared_init, *self.init)]
-            lines += [""]
-        names = [item.name for item in self.inputs]
-        signature = ", ".join(["self", *(f"{name}: torch.Tensor" if self.hints else name for name in names)])
-        lines += [f"    def forward({signature}){' -> torch.Tensor' if self.hints else ''}:"]
-        if self.docs:
-            lines += _docstring(FORWARD_DOCS[self.docs - 1], self.doc_choice, self.title, names, "        ")
-        lines += [f"        {line}" for line in self.body]
-        return self.fill("\n".join(lines), large)
-
-    def _has_default(self, item: Argument) -> bool:
+    def has_default(self, item: Argument) -> bool:
         """Python allows a default only when every later argument has one."""
         return all(later.default for later in self.arguments[self.arguments.index(item) :])
-
-    def _argument_text(self, item: Argument, large: bool) -> str:
-        hint = f": {item.hint}" if self.hints else ""
-        if not self._has_default(item):
-            return item.name + hint
-        return f"{item.name}{hint}{' = ' if hint else '='}{item.value}"
-
-    def _functions(self, large: bool) -> str:
-        lines = ["def get_inputs():"]
-        calls = [item.make.format(shape=", ".join(item.shape)) for item in self.inputs]
-        inline = f"    return [{', '.join(calls)}]"
-        if len(inline) <= MAX_LINE and self.layout < 0.6:
-            lines.append(inline)
-        else:
-            lines += [f"    {item.name} = {call}" for item, call in zip(self.inputs, calls, strict=True)]
-            lines.append(f"    return [{', '.join(item.name for item in self.inputs)}]")
-        given = [] if all(item.default for item in self.arguments) and self.layout < 0.5 else self.arguments
-        values = [item.name if item.constant else item.value for item in given]
-        if 0.2 < self.remark < 0.3:
-            lines.insert(1, f"    # {INPUT_REMARKS[int((self.remark - 0.2) * 10 * len(INPUT_REMARKS))]}")
-        gap = [""] if self.layout < 0.7 else ["", ""]
-        remark = INIT_REMARKS[int((self.remark - 0.3) * 4 * len(INIT_REMARKS))] if 0.3 < self.remark < 0.55 else ""
-        suffix = f"  # {remark}" if remark and not values else ""
-        lines += [*gap, "def get_init_inputs():", f"    return [{', '.join(values)}]{suffix}"]
-        return self.fill("\n".join(lines), large)
 
     @property
     def constructor(self) -> str:
         """The constructor's arguments as ModelNew declares them."""
-        parts = (f"{item.name}={item.value}" if self._has_default(item) else item.name for item in self.arguments)
+        parts = (f"{item.name}={item.default}" if self.has_default(item) else item.name for item in self.arguments)
         return ", ".join(["self", *parts])
 
 
 _MARK = re.compile(r"@(\d+)@")
+_LAYER = re.compile(r"\w+ = self\.\w+\(")
 _TASTES = (
     {"call": 6.0, "method": 1.0, "module": 1.0, "formula": 0.6},
     {"call": 1.5, "method": 0.5, "module": 6.0, "formula": 0.3},
@@ -433,18 +408,24 @@ _TASTES = (
 )
 
 
+_TORCH_IN_PLACE = "relu|sigmoid|tanh|exp|abs|neg|sqrt|rsqrt|square|sin|cos|selu"
+_METHODS_IN_PLACE = f"{_TORCH_IN_PLACE}|add|sub|mul|div|clamp|pow|neg"
+_WITH_FLAG = "relu|relu6|elu|selu|celu|silu|hardswish|hardsigmoid|leaky_relu|hardtanh|mish"
+
+
+def in_place(line: str) -> str:
+    """`x = x * 2` as `x *= 2`, `x = torch.relu(x)` as `x = torch.relu_(x)`, where that means the same."""
+    text = re.sub(r"^(\w+) = \1 ([-+*/]) ((?:[\w.]+)(?:\([^()]*\))?)$", r"\1 \2= \3", line)
+    text = re.sub(rf"^(\w+) = torch\.({_TORCH_IN_PLACE})\(\1\)$", r"\1 = torch.\2_(\1)", text)
+    text = re.sub(rf"^(\w+) = \1\.({_METHODS_IN_PLACE})\(([^()]*)\)$", r"\1 = \1.\2_(\3)", text)
+    return re.sub(rf"^(\w+) = F\.({_WITH_FLAG})\(\1([^()]*)\)$", r"\1 = F.\2(\1\3, inplace=True)", text)
+
+
+def _modules(name: str) -> list[Spelling]:
+    return [form for form in OPERATORS[name].spellings if form.kind == "module"]
+
+
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Spelling:
     """A family's template, classified."""
     return spelling(text)
-
-
-def _docstring(choices: Sequence[str], choice: float, title: str, names: Sequence[str], indent: str) -> list[str]:
-    text = choices[int(choice * len(choices))]
-    arguments = "\n".join(f"    {name} (torch.Tensor): input tensor" for name in names)
-    short = "\n".join(f"    {name}: Input tensor." for name in names)
-    text = text.format(title=title, Title=title[:1].upper() + title[1:], arguments=arguments, short=short)
-    lines = text.split("\n")
-    if len(lines) == 1:
-        return [f'{indent}"""{text}"""']
-    return [f'{indent}"""', *(f"{indent}{line}".rstrip() for line in lines), f'{indent}"""']

@@ -10,7 +10,7 @@ from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_c
 from dice.data.synth.combine import COMBINES
 from dice.data.synth.cuda import THREAD, KernelFile, Tensor, lines, reduction_helper
 from dice.data.synth.families.softmax import ROW_MAPS, RowMap
-from dice.data.synth.library import HEADS, Head, draw_head, is_last
+from dice.data.synth.library import HEADS, MIDDLES, Head, add_middle, draw_head, draw_middle, enlarge, is_last, layer
 from dice.data.synth.phrasing import SCALAR_NAMES
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.reductions import REDUCTIONS, Reduction
@@ -21,9 +21,10 @@ from dice.data.synth.shapes import describe, sentence
 NAME = "fusion"
 _STATE = ChainState("any", 8.0, False)
 _PARTNERS = ("add2", "add2", "mul2", "sub2", "maximum", "sigmoid_gate", "tanh_gate", "mean2", "one_plus", "add_scaled")
+_OWN = ("add2", "add2", "mul2")  # with the layer's own result, kept aside
 _REDUCED = ("sum", "mean", "max", "min", "l1", "l2", "logsumexp", "var_biased")
-# Few channels, or equal ones between the pixels of a transposed convolution, have no deviation to divide by.
-_MAPPED = tuple(core for core in ROW_MAPS if core != "standardize")
+# Few channels, or equal ones between the pixels of a transposed convolution, may have nothing to divide by.
+_MAPPED = tuple(core for core in ROW_MAPS if core not in ("standardize", "mean_magnitude_bare"))
 # What channel parameters do: text with the parameter {w}, statement with its element
 PARAMETERS: dict[str, tuple[str, str]] = {
     "bias": ("{x} + {w}", "v += {e};"),
@@ -36,13 +37,18 @@ def sample(rng: random.Random) -> Plan:
     head = draw_head(rng)
     tail = rng.choices(("element", "map", "reduce"), (6, 2, 2.5))[0]
     features = [f"tail={tail}"]
+    middle = draw_middle(rng, head) if rng.random() < 0.25 else ""
+    features += [f"mid={middle}"] if middle else []
     chain = draw_chain(rng, chain_length(rng, (1, 4, 4, 2, 1)), _STATE)
     if tail == "element":
         features += [f"parameter={rng.choice(tuple(PARAMETERS))}"] if rng.random() < 0.4 else []
         features += [f"with={rng.choice(_PARTNERS)}"] if rng.random() < 0.3 and head[:4] != "conv" else []
+        features += [f"own={rng.choice(_OWN)}"] if rng.random() < 0.12 else []
         chain = chain or draw_chain(rng, 2, _STATE)
-        post = (
-            draw_chain(rng, chain_length(rng, (2, 3, 2)), ChainState("any", 60.0, False)) if len(features) > 1 else ()
+        more = any(item.startswith(("parameter", "with", "own")) for item in features)
+        post = draw_chain(rng, chain_length(rng, (2, 3, 2)), ChainState("any", 60.0, False)) if more else ()
+        features += (
+            [f"then={rng.choice(('max_pool', 'avg_pool'))}"] if rng.random() < 0.15 and head[:4] == "conv" else []
         )
         return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
     chain = chain if state_after(chain, _STATE).magnitude <= 15 else ()
@@ -52,13 +58,28 @@ def sample(rng: random.Random) -> Plan:
     where = ["channels"] if is_last(head) or tail == "map" else ["channels", "space"]
     features.append(f"dim={rng.choice(where)}")
     features += ["keepdim"] if tail == "reduce" and rng.random() < 0.4 else []
+    features += _followed(rng, head) if tail == "map" else []
     post = draw_chain(rng, chain_length(rng, (4, 3, 1)), after)
     return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
+
+
+def _followed(rng: random.Random, head: str) -> list[str]:
+    """Sometimes a library layer behind the kernel."""
+    name = draw_middle(rng, head) if rng.random() < 0.15 else ""
+    return [f"then={name}"] if name else []
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
     script = Script(rng, keep_inputs=not is_last(plan.core))
     head = HEADS[plan.core](script)
+    middle, own, then = (_value_of(plan, feature) for feature in ("mid", "own", "then"))
+    if middle or then:
+        enlarge(script, head, bool(middle) + bool(then))
+    if middle:
+        add_middle(script, head, middle)
+    if own:
+        script.flow = "fresh"
+        head.value = script.bind(head.value)
     value, steps = script.chain(head.value, plan.chain("chain"), state=_STATE)
     write = _element if plan.has("tail=element") else _along
     return write(plan, script, head, value, steps)
@@ -72,15 +93,10 @@ def _element(plan: Plan, script: Script, head: Head, value: Value, steps: list[S
     rng = script.rng
     text: list[str | Step] = []
     tensors, integers, sizes, phrases = [Tensor("x", "x")], ["n"], "", [head.phrase, describe(plan.chain("chain"))]
-    parameter, partner = _value_of(plan, "parameter"), _value_of(plan, "with")
+    parameter, partner, own = (_value_of(plan, feature) for feature in ("parameter", "with", "own"))
     if parameter:
         template, statement = PARAMETERS[parameter]
-        spread = "" if head.last else ", 1" * (head.rank - 2)
-        start = rng.choice(("randn", "rand", "randn"))
-        size = (
-            head.channels if "@" not in head.channels else script.argument(SCALAR_NAMES["size"], head.channels, "int")
-        )
-        made = f"nn.Parameter(torch.{start}({size}{spread}))"
+        made = f"nn.Parameter(torch.{rng.choice(('randn', 'rand', 'randn'))}({_channel_shape(script, head)}))"
         attribute = script.attribute("parameter", made, shared=True)
         value = script.apply(template.replace("{w}", attribute), value, parameter)
         tensors.append(Tensor("weight", attribute))
@@ -89,6 +105,11 @@ def _element(plan: Plan, script: Script, head: Head, value: Value, steps: list[S
         sizes = ", C = x.size(-1)" if head.last else ", C = x.size(1), inner = x.stride(1)"
         text.append(statement.format(e=f"weight[{index}]"))
         phrases.append(f"a {parameter} for each channel")
+    if own:
+        combine = COMBINES[own]
+        value = script.apply(rng.choice(combine.spellings), value, combine.phrase, y=head.value.text)
+        text += ["float w = x[i];", combine.statement]
+        phrases.append(f"{combine.phrase}, the layer's result being the second")
     inputs = list(head.inputs)
     if partner:
         combine = COMBINES[partner]
@@ -100,15 +121,36 @@ def _element(plan: Plan, script: Script, head: Head, value: Value, steps: list[S
         value = script.apply(rng.choice(combine.spellings), value, combine.phrase, **fields)
         tensors.append(Tensor("y", "y"))
         inputs.append("y")
-        text += ["float w = y[i];", combine.statement.format(a=cuda)]
+        text += ["w = y[i];" if own else "float w = y[i];", combine.statement.format(a=cuda)]
         phrases.append(combine.phrase)
     value, post = script.chain(value, plan.chain("post"), state=ChainState("any", 60.0, False))
-    script.finish(value)
-    script.title = sentence(*phrases, describe(plan.chain("post")))
+    result, then = _finish(plan, script, head, value)
+    script.title = sentence(*phrases, describe(plan.chain("post")), then)
     file = KernelFile(script, NAME, tensors)
     code, launch, style = file.sweep(rng, lines("float v = x[i];", steps, text, post), integers)
     host = f"    auto out = torch::empty_like(x);\n    int n = x.numel(){sizes};\n"
-    return Draft(script, file.write(code, host + launch, inputs=inputs, before=[head.line]), style)
+    text_of_file = file.write(code, host + launch, inputs=inputs, before=head.lines, result=result)
+    return Draft(script, text_of_file, style)
+
+
+def _finish(plan: Plan, script: Script, head: Head, value: Value) -> tuple[str, str]:
+    """Ends `forward`, with the layer that follows the kernel; what ModelNew returns, and that layer's phrase."""
+    name, result, phrase = _value_of(plan, "then"), "{}", ""
+    if name:
+        value, attribute = layer(script, head, name, value)
+        result, phrase = f"{attribute}({{}})", MIDDLES[name][2]
+    script.finish(value)
+    return result, phrase
+
+
+def _channel_shape(script: Script, head: Head) -> str:
+    """Arguments of a sampler that makes one number for each channel: sizes, or a shape given to the constructor."""
+    spread = "" if head.last else ", 1" * (head.rank - 2)
+    mark = head.shape[-1] if head.last else head.shape[1]
+    if script.rng.random() < 0.5:
+        return script.argument(("bias_shape", "param_shape", "shape"), f"({mark}{spread or ','})", "tuple")
+    size = head.channels if "@" not in head.channels else script.argument(SCALAR_NAMES["size"], head.channels, "int")
+    return f"{size}{spread}"
 
 
 def _along(plan: Plan, script: Script, head: Head, value: Value, steps: list[Step]) -> Draft:
@@ -122,15 +164,15 @@ def _along(plan: Plan, script: Script, head: Head, value: Value, steps: list[Ste
         dim = dim if head.rank > 3 else rng.choice(("2", "-1"))
     row: RowMap | Reduction = ROW_MAPS[core] if mapped else REDUCTIONS[core]
     texts = [text for text in row.spellings if head.rank <= 3 or not space or not ("[" in text or "values" in text)]
+    if space and head.rank > 4:  # without `p`, a norm is that of a matrix or a vector
+        texts = [text for text in texts if "torch.norm({x}, dim" not in text and "x}.norm(" not in text]
     text = rng.choice(texts).replace("{d}", dim).replace("{k}", ", keepdim=True" if keepdim else "")
     value = script.apply(text, value, row.phrase)
     after = row.after if isinstance(row, RowMap) else ChainState("any", row.magnitude, False)
     value, post = script.chain(value, plan.chain("post"), state=after)
-    script.finish(value)
-    over = "over all positions" if space else "over the channels"
-    script.title = sentence(
-        head.phrase, describe(plan.chain("chain")), f"{row.phrase} {over}", describe(plan.chain("post"))
-    )
+    result, then = _finish(plan, script, head, value)
+    over = f"{row.phrase} over {'all positions' if space else 'the channels'}"
+    script.title = sentence(head.phrase, describe(plan.chain("chain")), over, describe(plan.chain("post")), then)
 
     file = KernelFile(script, NAME, [Tensor("x", "x")])
     scope = THREAD if strided else draw_scope(rng, True)
@@ -149,7 +191,8 @@ def _along(plan: Plan, script: Script, head: Head, value: Value, steps: list[Ste
     host = f"    int {extent}, rows = x.numel() / D;\n"
     host += "    auto out = torch::empty_like(x);\n" if mapped else _reduced(head, space, keepdim)
     code = "".join(reduction_helper(scope, kind) for kind in row.kinds) + file.pre(steps) + file.kernel(body, integers)
-    text = file.write(code, host + file.launch(scope.grid, integers), inputs=head.inputs, before=[head.line])
+    launch = file.launch(scope.grid, integers)
+    text = file.write(code, host + launch, inputs=head.inputs, before=head.lines, result=result)
     return Draft(script, text, scope.style)
 
 

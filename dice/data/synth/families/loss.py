@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from dice.data.synth.chain import Step, chain_length, chains, draw_chain, rounded, state_after
 from dice.data.synth.cuda import (
@@ -24,6 +25,8 @@ from dice.data.synth.script import Scalar, Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "loss"
+_DEFAULT = "1.0"  # PyTorch's own threshold or margin, which may be left out
+_LEFT_OUT = re.compile(r"(, )?(beta|delta|margin)=\{a\}")
 
 
 def sample(rng: random.Random) -> Plan:
@@ -79,6 +82,8 @@ def _scalar(loss: Loss, script: Script) -> Scalar | None:
     if not loss.scalar:
         return None
     low, high = {"smoothing": (0.05, 0.4), "quantile": (0.1, 0.9)}.get(loss.scalar, (0.2, 2.0))
+    if loss.scalar in ("beta", "margin") and loss.spellings and script.rng.random() < 0.35:
+        return Scalar(_DEFAULT, _DEFAULT, f"{_DEFAULT}f")
     value = script.rng.choice((1e-3, 1e-4, 1e-6)) if loss.scalar == "eps" else rounded(script.rng, low, high)
     return script.scalar(loss.scalar, value)
 
@@ -91,15 +96,21 @@ def _spell(
     argument = f"reduction='{reduction}'" if shown else ""
     fields = {"y": inputs[1].text, "z": inputs[-1].text}
     if loss.explicit and (not loss.spellings or rng.random() < 0.4):
-        text = rng.choice(loss.explicit).replace("{R}", {"mean": ".mean()", "sum": ".sum()", "none": ""}[reduction])
+        text = rng.choice(loss.explicit)
+        if reduction != "none" and rng.random() < 0.5:
+            text = f"torch.{reduction}({text.replace('{R}', '')})"
+        text = text.replace("{R}", {"mean": ".mean()", "sum": ".sum()", "none": ""}[reduction])
         return script.apply(text, value, loss.phrase, a=scalar.forward if scalar else "", **fields)
+    omitted = scalar is not None and scalar.forward == _DEFAULT and rng.random() < 0.7
     if loss.module and rng.random() < 0.35:
-        module = loss.module.replace("{r}", argument if "({r}" in loss.module or not argument else f", {argument}")
+        module = _LEFT_OUT.sub("", loss.module) if omitted else loss.module
+        module = module.replace("{r}", argument if "({r}" in loss.module or not argument else f", {argument}")
         module = module.replace("(, ", "(").format(a=scalar.init if scalar else "")
         attribute = script.attribute("loss", module, shared=False)
         others = ", ".join(item.text for item in inputs[1:])
         return script.apply(f"{attribute}({{x}}, {others})", value, loss.phrase)
-    text = rng.choice(loss.spellings).replace("{r}", f", {argument}" if argument else "")
+    text = rng.choice(loss.spellings)
+    text = (_LEFT_OUT.sub("", text) if omitted else text).replace("{r}", f", {argument}" if argument else "")
     return script.apply(text, value, loss.phrase, a=scalar.forward if scalar else "", **fields)
 
 

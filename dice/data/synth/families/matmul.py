@@ -65,8 +65,10 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     marks, long_k = _sizes(script, form)
     script.results.append([marks[letter] for letter in form.out])
     script.sampler = sampler(script, plan)
-    a = script.input("a", [marks[letter] for letter in form.a])
-    b = script.input("b", [marks[letter] for letter in form.b]) if form.b else a
+    triangle = form.around.removesuffix("({P})") if form.around.startswith("torch.tri") and rng.random() < 0.4 else ""
+    make = f"{triangle}({script.sampler})" if triangle else None
+    a = script.input("a", [marks[letter] for letter in form.a], make)
+    b = script.input("b", [marks[letter] for letter in form.b], make) if form.b else a
     value, pre = script.chain(a, plan.chain("pre"))
     partner = next((item.removeprefix("with=") for item in plan.features if item.startswith("with=")), "")
     tensors = [Tensor("a", "a")] + [Tensor("b", "b")] * bool(form.b) + [Tensor("c", "c")] * bool(partner)

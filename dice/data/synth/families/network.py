@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 
+from dice.data.synth.architectures import ARCHITECTURES
 from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, draw_scalars, statements
 from dice.data.synth.cuda import KernelFile, Tensor, lines, reduction_helper
 from dice.data.synth.families.softmax import ROW_MAPS
@@ -32,18 +33,23 @@ SIZES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
+ALL = NETWORKS | ARCHITECTURES
+_USUAL = ("relu", "relu", "relu", "gelu", "silu", "leaky_relu", "tanh")
+
+
 def sample(rng: random.Random) -> Plan:
-    core = rng.choice(tuple(NETWORKS))
-    name = rng.choice(NETWORKS[core].parts)
+    core = rng.choice(tuple(ALL))
+    name = rng.choice(ALL[core].parts)
     part = PARTS[name]
     state = ROW_MAPS[part.along].after if part.along else _STATE
     least = 1 if name in ("activation", "residual", "cross") else 0
     chain = draw_chain(rng, max(least, chain_length(rng, (3, 5, 3, 1))), state)
+    chain = (rng.choice(_USUAL),) if name in ("activation", "residual") and rng.random() < 0.35 else chain
     return Plan(NAME, core, chains(chain=chain), (f"part={name}",))
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
-    network = NETWORKS[plan.core]
+    network = ALL[plan.core]
     part = PARTS[plan.features[0].removeprefix("part=")]
     script = Script(rng, keep_inputs=True)
     script.flow = rng.choice(("fresh", "nested"))
@@ -57,11 +63,12 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         before.append(_MARKED.sub(lambda match: _called(match["operands"]), line).format(**kept))
         written = line.format(**names)
         marked = _MARKED.search(written)
+        start, margin = len(script.body), line[: len(line) - len(line.lstrip())]
         if marked:
             value = _value(script, part, [item.strip() for item in marked["operands"].split("|")])
             value, steps = script.chain(value, plan.chain("chain"), state=state, numbers=numbers)
             written = written[: marked.start()] + value.text + written[marked.end() :]
-        script.body.append(written)
+        script.body[start:] = [f"{margin}{item}" for item in script.body[start:]] + [written]
     script.title = sentence(network.phrase, describe(plan.chain("chain")))
     return _kernel(script, network, part, steps, before)
 
@@ -70,11 +77,16 @@ def _declare(script: Script, network: Network) -> tuple[dict[str, str], dict[str
     """Sizes, inputs and layers. How the problem's text calls each, and how ModelNew does."""
     rng = script.rng
     script.names |= {"x", "y", "z", "n", "q", "k", "v", "code", "logits", "scores", "weights"}  # of the lines
-    letters = dict.fromkeys([size for *_, sizes in network.inputs for size in sizes] + [*network.sizes])
+    script.names |= {"a", "b", "c", "skip", "layer"}
+    used = [size for *_, sizes in network.inputs for size in sizes] + [*network.sizes, *network.listed]
+    letters = dict.fromkeys(used)
     marks = {letter: script.dimension(SIZES[letter][0], *map(rng.choice, SIZES[letter][1:])) for letter in letters}
     arguments = {
         letter: script.argument(SCALAR_NAMES[SIZES[letter][0]], marks[letter], "int") for letter in network.sizes
     }
+    if network.listed:
+        text = f"[{', '.join(marks[letter] for letter in network.listed)}]"
+        arguments["listed"] = script.argument(("layer_sizes", "sizes", "dims", "widths"), text, "list")
     names, kept = {}, {}
     for name, role, sizes in network.inputs:
         script.names.discard("x" if name == "x" else "")
@@ -142,7 +154,11 @@ def _kernel(script: Script, network: Network, part: Part, steps: list[Step], bef
             code, host + file.launch(scope.grid, integers), inputs=inputs, before=before[:-1], result=result
         )
         return Draft(script, text, scope.style)
-    loads = [f"float {variable} = {name}[i];" for variable, name in zip("vwu", names, strict=False)]
-    code, launch, style = file.sweep(rng, lines(loads, part.statement, steps))
-    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
+    places = ("i", part.second, "i")
+    loads = [f"float {into} = {name}[{at}];" for into, name, at in zip("vwu", names, places, strict=False)]
+    shared = "inner" in part.second
+    code, launch, style = file.sweep(rng, lines(loads, part.statement, steps), ["n"] + ["inner"] * shared)
+    host = (
+        f"    auto out = torch::empty_like(x);\n    int n = x.numel(){', inner = n / y.numel()' if shared else ''};\n"
+    )
     return Draft(script, file.write(code, host + launch, inputs=inputs, before=before[:-1], result=result), style)

@@ -141,7 +141,11 @@ def _layer_norm(plan: Plan, script: Script, value: Value, shape: list[str], laye
     dims = shape[rng.choice((1, -2)) :] if plan.has("several_dims") and len(shape) == 4 else shape[1:]
     dims = dims if plan.has("several_dims") else shape[-1:]
     layer.axes = len(dims)
-    sizes = [_size(script, mark) for mark in dims]
+    sizes = [] if len(dims) > 1 and rng.random() < 0.4 else [_size(script, mark) for mark in dims]
+    if not sizes:
+        shown = script.argument(("normalized_shape", "norm_shape", "shape"), f"({', '.join(dims)})", "tuple")
+        affine = ", elementwise_affine=False" if plan.has("affine=none") else ""
+        return _module(plan, script, layer, value, f"nn.LayerNorm({shown}{affine})")
     listed = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
     spelled = rng.choice((listed, f"[{', '.join(sizes)}]")) if len(sizes) > 1 or rng.random() < 0.3 else sizes[0]
     if rng.random() < 0.6:

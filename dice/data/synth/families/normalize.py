@@ -18,6 +18,7 @@ CORES = {
     "channel_norm": 3.0,
     "channel_rms": 2.0,
     "whole_l2": 2.0,
+    "whole_l2_bare": 1.5,
     "whole_l1": 1.0,
     "whole_rms": 1.0,
 }
@@ -27,6 +28,7 @@ PHRASES = {
     "channel_norm": "layer norm over the channels",
     "channel_rms": "RMS norm over the channels",
     "whole_l2": "division by the Frobenius norm",
+    "whole_l2_bare": "division by the Frobenius norm, unguarded",
     "whole_l1": "division by the sum of magnitudes",
     "whole_rms": "division by the root mean square of all elements",
 }
@@ -36,6 +38,16 @@ WHOLE: dict[str, tuple[tuple[str, ...], str, str]] = {
         ("{x} / (torch.norm({x}) + 1e-6)", "{x} / ({x}.norm() + 1e-6)", "{x} / (torch.norm({x}, p='fro') + 1e-6)"),
         "{v} * {v}",
         "(sqrtf(s) + 1e-6f)",
+    ),
+    "whole_l2_bare": (
+        (
+            "{x} / torch.norm({x})",
+            "{x} / {x}.norm()",
+            "{x} / torch.norm({x}, p='fro')",
+            "{x} / {x}.pow(2).sum().sqrt()",
+        ),
+        "{v} * {v}",
+        "sqrtf(s)",
     ),
     "whole_l1": (
         ("{x} / (torch.sum(torch.abs({x})) + 1e-6)", "{x} / ({x}.abs().sum() + 1e-6)"),
@@ -53,7 +65,7 @@ WHOLE: dict[str, tuple[tuple[str, ...], str, str]] = {
 def sample(rng: random.Random) -> Plan:
     core = rng.choices(tuple(CORES), tuple(CORES.values()))[0]
     pre = draw_chain(rng, chain_length(rng, (4, 3, 1)))
-    pre = pre if state_after(pre).magnitude <= 15 else ()
+    pre = pre if state_after(pre).magnitude <= 15 and not core.endswith("bare") else ()
     post = draw_chain(rng, chain_length(rng, (3, 4, 2)), _STATE)
     features = (f"affine={rng.choice(('none', 'weight', 'full'))}",) if core.startswith("channel") else ("affine=none",)
     return Plan(NAME, core, chains(pre=pre, post=post), features)
@@ -137,7 +149,16 @@ def _channels(plan: Plan, script: Script, value: Value, pre: list[Step], shape: 
     eps = script.scalar("eps", rng.choice((1e-5, 1e-6, 1e-3)))
     value = script.bind(value)
     if rms:
-        text = f"{{x}} * torch.rsqrt({{x}}.pow(2).mean(dim=1, keepdim=True) + {eps.forward})"
+        text = rng.choice(
+            (
+                f"{{x}} * torch.rsqrt({{x}}.pow(2).mean(dim=1, keepdim=True) + {eps.forward})",
+                f"{{x}} / torch.sqrt(torch.mean({{x}} ** 2, dim=1, keepdim=True) + {eps.forward})",
+            )
+        )
+        if "/" in text and rng.random() < 0.5:
+            name = script.fresh(("rms", "scale", "root"))
+            script.body.append(f"{name} = {text.removeprefix('{x} / ').format(x=value.text)}")
+            text = f"{{x}} / {name}"
     else:
         centred = "{x}.mean(dim=1, keepdim=True)"
         spread_text = "{x}.var(dim=1, keepdim=True, unbiased=False)"

@@ -80,10 +80,13 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
 def _call(script: Script, module: str, function: str, arguments: list[str], value: Value) -> Value:
     """As a module of torch.nn or as a function."""
-    text = ", ".join(arguments)
     if script.rng.random() < 0.5:
-        attribute = script.attribute("pool", f"{module}({text})", shared=False)
+        attribute = script.attribute("pool", f"{module}({', '.join(arguments)})", shared=False)
         return script.apply(f"{attribute}({{x}})", value, "pooling")
+    named = (argument.rpartition("=") for argument in arguments)
+    text = ", ".join(
+        f"{name}={script.setting(name, number, stored=True)}" if name else number for name, _, number in named
+    )
     return script.apply(f"{function}({{x}}, {text})", value, "pooling")
 
 

@@ -18,7 +18,7 @@ from dice.data.synth.cuda import (
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.reductions import REDUCTIONS, Reduction
 from dice.data.synth.rows import Axis, draw_axis, draw_scope, row_body
-from dice.data.synth.script import Script
+from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "reduce"
@@ -62,8 +62,10 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         _lengthen(script, axis.index if axis else rank - 1)
     value, pre = script.chain(script.input("x", shape, sampler), plan.chain("pre"))
     keepdim = plan.has("keepdim")
-    text, phrase = _spell(reduction, rng, axis, position, rank, keepdim)
-    value = script.apply(text, value, phrase)
+    text, phrase = _spell(reduction, script, axis, position, rank, keepdim)
+    pair = text.removesuffix("[0]").removesuffix(".values")
+    unpacks = pair != text and rng.random() < 0.75
+    value = _unpacked(script, pair, value) if unpacks else script.apply(text, value, phrase)
     state = ChainState("any", reduction.magnitude, False)
     value, post = script.chain(value, plan.chain("post"), state=state)
     script.finish(value)
@@ -96,10 +98,11 @@ def _store(result: str, post: str, scope: Scope) -> str:
 
 
 def _spell(
-    reduction: Reduction, rng: random.Random, axis: Axis | None, position: str, rank: int, keepdim: bool
+    reduction: Reduction, script: Script, axis: Axis | None, position: str, rank: int, keepdim: bool
 ) -> tuple[str, str]:
     """The PyTorch text and its phrase."""
-    keep = ", keepdim=True" if keepdim else ""
+    rng = script.rng
+    keep = f", keepdim={script.setting('keepdim', 'True', stored=True)}" if keepdim else ""
     if position == "all":
         return rng.choice(reduction.all_spellings), f"{reduction.phrase} over all elements"
     if axis:
@@ -110,6 +113,13 @@ def _spell(
     return rng.choice(several).replace("{d}", dims).replace(
         "{k}", keep
     ), f"{reduction.phrase} over the last two dimensions"
+
+
+def _unpacked(script: Script, text: str, value: Value) -> Value:
+    """`best, _ = torch.max(x, dim=1)`."""
+    name = script.fresh(("values", "best", "extreme"))
+    script.body.append(f"{name}, _ = {text.format(x=script.bind(value).text)}")
+    return Value(name)
 
 
 def _whole_sizes(position: str, keepdim: bool) -> str:

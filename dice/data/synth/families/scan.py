@@ -151,15 +151,16 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     dimension.large = min(dimension.large, 32) if product else dimension.large
     sampler = "torch.rand({shape}) + 0.5" if product else None
     value, pre = script.chain(script.input("x", shape, sampler), plan.chain("pre"))
-    fields = {}
+    fields, mask = {}, "float"
     if scan.masked:
-        fields["y"] = script.input("mask", shape, "torch.randint(0, 2, ({shape},)).float()").text
+        mask, made = rng.choice((("float", "float"), ("float", "float"), ("bool", "bool")))
+        fields["y"] = script.input("mask", shape, f"torch.randint(0, 2, ({{shape}},)).{made}()").text
     value = script.apply(rng.choice(scan.spellings).replace("{d}", axis.text.forward), value, scan.phrase, **fields)
     value, post = script.chain(value, plan.chain("post"), state=_state(plan.core))
     script.finish(value)
     script.title = sentence(describe(plan.chain("pre")), scan.phrase, describe(plan.chain("post")))
 
-    file = KernelFile(script, NAME, [Tensor("x", "x")] + [Tensor("y", "y")] * scan.masked)
+    file = KernelFile(script, NAME, [Tensor("x", "x")] + [Tensor("y", "y", mask)] * scan.masked)
     load = file.load(pre, f"x[{axis.at}]") + (f" * y[{axis.at}]" if scan.masked else "")
     store = (*post, f"out[{axis.at}] = v;")
     helper = LOG_ADD if "log_add" in scan.join else ""

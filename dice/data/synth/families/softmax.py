@@ -161,6 +161,25 @@ ROW_MAPS: dict[str, RowMap] = {
         ("max",),
         1.0,
     ),
+    "mean_magnitude": RowMap(
+        "division by the mean magnitude",
+        (
+            "{x} / (torch.mean(torch.abs({x}), dim={d}, keepdim=True) + 1e-5)",
+            "{x} / ({x}.abs().mean(dim={d}, keepdim=True) + 1e-5)",
+        ),
+        "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
+        "{load} / (s / D + 1e-5f)",
+        ("sum",),
+        6.0,
+    ),
+    "mean_magnitude_bare": RowMap(
+        "division by the mean of the magnitudes",
+        ("{x} / torch.mean(torch.abs({x}), dim={d}, keepdim=True)", "{x} / {x}.abs().mean(dim={d}, keepdim=True)"),
+        "float s = 0.0f;\n{loop} s += fabsf({load});\n<sum:s>\n",
+        "{load} / (s / D)",
+        ("sum",),
+        6.0,
+    ),
     "rms_scale": RowMap(
         "division by the root mean square",
         (
@@ -182,7 +201,7 @@ def sample(rng: random.Random) -> Plan:
     features = [f"dim={rng.choices(('last', 'first', 'middle'), (5, 1, 3))[0]}"]
     features += ["second_input"] if rng.random() < 0.2 else []
     pre = draw_chain(rng, chain_length(rng, (4, 3, 1)))
-    pre = pre if state_after(pre).magnitude <= 15 else ()
+    pre = pre if state_after(pre).magnitude <= 15 and not core.endswith("bare") else ()
     post = draw_chain(rng, chain_length(rng, (5, 3, 1)), ROW_MAPS[core].after)
     return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
 

@@ -1,0 +1,108 @@
+"""What authors write beside the code: docstrings in the usual conventions, and remarks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+REMARKS: dict[str, tuple[str, ...]] = {
+    "constants": ("Shapes", "Test configuration", "problem size", "Dimensions of the inputs", "Settings", "Test code"),
+    "size": ("can be changed", "small enough for a test", "as in the paper", "default", "number of elements"),
+    "inputs": ("random float32 inputs", "Generate the inputs of forward", "one batch", "Positional arguments"),
+    "init": ("nothing to configure", "no constructor arguments", "The constructor takes no arguments", "none"),
+    "argument": ("the {name}", "{name} of the layer", "{name}.", "The {name} to use.", "Value of {name}."),
+    "input": ("input tensor", "Input tensor", "the input", "Tensor", "data to process"),
+}
+RETURNS = (
+    "Output tensor.",
+    "the result",
+    "The output tensor.",
+    "Tensor with the result.",
+    "torch.Tensor: the result",
+    "",
+)
+SHORT = (
+    "{Title}.",
+    "A model that computes {title}.",
+    "Model performing {title}.",
+    "Simple module: {title}.",
+    "Reference implementation of {title}.",
+    "Computes {title}.",
+    "Simple model that performs {title}.",
+    "Performs {title}.",
+)
+LONG = (
+    "{Title}.\n\nPlain PyTorch, used as the reference.",
+    "A small module.\n\nThe forward pass is {title}.",
+    "This module performs {title}.\n\nAll tensors are float32.",
+    "Model for {title}.\n\nNotes:\n    Inputs are contiguous.",
+    "{Title}.\n\nThe operation is applied to a batch of inputs; there is no training code here, only the\n"
+    "forward pass that has to be reproduced.",
+    "Implements {title}.\n\nThis pattern is common in neural networks. The result has to match PyTorch's within\n"
+    "floating-point tolerance.",
+)
+FORWARD = (
+    "Applies {title}.",
+    "{Title}.",
+    "Forward pass.",
+    "Compute {title}.",
+    "Run the model on the inputs.",
+    "Returns {title}.",
+    "Applies {title} to the input.",
+    "Forward pass of the model.",
+)
+INIT = ("Initializes the module.", "Initializes the layer.", "Set up the parameters.", "Constructor.", "")
+
+Item = tuple[str, str, str]  # name, type, words
+
+
+def remark(rng: random.Random, kind: str) -> str:
+    return rng.choice(REMARKS[kind])
+
+
+def documented(
+    rng: random.Random, kind: str, title: str, items: Sequence[Item], returns: str, style: str, indent: str
+) -> list[str]:
+    """A docstring's lines. `kind`: short or long, of a class; init; forward short, forward long, with its arguments.
+
+    `style`: the convention of the argument list.
+    """
+    table = {"short": SHORT, "long": SHORT if items else LONG, "init": INIT}.get(kind, FORWARD)
+    summary = rng.choice(table).format(title=title, Title=title[:1].upper() + title[1:])
+    parts = [summary] if summary else []
+    if items and kind in ("long", "init", "forward long"):
+        parts += ["\n".join(_arguments(rng, items, style))]
+    if returns and kind == "forward long":
+        parts += ["\n".join(_returns(returns, style))]
+    text = "\n\n".join(parts) or "Initializes the module."
+    lines = text.split("\n")
+    raw = "r" if rng.random() < 0.02 else ""
+    if len(lines) == 1 and rng.random() < 0.7:
+        return [f'{indent}{raw}"""{lines[0]}"""']
+    first = [f'{indent}{raw}"""{lines[0]}'] if rng.random() < 0.3 else [f'{indent}{raw}"""', f"{indent}{lines[0]}"]
+    return [*first, *(f"{indent}{line}".rstrip() for line in lines[1:]), f'{indent}"""']
+
+
+def _arguments(rng: random.Random, items: Sequence[Item], style: str) -> list[str]:
+    match style:
+        case "numpy":
+            head = ["Parameters", "----------"]
+            return head + [line for name, kind, words in items for line in (f"{name} : {kind}", f"    {words}")]
+        case "sphinx":
+            return [f":param {name}: {words}" for name, _, words in items]
+        case "plain":
+            return ["Parameters:", *(f"    {name}: {words}" for name, _, words in items)]
+    typed = rng.random() < 0.7
+    return [
+        "Args:",
+        *(f"    {name} ({kind}): {words}" if typed else f"    {name}: {words}" for name, kind, words in items),
+    ]
+
+
+def _returns(words: str, style: str) -> list[str]:
+    match style:
+        case "numpy":
+            return ["Returns", "-------", "torch.Tensor", f"    {words}"]
+        case "sphinx":
+            return [f":return: {words}"]
+    return ["Returns:", f"    {words}"]
