@@ -27,11 +27,9 @@ from torch import Tensor
 from dice.data.pairs import read_pairs
 from dice.data.sources import read_problems
 from dice.errors import MachineError, UserError
-from dice.model.chat import ChatTemplateError
-from dice.model.checkpoint import CheckpointError, load_model, resolve_model, save_model
-from dice.model.config import ConfigError
+from dice.model.checkpoint import load_model, resolve_model, save_model
 from dice.model.sdar import SDAR, SDARConfig
-from dice.model.tokenizer import Tokenizer, TokenizerError
+from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
 from dice.prompts import one_shot, zero_shot
 from dice.train.blocks import shard
@@ -42,12 +40,13 @@ from dice.train.lora import add_adapters
 from dice.train.loss import masked_cross_entropy
 from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.rows import Rows, batch_rows, pack, tokenize
+from dice.train.run import check_identity, surroundings
 from dice.train.runlog import RunLog, duration
 from dice.train.schedule import lr_scale
-from dice.train.session import TERMINATED, Stop, compute_dtype, locked, stop_signals
+from dice.train.session import TERMINATED, Stop, compute_dtype
 from dice.train.state import Checkpoints
 from dice.train.weights import Weights
-from dice.train.world import World, joined
+from dice.train.world import World
 from dice.verify.options import resolve_backend, visible_gpus
 
 IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed", "parameters")
@@ -86,18 +85,9 @@ def train_sft(config: SFTConfig) -> SFTResult:
     config.check()
     assert config.out is not None
     folder = Path(config.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        joined(config.device) as world,
-        world.held(locked(folder)),
-        RunLog(folder, "sft", silent=not world.leads) as log,
-        Checkpoints(folder / "checkpoints", config.keep_checkpoints, world) as checkpoints,
-        stop_signals() as stopped,
-    ):
+    with surroundings(folder, "sft", config.device, config.keep_checkpoints) as given:
         try:
-            return _Run(config, world, log, checkpoints, stopped).train()
-        except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
-            raise UserError(str(error)) from error
+            return _Run(config, *given).train()
         except torch.OutOfMemoryError:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
             less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
@@ -338,9 +328,7 @@ class _Run:
         self.log.say(f"Resuming after step {self.step:,}.")
 
     def _same_run(self, manifest: dict[str, Any]) -> None:
-        changed = [name for name in IDENTITY if manifest["identity"].get(name) != self.identity[name]]
-        if changed:
-            raise UserError(f"{self.folder} holds a run with other {', '.join(changed)}; give another `out` folder.")
+        check_identity(self.folder, manifest, self.identity)
 
     def _finish(self, reason: str) -> SFTResult:
         path = self.folder / "model"

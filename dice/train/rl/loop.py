@@ -24,11 +24,9 @@ from dice.decode.generate import DecodeConfig, sample_seeds
 from dice.decode.ready import is_small
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
-from dice.model.chat import ChatTemplateError
-from dice.model.checkpoint import CheckpointError, load_model, resolve_model, save_model
-from dice.model.config import ConfigError
+from dice.model.checkpoint import load_model, resolve_model, save_model
 from dice.model.sdar import SDAR
-from dice.model.tokenizer import Tokenizer, TokenizerError
+from dice.model.tokenizer import Tokenizer
 from dice.train.noise import step_generator
 from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum
@@ -40,10 +38,11 @@ from dice.train.rl.policy import Policy
 from dice.train.rl.request import Desk
 from dice.train.rl.reward import advantages, reward
 from dice.train.rl.rollout import Batch, Rollouts
+from dice.train.run import check_identity, surroundings
 from dice.train.runlog import RunLog, duration
-from dice.train.session import TERMINATED, Interrupted, Stop, compute_dtype, locked, stop_signals
+from dice.train.session import TERMINATED, Interrupted, Stop, compute_dtype
 from dice.train.state import Checkpoints
-from dice.train.world import World, joined
+from dice.train.world import World
 from dice.verdict import Verdict
 
 ROW = 128  # rows are in whole tiles of this many tokens, for FlexAttention
@@ -73,20 +72,11 @@ def train_rl(config: RLConfig) -> RLResult:
     config.check()
     assert config.out is not None
     folder = Path(config.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (
-        joined(config.device) as world,
-        world.held(locked(folder)),
-        RunLog(folder, "rl", silent=not world.leads) as log,
-        Checkpoints(folder / "checkpoints", config.keep_checkpoints, world) as checkpoints,
-        stop_signals() as stopped,
-    ):
+    with surroundings(folder, "rl", config.device, config.keep_checkpoints) as given:
         try:
-            run = _Run(config, world, log, checkpoints, stopped)
-            with world.opened(Judge.open(config, world, stopped, log.say)) as judge:
+            run = _Run(config, *given)
+            with given.world.opened(Judge.open(config, given.world, given.stopped, given.log.say)) as judge:
                 return run.train(judge)
-        except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
-            raise UserError(str(error)) from error
         except torch.OutOfMemoryError:
             raise MachineError(
                 f"The GPU's memory ran out; lower max_active ({config.max_active}) if it was in decoding, or the "
@@ -322,9 +312,7 @@ class _Run:
         self.log.say(f"Resuming after step {self.step:,}.")
 
     def _same_run(self, manifest: dict[str, Any]) -> None:
-        changed = [name for name in IDENTITY if manifest["identity"].get(name) != self.identity[name]]
-        if changed:
-            raise UserError(f"{self.folder} holds a run with other {', '.join(changed)}; give another `out` folder.")
+        check_identity(self.folder, manifest, self.identity)
 
     def _finish(self, reason: str) -> RLResult:
         path = self.folder / "model"
