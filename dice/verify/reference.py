@@ -352,8 +352,7 @@ class Reference:
             return True
         offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
         with unchanged(model), contextlib.suppress(ReferenceFailed):
-            for number in range(jitter.DRAWS):
-                rounded = self._forward(model, jitter.jittered(drawn, number), seed)
+            for rounded in jitter.outputs(lambda other: self._forward(model, other, seed), drawn):
                 found = map(compare.rms_difference, wire.tensors(output), wire.tensors(rounded))
                 moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
         return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))
