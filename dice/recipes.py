@@ -52,7 +52,7 @@ def nano_sft() -> SFTConfig:
     """
     return SFTConfig(
         shape=NANO,
-        block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32,
+        block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32, reshard=False,
         max_steps=8000, lr=2e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=250, eval_rows=64, checkpoint_every=100_000, checkpoint_seconds=60.0,
     )  # fmt: skip

@@ -43,7 +43,7 @@ class SFTConfig:
     model: str | None = None
     """Checkpoint to start from (folder, hub id or nano); without one, a model of `shape` is trained from scratch."""
     shape: ModelShape | None = None
-    """Sizes of a new model."""
+    """Sizes of a new model; a recipe's count only without `model`, so that any recipe can go on from a checkpoint."""
     tokenizer: Path | None = None
     """Tokenizer folder; default: that of `model`."""
 
@@ -138,7 +138,7 @@ class SFTConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
         if self.data is None or self.out is None:
             raise UserError("Training needs `data` (pairs to learn) and `out` (the run folder).")
-        if (self.model is None) == (self.shape is None):
+        if self.model is None and self.shape is None:
             raise UserError("Give either `model` (a checkpoint to start from) or `shape` (sizes of a new model).")
         if self.model is None and self.tokenizer is None:
             raise UserError("A new model needs a `tokenizer` folder; `dice data tokenizer` makes one.")

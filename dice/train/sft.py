@@ -84,6 +84,8 @@ def train_sft(config: SFTConfig) -> SFTResult:
     """
     config.check()
     assert config.out is not None
+    if config.model is not None:
+        config = replace(config, shape=None)
     folder = Path(config.out)
     with surroundings(folder, "sft", config.device, config.keep_checkpoints) as given:
         try:
@@ -105,13 +107,14 @@ class _Run:
         self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
         self.tokenizer_folder = tokenizer_folder
         torch.manual_seed(config.seed)
-        if config.shape is None:
-            master = load_model(str(config.model), dtype=torch.float32, device=self.device)
+        if config.model is not None:
+            master = load_model(config.model, dtype=torch.float32, device=self.device)
             if master.config.family != "sdar":
                 raise UserError(
                     f"{config.model} is no SDAR model (its family is {master.config.family}): not trainable."
                 )
         else:
+            assert config.shape is not None
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
         self.block_size = config.block_size or master.config.block_size
         self.model_config = replace(master.config, block_size=self.block_size)

@@ -209,7 +209,7 @@ def test_average_is_what_is_exported(short: SFTConfig, whole: Path) -> None:
 
 
 def test_training_goes_on_from_an_exported_model(short: SFTConfig, whole: Path, tmp_path: Path) -> None:
-    config = replace(short, out=tmp_path, shape=None, tokenizer=None, model=str(whole / "model"), ema=None)
+    config = replace(short, out=tmp_path, tokenizer=None, model=str(whole / "model"), ema=None)
     train_sft(config)
     assert metrics(tmp_path)[0]["loss"] < metrics(whole)[0]["loss"]
 
@@ -237,7 +237,7 @@ def test_two_processes_cannot_share_a_run_folder(short: SFTConfig, tmp_path: Pat
     ("change", "message"),
     [
         ({"data": None}, "needs `data`"),
-        ({"model": "nano"}, "either `model`"),
+        ({"shape": None}, "either `model`"),
         ({"tokenizer": None}, "needs a `tokenizer`"),
         ({"epochs": 1.0}, "either `epochs` or `max_steps`"),
         ({"micro_rows": 3}, "multiple of micro_rows"),
