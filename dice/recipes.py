@@ -60,7 +60,7 @@ def nano_sft() -> SFTConfig:
 
 def mini_sft() -> SFTConfig:
     """A model of 100M parameters from scratch, with a tokenizer of 8,192: 128k clean tokens a step, on one GPU or up to
-    eight. At this size a step is short: weights stay gathered between forward and backward pass.
+    eight. At this size a step is short: all weights are gathered at once.
     """
     return SFTConfig(
         shape=MINI,

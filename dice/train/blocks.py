@@ -47,19 +47,21 @@ class _TrainingForward:
 
 
 def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> None:
-    """Split the weights over the processes (FSDP2), in place; a block gathers its own in `dtype` to compute.
+    """Split the weights over the processes (FSDP2), in place; they are gathered in `dtype` to compute.
 
     Nothing is split where there is one process.
     Gradients are added up, not averaged, in float32 or wider: the loss is divided by the whole batch's tokens already.
     `reshard`: free a block's gathered weights after its forward pass and gather them again for the backward one.
+    Without, all weights are gathered at once and kept. That takes the memory of a whole model and its gradients, and in
+    a small model saves time: what stands around each block costs the processor more than the block costs the GPU.
     """
     if world.size == 1:
         return
     mesh = init_device_mesh(world.device.type, (world.size,))
     wide = torch.promote_types(dtype, torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False)
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    for layer in model.model.layers if reshard else ():
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     # The rest stays gathered until its backward pass: the loss reads the head's weight after `hidden`.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")

@@ -110,7 +110,8 @@ class SFTConfig:
     work."""
     reshard: bool = True
     """Several processes share the weights (FSDP2). True: a block's gathered weights are freed after its forward pass
-    and gathered again for the backward one; False: kept in between, which is faster and takes more memory."""
+    and gathered again for the backward one; False: all are gathered at once and kept, which is faster for small models
+    and takes the memory of a whole one."""
     export_dtype: Literal["float32", "bfloat16"] = "bfloat16"
 
     seed: int = 0
