@@ -19,7 +19,7 @@ from dice.evaluate.report.denoised import pieces
 from dice.model.checkpoint import load_model, resolve_model
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import zero_shot
+from dice.prompts import compact
 
 COLOURS = ("#7ee787", "#f2cc60", "#ff9e64", "#ff7b72")
 
@@ -27,7 +27,7 @@ COLOURS = ("#7ee787", "#f2cc60", "#ff9e64", "#ff7b72")
 def main(problem: Path, picture: Path) -> None:
     folder = resolve_model("nano")
     tokenizer, model = Tokenizer.from_folder(folder), load_model(folder, torch.float32, "cpu")
-    prompt = tokenizer.encode_chat([{"role": "user", "content": zero_shot(Problem.from_file(problem))}])
+    prompt = tokenizer.encode_chat([{"role": "user", "content": compact(Problem.from_file(problem))}])
     config = DecodeConfig(stop_ids=tokenizer.stop_ids, temperature=0.0, confidence_threshold=0.99)
     (trace,) = generate(model, [prompt], config)
     shown = pieces(trace, tokenizer)

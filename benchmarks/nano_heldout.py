@@ -28,7 +28,7 @@ from dice.data.prose import without_prose
 from dice.data.whole import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, extract_kernel, zero_shot
+from dice.prompts import NO_KERNEL, compact, extract_kernel
 from dice.verdict import Verdict
 
 COLUMNS = ["name", "problem", "family", "operators", "composition", "heldout_by"]
@@ -67,7 +67,7 @@ def write(args: argparse.Namespace) -> None:
     for first in range(0, len(rows), args.batch_size):
         batch = rows[first : first + args.batch_size]
         prompts = [
-            tokenizer.encode_chat([{"role": "user", "content": zero_shot(Problem(row["problem"]))}]) for row in batch
+            tokenizer.encode_chat([{"role": "user", "content": compact(Problem(row["problem"]))}]) for row in batch
         ]
         for row, trace in zip(batch, generate(model, prompts, config), strict=True):
             reply = tokenizer.decode(trace.response_ids)

@@ -48,8 +48,8 @@ class Generate:
     """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
     trace: Path | None = None
     """Also write how the text was denoised (token ids, reveal steps, log-probabilities) to this JSON file."""
-    prompt: Literal["auto", "zero-shot", "one-shot"] = "auto"
-    """The compact prompt nano was trained on, or KernelBench's one-shot prompt; auto picks by the model's size."""
+    prompt: Literal["auto", "compact", "one-shot"] = "auto"
+    """The compact prompt of DICE's small models, or KernelBench's one-shot prompt; auto: what the model was taught."""
     max_new_tokens: int = 2048
     """Longest reply, in tokens."""
     temperature: float = 0.0
@@ -253,7 +253,7 @@ class Eval:
     """Write RUN under the one --protocol as KernelBench's files: a .json path is its eval_results.json; a folder gets a
     run folder for each level, kernels included."""
     prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact"] = "auto"
-    """KernelBench's one-shot prompt, or a variant; auto is one-shot, and nano's compact one for nano."""
+    """KernelBench's one-shot prompt, or a variant; auto is one-shot, and compact for models taught so, as nano."""
     hardware: str = ""
     """State a GPU's facts in the prompt: here, or a name such as "H100 SXM"."""
     seed: int = 0

@@ -173,7 +173,7 @@ class Teach:
     """Longest answer, in tokens."""
     samples: int = 1
     """Candidates for each problem."""
-    prompt: Literal["one-shot", "zero-shot"] = "one-shot"
+    prompt: Literal["one-shot", "compact"] = "one-shot"
     measure: bool = True
     """Execute candidates; without, they are only asked for, and `dice data measure` can execute them elsewhere."""
     executions: int = 5
@@ -280,7 +280,7 @@ class Cuke:
     """Folders of benchmark problems: what equals or nearly equals one of theirs is dropped."""
     near_duplicate: float = 0.9
     """Similarity of problems and of kernels from which two samples count as one."""
-    prompt: Literal["one-shot", "zero-shot"] = "one-shot"
+    prompt: Literal["one-shot", "compact"] = "one-shot"
     """The prompt of samples that come without one."""
     dry_run: bool = False
     """Print the report and write nothing."""

@@ -1,7 +1,7 @@
 """What a model is asked, and how its reply becomes a `Kernel`.
 
 Three prompts: the KernelBench one-shot statement (paper A.1.2: evaluation and the generation stage of RL), its
-infilling variant (paper A.1.1), and a compact zero-shot one for small models that know the answer's form.
+infilling variant (paper A.1.1), and a compact one without example for small models that know the answer's form.
 """
 
 from __future__ import annotations
@@ -112,15 +112,15 @@ def infill(problem: Problem, parts: KernelParts) -> str:
     return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), scaffold, _INFILL_INSTRUCTION))
 
 
-def zero_shot(problem: Problem) -> str:
+def compact(problem: Problem) -> str:
     """The compact prompt that DICE's small models are trained on: one line, then the architecture."""
     return f"Write ModelNew with a CUDA kernel.\n```python\n{problem.source.strip()}\n```"
 
 
 def infill_compact(problem: Problem, parts: KernelParts) -> str:
-    """The compact prompt with the kernel's prefix and suffix given before it, so that it ends as `zero_shot` does."""
+    """The compact prompt with the kernel's prefix and suffix given before it, so that it ends as `compact` does."""
     scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
-    return scaffold + zero_shot(problem)
+    return scaffold + compact(problem)
 
 
 def reply(kernel: Kernel) -> str:

@@ -52,7 +52,7 @@ def nano_sft() -> SFTConfig:
     """
     return SFTConfig(
         shape=NANO,
-        block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32, reshard=False,
+        prompt="compact", block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32, reshard=False,
         max_steps=8000, lr=2e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=250, eval_rows=64, checkpoint_every=100_000, checkpoint_seconds=60.0,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def mini_sft() -> SFTConfig:
     """
     return SFTConfig(
         shape=MINI,
-        block_size=4, noise="count", row_tokens=2048, batch_rows=64, micro_rows=16, reshard=False,
+        prompt="compact", block_size=4, noise="count", row_tokens=2048, batch_rows=64, micro_rows=16, reshard=False,
         max_steps=8000, lr=1e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=500, eval_rows=64, exec_every=2000, exec_problems=64, exec_batch=64,
         checkpoint_every=100_000, checkpoint_seconds=300.0,
@@ -75,7 +75,7 @@ def tiny_sft() -> SFTConfig:
     """Seconds on a CPU: for tests and for seeing the chain work."""
     return SFTConfig(
         shape=TINY,
-        block_size=4, noise="count", row_tokens=256, batch_rows=4, micro_rows=4,
+        prompt="compact", block_size=4, noise="count", row_tokens=256, batch_rows=4, micro_rows=4,
         max_steps=60, lr=5e-3, schedule="cosine", warmup=0.1, weight_decay=0.01, ema=None,
         log_every=10, eval_every=20, eval_rows=4, checkpoint_every=20, export_dtype="float32",
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
         model=model, block_size=4, noise="block", t_min=1e-3, stratified=False, response_prefix=EMPTY_THOUGHT,
         row_tokens=6144, batch_rows=batch_rows, micro_rows=micro_rows, epochs=3.0,
         lr=1e-5, schedule="constant_with_warmup", warmup=0.03, beta2=0.999, weight_decay=0.0,
-        activation_checkpointing="block", exec_every=200, exec_prompt="one-shot", exec_max_new_tokens=4096,
+        activation_checkpointing="block", exec_every=200, exec_max_new_tokens=4096,
         checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 NATIVE_DEFAULTS: Settings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
-NANO: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
+COMPACT_DEFAULTS: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
 OUR_OWN = frozenset({"remasking", "confidence_threshold", "mode"})  # settings that only our decoder has
 OTHER_DEFAULTS: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 
@@ -108,12 +108,13 @@ def _plan(args: Eval) -> Plan:
     row = find(args.row) if args.row else None
     tasks = load_tasks(args.problems, args.level, args.ids, args.subset)[: args.limit]
     kind = _kind(args, row)
-    settings = _settings(args, row, kind)
+    name = _name(args, row, kind)
+    taught = _taught(name) if kind == "native" and row is None else "one-shot"
+    settings = _settings(args, row, kind, taught)
     if kind != "answers" and args.samples > 1 and not settings.get("temperature"):
         raise UserError("Several samples at temperature 0 would all be the same; give --temperature.")
     gpu = find_gpu(args.hardware) if args.hardware else None
-    name = _name(args, row, kind)
-    prompt = args.prompt if args.prompt != "auto" else "compact" if name == "nano" else "one-shot"
+    prompt = taught if args.prompt == "auto" else args.prompt
     return Plan(tasks, row, kind, name, settings, prompt, gpu)
 
 
@@ -192,14 +193,21 @@ def _name(args: Eval, row: Row | None, kind: str) -> str:
     return name
 
 
-def _settings(args: Eval, row: Row | None, kind: str) -> Settings:
+def _taught(name: str) -> str:
+    """The form of prompt that a checkpoint of ours was trained on, as its config.json says."""
+    from dice.model.checkpoint import read_config, resolve_model
+
+    return read_config(resolve_model(name)).prompt
+
+
+def _settings(args: Eval, row: Row | None, kind: str, prompt: str) -> Settings:
     """The row's, or the kind's own defaults, under what the command line says."""
     if kind == "answers":
         return {}
     if row is not None:
         settings = dict(row.settings)
     elif kind == "native":
-        settings = dict(NANO if args.model == "nano" else NATIVE_DEFAULTS)
+        settings = dict(COMPACT_DEFAULTS if prompt == "compact" else NATIVE_DEFAULTS)
     else:
         settings = dict(OTHER_DEFAULTS)
     given = {

@@ -18,7 +18,7 @@ from dice.data.whole import write_text
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, extract_kernel, one_shot, zero_shot
+from dice.prompts import NO_KERNEL, compact, extract_kernel, one_shot
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def _write_and_check(
     args: Generate, problem: Problem, writer: Writer, verifier: Verifier, console: Console
 ) -> list[Sample]:
     """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
-    prompt = (one_shot if _wants_one_shot(args, writer) else zero_shot)(problem)
+    form = writer.model.config.prompt if args.prompt == "auto" else args.prompt
+    prompt = (compact if form == "compact" else one_shot)(problem)
     seeds = [args.seed + index for index in range(args.samples + args.refine)]
     samples: list[Sample] = []
 
@@ -119,13 +120,6 @@ def _watcher(args: Generate, console: Console, title: str) -> Callable[..., Any]
     from dice.commands.watch import Progress, Screen
 
     return Screen(console, title) if console.is_terminal and not args.json else Progress(console, title)
-
-
-def _wants_one_shot(args: Generate, writer: Writer) -> bool:
-    """nano and its like know the compact prompt; a general model needs the task and the answer's form explained."""
-    from dice.decode.ready import is_small
-
-    return args.prompt == "one-shot" or (args.prompt == "auto" and not is_small(writer.model))
 
 
 def _targets(args: Generate, problems: list[Problem]) -> list[Path]:

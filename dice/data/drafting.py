@@ -114,7 +114,7 @@ def _row(seed: int, index: int, pair: Pair) -> dict[str, Any]:
     return {
         "problem": source,
         "kernel": pair.kernel.source,
-        "prompt": prompts.zero_shot(Problem(source, pair.problem.name)),
+        "prompt": prompts.compact(Problem(source, pair.problem.name)),
         "response": prompts.reply(pair.kernel),
         "name": pair.problem.name,
         "family": pair.family,
@@ -131,7 +131,7 @@ def _row(seed: int, index: int, pair: Pair) -> dict[str, Any]:
 def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
     rng = random.Random(f"{row['seed']}:{row['index']}:prose")
     source = relaid(without_prose(row["problem"], rng), rng)
-    return row | {"problem": source, "prompt": prompts.zero_shot(Problem(source, row["name"]))}
+    return row | {"problem": source, "prompt": prompts.compact(Problem(source, row["name"]))}
 
 
 def _infilling(batch: Batch, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import textwrap
 from dice.evaluate.hardware import Gpu
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import one_shot, reply, zero_shot
+from dice.prompts import compact, one_shot, reply
 
 VARIANTS = ("one-shot", "zero-shot", "few-shot", "compact")
 
@@ -153,7 +153,7 @@ def prompt(problem: Problem, variant: str = "one-shot", gpu: Gpu | None = None) 
     """`one-shot` and `few-shot`: KernelBench's, with one example or three. `zero-shot`: the same without any.
     `compact`: what DICE's small models are trained on. `gpu`: its facts come before the last instruction."""
     if variant == "compact":
-        text = zero_shot(problem)
+        text = compact(problem)
         return text if gpu is None else f"{gpu.facts}\n\n{text}"
     text = one_shot(problem)
     statement, example, rest = _parts(text)

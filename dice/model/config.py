@@ -33,6 +33,7 @@ _DEFAULT_EXTRAS: dict[str, Any] = {
     "use_cache": False,
     "use_sliding_window": False,
 }
+PROMPT_KEY = "dice_prompt"  # of config.json
 # Ours, not config.json's: they follow from `model_type`, `tie_word_embeddings` and the rotary settings.
 _DERIVED = frozenset({"family", "tied", "llama3_rope", "extra"})
 
@@ -71,6 +72,11 @@ class SDARConfig:
     tied: bool = False
     llama3_rope: Llama3Rope | None = None
     extra: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def prompt(self) -> str:
+        """The form of the prompts that it was taught: `compact`, or KernelBench's `one-shot` where none is said."""
+        return str(self.extra.get(PROMPT_KEY, "one-shot"))
 
     @property
     def traits(self) -> Family:

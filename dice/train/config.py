@@ -38,6 +38,9 @@ class SFTConfig:
     """Parquet or JSONL with prompt/response (or messages), or a folder of such files."""
     out: Path | None = None
     """Run folder. A run that was stopped resumes here."""
+    prompt: Literal["compact", "one-shot"] = "one-shot"
+    """The form of the prompts in `data`: KernelBench's one-shot prompt, or the compact one of `dice data synth`. The
+    exported model's config.json says it, so that whoever asks the model for kernels asks as it was taught."""
     eval_data: Path | None = None
     """Held-out pairs for the validation loss."""
     model: str | None = None
@@ -128,7 +131,6 @@ class SFTConfig:
     exec_batch: int = 16
     """Decoded at once by a process; each takes memory for the keys and values of its whole text."""
     exec_backend: Literal["auto", "cuda", "emulated"] = "auto"
-    exec_prompt: Literal["compact", "one-shot"] = "compact"
     exec_max_new_tokens: int = 2048
     checkpoint_every: int = 1000
     checkpoint_seconds: float = 120.0

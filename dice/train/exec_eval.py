@@ -10,7 +10,7 @@ from dice.decode.generate import DecodeConfig, generate
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, extract_kernel, zero_shot
+from dice.prompts import NO_KERNEL, compact, extract_kernel
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
@@ -23,7 +23,7 @@ def exec_verdicts(
     problems: Sequence[Problem],
     *,
     backend: str = "auto",
-    prompt: Callable[[Problem], str] = zero_shot,
+    prompt: Callable[[Problem], str] = compact,
     max_new_tokens: int = 2048,
     max_active: int = 64,
     workers: int | None = None,

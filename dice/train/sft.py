@@ -28,10 +28,11 @@ from dice.data.pairs import read_pairs
 from dice.data.sources import read_problems
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import load_model, resolve_model, save_model
+from dice.model.config import PROMPT_KEY
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import one_shot, zero_shot
+from dice.prompts import compact, one_shot
 from dice.train.blocks import shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
@@ -117,7 +118,8 @@ class _Run:
             assert config.shape is not None
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
         self.block_size = config.block_size or master.config.block_size
-        self.model_config = replace(master.config, block_size=self.block_size)
+        extra = master.config.extra | {PROMPT_KEY: config.prompt}
+        self.model_config = replace(master.config, block_size=self.block_size, extra=extra)
         longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)
         if longest > master.config.max_position_embeddings:
             reach = master.config.max_position_embeddings
@@ -250,7 +252,7 @@ class _Run:
         with self.weights.averaged():
             verdicts = exec_verdicts(
                 self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
-                backend=self.exec_backend, prompt=zero_shot if config.exec_prompt == "compact" else one_shot,
+                backend=self.exec_backend, prompt=compact if config.prompt == "compact" else one_shot,
                 max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
                 workers=None if alone else max(1, cores // world.local_size),
                 devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],

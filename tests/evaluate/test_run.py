@@ -18,6 +18,7 @@ from dice.evaluate.models.answers import read_answers
 from dice.evaluate.run import Judging, begin, check_finished, evaluate, locked, questions
 from dice.evaluate.run_folder import RunFolder
 from dice.evaluate.tasks import load_tasks
+from dice.model.checkpoint import NANO_FOLDER
 from tests.conftest import ROOT
 from tests.endpoint.server import serving
 
@@ -86,11 +87,15 @@ def test_answers_are_judged_under_each_protocol_and_again(bench: Path, capsys: p
     assert "other" in capsys.readouterr().err
 
 
-def test_nano_writes_a_kernel(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = bench / "nano"
-    given = ["--model", "nano", "--problems", str(bench / "bench"), "--ids", "19", "--out", str(out), "--traces"]
+@pytest.mark.parametrize("where", ["nano", "elsewhere"])
+def test_nano_writes_a_kernel(where: str, bench: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name, or from a folder: the checkpoint itself says how it wants to be asked."""
+    out = bench / where
+    model = "nano" if where == "nano" else str(shutil.copytree(NANO_FOLDER, tmp_path / "checkpoint"))
+    given = ["--model", model, "--problems", str(bench / "bench"), "--ids", "19", "--out", str(out), "--traces"]
     assert main(["eval", *given, "--backend", "emulated", "--trials", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["protocols"]["dice"]["outcomes"] == {"correct": 1}
+    assert RunFolder(out).config["prompt"] == "compact"
     (generation,) = RunFolder(out).generations()
     assert generation.tokens > generation.forwards > 0 and generation.prompt_tokens > 0 and generation.stop == "end"
     assert (out / generation.trace).is_file()

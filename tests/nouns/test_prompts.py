@@ -4,7 +4,7 @@ import pytest
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM, extract_kernel, infill, one_shot, reply, zero_shot
+from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM, compact, extract_kernel, infill, one_shot, reply
 
 PROBLEM = Problem("class Model: ...  # the architecture\n", name="p")
 KERNEL = Kernel(EXAMPLE_KERNEL)
@@ -29,7 +29,7 @@ def test_infilling_gives_prefix_and_suffix_and_not_the_core() -> None:
 
 
 def test_zero_shot_is_compact() -> None:
-    assert len(zero_shot(PROBLEM)) < len(PROBLEM.source) + 60
+    assert len(compact(PROBLEM)) < len(PROBLEM.source) + 60
 
 
 @pytest.mark.parametrize(

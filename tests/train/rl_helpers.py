@@ -10,7 +10,7 @@ from pathlib import Path
 from dice.data.bpe import train_tokenizer
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import infill_compact, reply, zero_shot
+from dice.prompts import compact, infill_compact, reply
 from dice.recipes import tiny_sft
 from dice.train.sft import train_sft
 
@@ -71,7 +71,7 @@ def write_data(folder: Path) -> None:
     rng = random.Random(0)
     with (folder / "pairs.jsonl").open("w") as file:
         for name in list(TORCH) * 40:
-            asked = rng.choice([zero_shot(problem(name)), infill_compact(problem(name), parts)])
+            asked = rng.choice([compact(problem(name)), infill_compact(problem(name), parts)])
             answer = reply(kernel(rng.choices([RIGHT, WRONG], [2, 3])[0]))
             file.write(json.dumps({"prompt": asked, "response": answer}) + "\n")
 

@@ -103,6 +103,7 @@ def test_a_real_run_learns_and_exports(toy: SFTConfig, tmp_path: Path) -> None:
     assert held_out[-1]["val_accuracy"] > 0.7
     model, tokenizer = load_model(result.model), Tokenizer.from_folder(result.model)
     assert (model.config.block_size, model.config.mask_token_id) == (4, tokenizer.mask_id)
+    assert model.config.prompt == "compact", "whoever asks it for kernels is told how"
     trained = state(tmp_path, 60)
     assert all(torch.equal(weight, trained[f"weight.{name}"]) for name, weight in model.state_dict().items())
     assert json.loads((tmp_path / "config.json").read_text())["lr"] == toy.lr

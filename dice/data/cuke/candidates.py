@@ -23,7 +23,7 @@ class Settings:
     confident: bool = False  # the lower bound of the speed-up's interval must exceed it, not the point value
     concise: bool = False  # of a base problem's answers keep one: correct, faster than PyTorch, shortest reasoning
     near_duplicate: float = THRESHOLD  # Jaccard similarity of problems and of kernels from which two samples are one
-    prompt: Literal["one-shot", "zero-shot"] = "one-shot"  # for samples without a published prompt
+    prompt: Literal["one-shot", "compact"] = "one-shot"  # for samples without a published prompt
 
     def __post_init__(self) -> None:
         if not self.min_speedup > 0:

@@ -12,7 +12,7 @@ from dice.train.rl.policy import PolicyConfig
 Stage = Literal["infill", "generate"]
 Order = Literal["scheduled", "shuffled", "adaptive"]
 InfillForm = Literal["scaffold", "whole"]
-PromptForm = Literal["auto", "one-shot", "zero-shot"]
+PromptForm = Literal["auto", "one-shot", "compact"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,8 @@ class RLConfig:
     none of the paper's three deceptions can be written. whole: it is asked for the whole file, as in the released code;
     nothing keeps it to the given parts."""
     prompt: PromptForm = "auto"
-    """KernelBench's one-shot prompt, or the compact one that models of ours learn; auto picks by the model's size."""
+    """KernelBench's one-shot prompt, or the compact one that models of ours learn; auto: the one that the model's
+    config.json says it was taught, else one-shot."""
     response_prefix: str = ""
     """What the model's own responses begin with (an empty thought, for SDAR's); put before a scaffold's beginning."""
     contrast: bool = False

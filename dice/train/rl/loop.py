@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from dice.decode.generate import DecodeConfig, sample_seeds
-from dice.decode.ready import is_small
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import load_model, resolve_model, save_model
@@ -99,7 +98,7 @@ class _Run:
             raise UserError(f"{config.model} is no SDAR model (its family is {model.config.family}): not trainable.")
         self.model_config = model.config
         self.parameters = sum(weight.numel() for weight in model.parameters())
-        compact = config.prompt == "zero-shot" or (config.prompt == "auto" and is_small(model))
+        compact = (model.config.prompt if config.prompt == "auto" else config.prompt) == "compact"
         scaffolded = config.infill_form == "scaffold"
         desk = self.desk = Desk(
             tokenizer, compact=compact, scaffolded=scaffolded, response_prefix=config.response_prefix

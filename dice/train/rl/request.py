@@ -10,7 +10,7 @@ from dice.decode.trace import Trace
 from dice.kernel import Kernel, SplitError
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import extract_kernel, infill, infill_compact, one_shot, zero_shot
+from dice.prompts import compact, extract_kernel, infill, infill_compact, one_shot
 from dice.train.rl.config import Stage
 from dice.train.rl.scaffold import QUOTES, Scaffold
 from dice.train.rl.tasks import Task
@@ -57,7 +57,7 @@ class Desk:
         """Prompt ids and scaffold. A core that no scaffold can hold is asked for as a whole file."""
         shown = "".join(map(_shown, examples))
         if stage == "generate" or task.parts is None:
-            return self._prompt(shown + (zero_shot if self._compact else one_shot)(task.problem), None)
+            return self._prompt(shown + (compact if self._compact else one_shot)(task.problem), None)
         text = (infill_compact if self._compact else infill)(task.problem, task.parts)
         return self._prompt(shown + text, Scaffold.of(task.parts) if self._scaffolded else None)
 
