@@ -9,6 +9,7 @@ def main() -> int:
     try:
         from dice.cli import main as run
     except KeyboardInterrupt:
+        exec("")  # for the exit code, as in `dice.cli.main`: modules that load make classes by exec()
         print("dice: interrupted", file=sys.stderr)
         return 130
     return run()
