@@ -75,6 +75,7 @@ def visible(backend: str, cache_dir: Path) -> list[str]:
         str(toolchain.torch_folder() / "utils" / "cpp_extension.py"),
         sysconfig.get_path("include"),
         sysconfig.get_path("stdlib"),
+        toolchain.host_compiler(),  # which may be a link from elsewhere
         _prefix(Path(toolchain.host_compiler())),
     ]
     if backend == "emulated":

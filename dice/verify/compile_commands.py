@@ -329,10 +329,7 @@ class EmulatedCompiler(Compiler):
         return str(support(self._flags(Unit("cpp", "", ""), "slim"), self.shared))
 
     def _runtime(self) -> Path:
-        try:
-            return emulator.runtime(self.shared.cache_dir)
-        except emulator.ToolchainError as error:
-            raise ToolchainError(str(error)) from None
+        return emulator.runtime(self.shared.cache_dir)
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------

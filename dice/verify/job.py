@@ -199,7 +199,7 @@ class Job:
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
         self.stage = "run"
-        self.room.enter_context(gpu.contexts)
+        self.room.enter_context(gpu.context(self.whole))
         with CONTEXTS, self.record.clock("run"):
             self.candidate.send({"do": "open"})
             self._candidate_says("opened")

@@ -14,12 +14,13 @@ CONTEXTS_A_TURN = 3
 
 class Turns:
     """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is
-    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all. `contexts`: entered by
-    who has one, from before it is made: each takes memory, also of those who wait for their turn."""
+    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
 
-    def __init__(self, most: int = 1 << 30, memory: int = 1 << 62) -> None:
+    def __init__(self, most: int = 1 << 10, memory: int = 1 << 62) -> None:
         self._most, self._memory = most, memory
-        self.contexts = threading.BoundedSemaphore(CONTEXTS_A_TURN * most)
+        self._most_contexts = CONTEXTS_A_TURN * most
+        self._contexts = threading.BoundedSemaphore(self._most_contexts)
+        self._gathering = threading.Lock()
         self._taken = 0
         self._changed = threading.Condition()
         self._together = 0
@@ -41,6 +42,17 @@ class Turns:
     def turn(self, whole: bool) -> contextlib.AbstractContextManager[None]:
         """`alone` for a job that needs the whole device, else `together`."""
         return self.alone() if whole else self.together()
+
+    @contextlib.contextmanager
+    def context(self, whole: bool) -> Iterator[None]:
+        """A context on the device, from before it is made to its end: each takes memory, also of those who wait for
+        their turn. `whole`: with no other beside it. Enter it before `room`."""
+        with contextlib.ExitStack() as held:
+            if whole:
+                held.enter_context(self._gathering)
+            for _ in range(self._most_contexts if whole else 1):
+                held.enter_context(self._contexts)
+            yield
 
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:

@@ -17,7 +17,7 @@ import pytest
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verify import Verifier, sandbox
+from dice.verify import Options, Verifier, sandbox
 from dice.verify.builds import Answer, BuildService
 from dice.verify.cache import Cache, default_cache_dir
 from dice.verify.process import MachineryError, Zygote
@@ -36,6 +36,17 @@ Build = Callable[..., Answer]
 
 def fresh(text: str) -> str:
     return f"{text}\n// {uuid.uuid4()}\n"
+
+
+def test_a_compiler_of_a_folder_that_no_candidate_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shutil.which("g++")
+    assert found is not None
+    (tmp_path / "compiler").symlink_to(found)
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    options = Options(cache_dir=tmp_path / "cache", timing=False)
+    with Verifier(backend="emulated", options=options, cache=False) as verifier:
+        verdict = verifier.verify(RELU, RIGHT)
+    assert verdict.correct, verdict.message
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from dice.verify.toolchain import ToolchainError, host_compiler, host_compiler_version
 
 _HERE = Path(__file__).parent
 include_dir: Path = _HERE / "include"
@@ -41,10 +42,6 @@ _RACES = (
 _RACES_LINK = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")
 
 
-class ToolchainError(Exception):
-    """This machine cannot compile the emulator's runtime; the message is one sentence."""
-
-
 def compile_flags(sanitize: bool = False) -> list[str]:
     """Flags for a translated source; the caller adds the include path, `-shared`, and the runtime library.
 
@@ -66,8 +63,8 @@ def build_library(
     name: str, sources: Sequence[Path], headers: Sequence[Path], flags: Sequence[str], cache_dir: Path
 ) -> Path:
     """Compile `sources` into `cache_dir/<content hash>/name`; safe under concurrency and kill -9."""
-    compiler = find_compiler()
-    digest = hashlib.sha256("\0".join([compiler_version(compiler), *flags]).encode())
+    compiler = host_compiler()
+    digest = hashlib.sha256("\0".join([host_compiler_version(), *flags]).encode())
     for path in (*sources, *headers):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     target = Path(cache_dir) / f"emulator-{digest.hexdigest()[:20]}" / name
@@ -82,21 +79,6 @@ def build_library(
             raise ToolchainError(f"{compiler} could not build {name}: {done.stderr.strip()[-2000:]}")
         os.replace(output, target)
     return target
-
-
-@cache
-def find_compiler() -> str:
-    """The C++ compiler: $CXX, else g++. Raises `ToolchainError` when there is none."""
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
-    if compiler is None:
-        raise ToolchainError("There is no C++ compiler (g++) on this machine.")
-    return compiler
-
-
-@cache
-def compiler_version(compiler: str) -> str:
-    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0]
 
 
 @cache
