@@ -12,6 +12,7 @@ from dice.verify.record import Stop
 
 START_TIMEOUT_S = 60.0
 NO_MEMORY = "a trial of it needs more memory than the GPU has left"  # of a reference
+HOST_MEMORY = "MiB of host memory."
 
 # What a candidate may say of itself. How a build ended is not among it: that the builder says.
 REPORTABLE = {
@@ -55,7 +56,7 @@ def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> Sto
     """A candidate's process that is gone, by itself or for a limit that it hit."""
     reason = end.ended.reason
     if reason == "memory":
-        return Stop("out_of_memory", stage, f"it used over {memory_mb} MiB of host memory.")
+        return Stop("out_of_memory", stage, f"it used over {memory_mb} {HOST_MEMORY}")
     if reason == "files":
         return Stop("runtime_error", stage, f"it wrote over {memory_mb} MiB of files.")
     if reason == "processes":
@@ -68,7 +69,10 @@ def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> Sto
 
 
 def is_short_of_memory(stop: Stop) -> bool:
-    return stop.outcome == "out_of_memory" or stop.message.endswith(NO_MEMORY)
+    """Whether a candidate, or the reference, may have lacked memory of the GPU that others had."""
+    if stop.outcome == "out_of_memory":
+        return not stop.message.endswith(HOST_MEMORY)
+    return stop.message.endswith(NO_MEMORY) or (stop.outcome == "unsupported" and "OutOfMemoryError" in stop.message)
 
 
 def last_line(child: Child) -> str:
