@@ -260,7 +260,10 @@ class Measure:
 
 @dataclass
 class Cuke:
-    """Curate the supervised set from measured samples: what is right, honest, fast, and said once (paper section 3)."""
+    """Curate the supervised set from measured samples: what is right, honest, fast, and said once (paper section 3).
+
+    Exit code 1 when nothing is kept.
+    """
 
     measured: Annotated[Positional[tuple[Path, ...]], arg(metavar="MEASURED", help_behavior_hint="")]
     """Folders that `dice data measure` wrote, or files of them."""

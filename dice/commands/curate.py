@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -77,11 +78,13 @@ def cuke(args: Cuke) -> int:
         write(curation, report, args.out, _command(args))
     if args.json:
         print(json.dumps(report))
-        return 0
-    show_curated(Console(), report)
-    if args.out is not None and not args.dry_run:
+    else:
+        show_curated(Console(), report)
+    if args.out is not None and not args.dry_run and not args.json:
         print(f"written to {args.out}")
-    return 0
+    if not report["kept"]:
+        print("dice: no row was kept; the report says which rule removed how many", file=sys.stderr)
+    return 0 if report["kept"] else 1
 
 
 def rl(args: Rl) -> int:

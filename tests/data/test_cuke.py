@@ -307,6 +307,14 @@ def test_dry_run_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads((out / "report.json").read_text())["settings"]["min_speedup"] == 1.1
 
 
+def test_an_empty_set_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_samples(tmp_path / "in" / "a.parquet", [sample(1, verdict=timed(1.2))])
+    assert cli.main(["data", "cuke", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--base", "--json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["kept"] == 0 and "no row was kept" in said.err
+    assert (tmp_path / "out" / "removed.parquet").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
