@@ -101,7 +101,7 @@ def test_large_problems_run_and_fit_a_gpu() -> None:
         with torch.device("meta"):
             model, inputs = scope["Model"](*scope["get_init_inputs"]()), scope["get_inputs"]()
             output = model(*inputs)
-        assert all(tensor.numel() <= 2**28 for tensor in inputs), pair.composition
+        assert all(torch.as_tensor(item).numel() <= 2**28 for item in inputs), pair.composition
         assert output.numel() < 2**31, pair.composition  # kernels count in 32 bits
 
 
@@ -118,6 +118,13 @@ def test_no_scalar_of_a_problem_shadows_a_name_of_its_kernel() -> None:
             _, _, rest = pair.kernel.source.partition("__global__ void ")
             names = [part.split()[-1].lstrip("*") for part in rest[rest.index("(") + 1 : rest.index(")")].split(",")]
             assert len(names) == len(set(names)), pair.composition
+
+
+def test_a_kernel_that_a_network_calls_several_times_has_its_numbers_written_into_it() -> None:
+    """Each call would have to pass numbers of its own."""
+    for pair in _drawn("network", 31, 600):
+        declared = pair.kernel.source.partition("torch::Tensor network_cuda(")[2].partition(")")[0]
+        assert "float " not in declared, pair.composition
 
 
 def test_sweeps_cover_all_elements_once() -> None:

@@ -56,6 +56,30 @@ HABITS: dict[str, str] = {
     "remarks on settings": r"^        \S+,  # \w+$",
     "names of settings": r"return \[.*\]  # \w+, \w+",
     "remarks on their own": r"def get_inputs\(\):\n    # ",
+    "renamed attributes": r"self\.(\w+) = (?!\1\b)[a-z]\w+$",
+    "numbers as attributes": r"^        self\.\w+ = \d+\.\d*$",
+    "factors from sizes": r"self\.\w+ = (1.* / |\w+ ?\*\* ?-0\.5)",
+    "numbers as constants": r"^[A-Z]\w+ = \d+\.\d+$",
+    "attributes of the class": r"^class Model\(nn\.Module\):\n    [a-z]\w* = ",
+    "whole numbers": r"[(, ]\d+\.[,)]| [-+*/] 2[ )]",
+    "short exponents": r"1e-[3-9]\b",
+    "settings by position": r"nn\.(Conv2d\(\w+, \w+, \w+, \w+|\w+Pool\dd\(\w+, \w+)",
+    "strides for each axis": r"stride ?= ?\((1, [23]|2, [13]|3, [12])[,)]",
+    "no stride": r"stride(: int)? ?= ?None",
+    "sizes as defaults": r"def __init__\(self.*(features|channels|size|dim)\w*(: int)? ?= ?\d\d",
+    "copies of inputs": r"^        \w+ = \w+\.(clone|contiguous)\(\)$",
+    "results kept for later": r"^        (identity|residual|original|shortcut) = \w+(\.clone\(\))?(\.detach\(\))?$",
+    "a module in a module": r"class \w+\((torch\.)?nn\.Module\):(.|\n)*class Model\(",
+    "dropout": r"nn\.Dropout\(",
+    "containers over several lines": r"nn\.Sequential\($",
+    "layers in a loop": r"layers\.append\(",
+    "numbers as inputs": r"def get_inputs.*\n(.*\n)?.*(, \d\.\d+\]|= \d\.\d+$)",
+    "functions as attributes": r"self\.\w+ = (F|torch)\.\w+$",
+    "other samplers": r"\.uniform_\(|\.normal_\(|torch\.randn?\([^)]*\) \* ",
+    "checks in the constructor": r"__init__(.*\n){1,3} +assert ",
+    "initial values": r"nn\.init\.\w+_\(self",
+    "switches": r"(unbiased|p|ord|correction)=self\.",
+    "short types": r"^from torch import Tensor$",
 }
 
 
@@ -119,10 +143,10 @@ def test_the_inputs_are_left_as_they_were(sample: list[Pair]) -> None:
         scope: dict[str, object] = {}
         exec(compile(pair.check_problem.source, "problem", "exec"), scope)
         inputs = scope["get_inputs"]()  # type: ignore[operator]
-        copies = [tensor.clone() for tensor in inputs]
+        copies = [torch.as_tensor(item).clone() for item in inputs]
         with torch.no_grad():
             scope["Model"](*scope["get_init_inputs"]())(*inputs)  # type: ignore[operator]
-        assert all(map(torch.equal, inputs, copies)), pair.composition
+        assert all(map(torch.equal, map(torch.as_tensor, inputs), copies)), pair.composition
 
 
 @pytest.mark.parametrize(

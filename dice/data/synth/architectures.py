@@ -8,6 +8,13 @@ _ROWS = ("softmax", "log_softmax", "l2_normalize", "activation")
 _WIDE = ("conv1", "conv", "nn.Conv2d({c}, {k}, kernel_size=3, padding=1, bias=False)")
 _SAME = ("conv2", "conv", "nn.Conv2d({k}, {k}, kernel_size=3, padding=1, bias=False)")
 
+# A container is walked through, and its activations are the kernel's.
+_LOOP = (
+    "for layer in {net}:",
+    "    x = ops.network_cuda(x) if isinstance(layer, {Act}) else layer(x)",
+    "return x",
+)
+
 ARCHITECTURES: dict[str, Network] = {
     "sequential_mlp": Network(
         "a perceptron in a container",
@@ -141,6 +148,27 @@ ARCHITECTURES: dict[str, Network] = {
         ),
         ("channel_gate",),
     ),
+    "excitation": Network(
+        "a channel gate with a bottleneck",
+        IMAGE,
+        ("c",),
+        (
+            ("pool", "pool", "nn.AdaptiveAvgPool2d(1)"),
+            (
+                "net",
+                "network",
+                "nn.Sequential(nn.Linear({c}, {c} // 2, bias=False), nn.ReLU(inplace=True), "
+                "nn.Linear({c} // 2, {c}, bias=False), nn.Sigmoid())",
+            ),
+        ),
+        (
+            "b, c, _, _ = {x}.size()",
+            "y = {pool}({x}).view(b, c)",
+            "y = {net}(y).view(b, c, 1, 1)",
+            "return <{x} | y>",
+        ),
+        ("channel_gate", "expanded_gate"),
+    ),
     "dense_layer": Network(
         "a densely connected layer",
         IMAGE,
@@ -195,5 +223,235 @@ ARCHITECTURES: dict[str, Network] = {
         ),
         ("y = {net}({norm}({x}))", "return <y | {x}>"),
         ("residual", "gate"),
+    ),
+    "appended_mlp": Network(
+        "a perceptron whose layers are appended one by one",
+        VECTOR,
+        ("d", "o"),
+        (("net", "network", "nn.Sequential(*layers)"),),
+        ("return {net}({x})",),
+        ("module",),
+        listed=("h", "h2"),
+        setup=(
+            "layers = []",
+            "current = {d}",
+            "for size in {listed}:",
+            "    layers.append(nn.Linear(current, size))",
+            "    layers.append({act})",
+            "    current = size",
+            "layers.append(nn.Linear(current, {o}))",
+        ),
+        replaced=_LOOP,
+    ),
+    "deep_mlp": Network(
+        "a deep perceptron",
+        VECTOR,
+        ("d", "h", "h2", "o"),
+        (
+            (
+                "net",
+                "network",
+                "nn.Sequential(nn.Linear({d}, {h}), {act}, nn.Linear({h}, {h2}), {act}, nn.Linear({h2}, {o}))",
+            ),
+        ),
+        ("return {net}({x})",),
+        ("module",),
+        replaced=_LOOP,
+    ),
+    "sequential_cnn": Network(
+        "convolutions in a container",
+        IMAGE,
+        ("c", "k"),
+        (
+            (
+                "net",
+                "network",
+                "nn.Sequential(nn.Conv2d({c}, {k}, 3, padding=1), nn.BatchNorm2d({k}), {act}, "
+                "nn.Conv2d({k}, {k}, 3), {act})",
+            ),
+        ),
+        ("return {net}({x})",),
+        ("module",),
+        replaced=_LOOP,
+    ),
+    "gated_conv": Network(
+        "a gated convolution",
+        IMAGE,
+        ("c", "k"),
+        (
+            ("conv", "conv", "nn.Conv2d({c}, {k}, 3, padding=1)"),
+            ("gate", "conv", "nn.Conv2d({c}, {k}, 3, padding=1)"),
+        ),
+        ("return <{conv}({x}) | {gate}({x})>",),
+        ("gate", "tanh_gate", "silu_gate"),
+    ),
+    "attention_pooling": Network(
+        "pooling of a sequence by attention",
+        SEQUENCE,
+        ("d",),
+        (("score", "linear", "nn.Linear({d}, 1)"),),
+        ("scores = {score}({x}).squeeze(-1)", "weights = <scores>", "return (weights.unsqueeze(-1) * {x}).sum(dim=1)"),
+        ("softmax",),
+    ),
+    "pre_norm_mlp": Network(
+        "a residual perceptron behind a norm",
+        SEQUENCE,
+        ("d", "h"),
+        (
+            ("norm", "norm", "nn.LayerNorm({d})"),
+            ("up", "linear", "nn.Linear({d}, {h})"),
+            ("down", "linear", "nn.Linear({h}, {d})"),
+        ),
+        ("y = {norm}({x})", "y = {down}(torch.relu({up}(y)))", "return <{x} | y>"),
+        ("residual",),
+    ),
+    "conv_pool_linear": Network(
+        "two convolutions with pooling and two linear layers",
+        IMAGE,
+        ("c", "k", "h", "o"),
+        (
+            ("conv1", "conv", "nn.Conv2d({c}, {k}, kernel_size=3, padding=1)"),
+            ("conv2", "conv", "nn.Conv2d({k}, {k}, kernel_size=3, padding=1)"),
+            ("pool", "pool", "nn.AdaptiveMaxPool2d(2)"),
+            ("fc1", "linear", "nn.Linear({k} * 2 * 2, {h})"),
+            ("fc2", "linear", "nn.Linear({h}, {o})"),
+        ),
+        (
+            "x = <{conv1}({x})>",
+            "x = F.max_pool2d(x, 2)",
+            "x = <{conv2}(x)>",
+            "x = {pool}(x)",
+            "x = x.view(x.size(0), -1)",
+            "x = <{fc1}(x)>",
+            "x = {fc2}(x)",
+            "return x",
+        ),
+    ),
+    "residual_relu": Network(
+        "a residual block that ends in its activation",
+        IMAGE,
+        ("c",),
+        (
+            ("conv1", "conv", "nn.Conv2d({c}, {c}, kernel_size=3, padding=1, bias=False)"),
+            ("bn1", "norm", "nn.BatchNorm2d({c})"),
+            ("conv2", "conv", "nn.Conv2d({c}, {c}, kernel_size=3, padding=1, bias=False)"),
+            ("bn2", "norm", "nn.BatchNorm2d({c})"),
+            ("act", "relu", "nn.ReLU(inplace=True)"),
+        ),
+        (
+            "skip = {x}",
+            "out = {conv1}({x})",
+            "out = {bn1}(out)",
+            "out = {act}(out)",
+            "out = {conv2}(out)",
+            "out = {bn2}(out)",
+            "out += skip",
+            "out = {act}(out)",
+            "return out",
+        ),
+        ("residual_relu",),
+        replaced=(
+            "skip = x",
+            "out = {bn1}({conv1}(x))",
+            "out = {act}(out)",
+            "out = {bn2}({conv2}(out))",
+            "return ops.network_cuda(out, skip)",
+        ),
+    ),
+    "multi_head": Network(
+        "self-attention with two heads",
+        SEQUENCE,
+        ("d",),
+        (("qkv", "linear", "nn.Linear({d}, 3 * {d}, bias=False)"), ("proj", "linear", "nn.Linear({d}, {d})")),
+        (
+            "b, n, c = {x}.shape",
+            "q, k, v = {qkv}({x}).reshape(b, n, 3, 2, c // 2).permute(2, 0, 3, 1, 4)",
+            "scores = (q @ k.transpose(-2, -1)) * (c // 2) ** -0.5",
+            "weights = <scores>",
+            "y = (weights @ v).transpose(1, 2).reshape(b, n, c)",
+            "return {proj}(y)",
+        ),
+        ("softmax",),
+    ),
+    "bottleneck": Network(
+        "a bottleneck block",
+        IMAGE,
+        ("c", "k"),
+        (
+            ("conv1", "conv", "nn.Conv2d({c}, {k}, kernel_size=1, bias=False)"),
+            ("bn1", "norm", "nn.BatchNorm2d({k})"),
+            ("conv2", "conv", "nn.Conv2d({k}, {k}, kernel_size=3, padding=1, bias=False)"),
+            ("bn2", "norm", "nn.BatchNorm2d({k})"),
+            ("conv3", "conv", "nn.Conv2d({k}, {c}, kernel_size=1, bias=False)"),
+        ),
+        (
+            "out = <{bn1}({conv1}({x}))>",
+            "out = <{bn2}({conv2}(out))>",
+            "out = {conv3}(out)",
+            "return out + {x}",
+        ),
+    ),
+    "mobile_block": Network(
+        "a depthwise-separable block with batch norm",
+        IMAGE,
+        ("c", "k"),
+        (
+            ("depthwise", "conv", "nn.Conv2d({c}, {c}, 3, stride=1, padding=1, groups={c}, bias=False)"),
+            ("bn1", "norm", "nn.BatchNorm2d({c})"),
+            ("pointwise", "conv", "nn.Conv2d({c}, {k}, 1, bias=False)"),
+            ("bn2", "norm", "nn.BatchNorm2d({k})"),
+        ),
+        (
+            "x = {depthwise}({x})",
+            "x = <{bn1}(x)>",
+            "x = {pointwise}(x)",
+            "x = {bn2}(x)",
+            "return <x>",
+        ),
+    ),
+    "patch_embedding": Network(
+        "an embedding of patches",
+        IMAGE,
+        ("c", "k"),
+        (
+            ("proj", "conv", "nn.Conv2d({c}, {k}, kernel_size=2, stride=2)"),
+            ("norm", "norm", "nn.LayerNorm({k})"),
+        ),
+        ("x = {proj}({x})", "x = x.flatten(2).transpose(1, 2)", "x = {norm}(x)", "return <x>"),
+    ),
+    "decoder": Network(
+        "a decoder of transposed convolutions",
+        IMAGE,
+        ("c", "k"),
+        (
+            ("up", "conv", "nn.ConvTranspose2d({c}, {k}, kernel_size=4, stride=2, padding=1)"),
+            ("norm", "norm", "nn.InstanceNorm2d({k})"),
+            ("conv1", "conv", "nn.Conv2d({k}, {c}, kernel_size=3, padding=1)"),
+        ),
+        ("x = <{norm}({up}({x}))>", "x = {conv1}(x)", "return x"),
+    ),
+    "lstm_classifier": Network(
+        "an LSTM with a linear head",
+        SEQUENCE,
+        ("d", "h", "o"),
+        (
+            ("rec", "recurrent", "nn.LSTM({d}, {h}, num_layers=1, batch_first=True)"),
+            ("fc1", "linear", "nn.Linear({h}, {o})"),
+        ),
+        ("y, (a, c) = {rec}({x})", "y = {fc1}(a[-1])", "return <y>"),
+        _ROWS,
+    ),
+    "scaled_residual": Network(
+        "a residual branch with a norm behind it",
+        SEQUENCE,
+        ("d", "h"),
+        (
+            ("w1", "linear", "nn.Linear({d}, {h}, bias=False)"),
+            ("w2", "linear", "nn.Linear({h}, {d}, bias=False)"),
+            ("w3", "linear", "nn.Linear({d}, {h}, bias=False)"),
+            ("norm", "norm", "nn.LayerNorm({d})"),
+        ),
+        ("y = {w2}(<{w1}({x}) | {w3}({x})>)", "return {norm}({x} + y)"),
+        ("silu_gate", "gelu_gate", "gate"),
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -111,8 +112,25 @@ def rounded(rng: random.Random, low: float, high: float) -> float:
     return value if value != 0 or low <= 0 else round(low, 2)
 
 
-def python_number(value: float | int) -> str:
-    return repr(value)
+def python_number(value: float | int, rng: random.Random) -> str:
+    """One of the ways to write a number: 2.0, 2., 2; 1e-05, 1e-5, 0.00001; 0.5, .5."""
+    text = repr(value)
+    if text.endswith(".0"):
+        return rng.choices((text, text[:-1], text[:-2]), (6, 1, 3))[0]
+    if "e-0" in text:
+        return rng.choices((text, text.replace("e-0", "e-"), f"{value:.{int(text[-1])}f}"), (2, 6, 1))[0]
+    return text.replace("0.", ".", 1) if text.startswith("0.") and rng.random() < 0.03 else text
+
+
+_OPERAND = re.compile(r"(?<=[-+*/] )(\d)(\.0)?(?![\w.])|(?<![\w.])(\d)(\.0)?(?= [-+*/] )")
+
+
+def renumbered(rng: random.Random, text: str) -> str:
+    """The formula with its small whole numbers written as 1, 1. or 1.0; a seldom habit."""
+    if rng.random() >= 0.3 or "//" in text:
+        return text
+    ending = rng.choice(("", ".0", ".0", "."))
+    return _OPERAND.sub(lambda match: (match[1] or match[3]) + ending, text)
 
 
 def cuda_number(value: float | int) -> str:

@@ -59,6 +59,12 @@ COMBINES: dict[str, Combine] = {
         "v = v + {a} * (w - v);",
         "weight",
     ),
+    "mix": Combine(
+        "a weighted mean",
+        ("{a} * {x} + (1 - {a}) * {y}", "{a} * {x} + (1.0 - {a}) * {y}", "torch.lerp({y}, {x}, {a})"),
+        "v = {a} * v + (1.0f - {a}) * w;",
+        "weight",
+    ),
     "axpy": Combine(
         "a scaled sum",
         ("{a} * {x} + {y}", "{x} * {a} + {y}", "torch.add({y}, {x}, alpha={a})"),

@@ -268,11 +268,14 @@ class KernelFile:
         scalars = self.script.scalars
         parameters = [f"torch::Tensor {tensor.name}" for tensor in self.tensors]
         parameters += [f"int {name}" for name, _ in integers] + [f"{ctype} {name}" for name, ctype in scalars.items()]
+        given = inputs or ()  # numbers among the arguments of forward
         call = [tensor.python for tensor in self.tensors]
-        call += [expression for _, expression in integers] + [f"self.{name}" for name in scalars]
+        call += [expression for _, expression in integers] + [
+            name if name in given else f"self.{name}" for name in scalars
+        ]
         passed = [tensor.name for tensor in self.tensors if tensor.is_input]
         contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in passed)
-        python = "\n".join([*before, result])
+        python = "\n".join([*before, result, *self.script.shared_init])
         imports = "import torch.nn.functional as F\n" * ("F." in python) + "import math\n" * ("math." in python)
         return FILE.format(
             imports=imports,
@@ -287,7 +290,7 @@ class KernelFile:
         )
 
     def _init(self) -> str:
-        lines = self.script.shared_init
+        lines = self.script.kept_init
         if not lines and not self.script.arguments:
             return ""
         body = "".join(f"        {line}\n" for line in lines)

@@ -53,6 +53,28 @@ FORWARD = (
 )
 INIT = ("Initializes the module.", "Initializes the layer.", "Set up the parameters.", "Constructor.", "")
 
+_SYNONYMS: dict[str, tuple[str, ...]] = {
+    "a batched matrix product": ("batched matrix multiplication", "a batch matmul"),
+    "a matrix product": ("matrix multiplication", "a matmul", "a GEMM", "a general matrix multiply"),
+    "matrix products": ("matrix multiplications",),
+    "a linear layer": ("a fully connected layer", "a matrix multiplication", "a dense layer", "a linear projection"),
+    " followed by ": (", then ", ", and ", " and then ", ", followed by "),
+    "a sum": ("sum reduction", "a summation"),
+    "a mean": ("mean reduction", "averaging"),
+    "a maximum": ("max reduction",),
+    "a minimum": ("min reduction",),
+    "softmax": ("Softmax", "a softmax activation", "the softmax function"),
+    "layer norm": ("Layer Normalization", "LayerNorm", "layer normalization"),
+    "batch norm": ("Batch Normalization", "BatchNorm", "batch normalization"),
+    "group norm": ("Group Normalization", "GroupNorm"),
+    "instance norm": ("Instance Normalization", "InstanceNorm"),
+    "RMS norm": ("RMS Normalization", "RMSNorm"),
+    "convolution": ("conv", "convolution operation"),
+    "max pooling": ("Max Pooling", "a max pool"),
+    "average pooling": ("Average Pooling", "an average pool"),
+    "ReLU": ("a ReLU activation", "rectification"),
+    "loss": ("loss function",),
+}
 Item = tuple[str, str, str]  # name, type, words
 
 
@@ -67,6 +89,7 @@ def documented(
 
     `style`: the convention of the argument list.
     """
+    title = reworded(rng, title)
     table = {"short": SHORT, "long": SHORT if items else LONG, "init": INIT}.get(kind, FORWARD)
     summary = rng.choice(table).format(title=title, Title=title[:1].upper() + title[1:])
     parts = [summary] if summary else []
@@ -81,6 +104,14 @@ def documented(
         return [f'{indent}{raw}"""{lines[0]}"""']
     first = [f'{indent}{raw}"""{lines[0]}'] if rng.random() < 0.3 else [f'{indent}{raw}"""', f"{indent}{lines[0]}"]
     return [*first, *(f"{indent}{line}".rstrip() for line in lines[1:]), f'{indent}"""']
+
+
+def reworded(rng: random.Random, title: str) -> str:
+    """The title with some of its terms as other people call them."""
+    for term, others in _SYNONYMS.items():
+        if term in title and rng.random() < 0.5:
+            title = title.replace(term, rng.choice(others))
+    return title
 
 
 def _arguments(rng: random.Random, items: Sequence[Item], style: str) -> list[str]:

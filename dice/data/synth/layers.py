@@ -46,6 +46,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         "Hardshrink": "lambd",
         "Threshold": "threshold value",
         "TripletMarginLoss": "margin",
+        "PReLU": "num_parameters init",
     }.items()
 }
 # What PyTorch takes when nothing is said: a constructor may repeat it, whatever it is given.
@@ -67,6 +68,8 @@ DEFAULTS: dict[str, str] = {
     "keepdim": "False",
     "kernel_size": "3",
 }
+# Sizes of a layer's tensors: what has them as numbers leaves them so.
+_SIZES = frozenset(["in_features", "out_features", "in_channels", "out_channels", "num_features", "num_channels"])
 _RANK = re.compile(r"[123]d$")
 # What engineers pass along although it changes nothing.
 _OPTIONAL: dict[str, dict[str, str]] = {
@@ -90,11 +93,13 @@ def written(script: Script, expression: str) -> str:
     names = PARAMETERS[name]
     positional = [(names[place], ast.unparse(item)) for place, item in enumerate(call.args)]
     named = [(str(item.arg), ast.unparse(item.value)) for item in call.keywords]
+    if script.positional and not script.keywords:
+        positional, named = _by_position(names, positional, named)
     given = dict(positional + named)
     size, owner = given.get("kernel_size", ""), _OWNERS.get(name, "")
     parts, kernel = [], ""
     for place, (parameter, text) in enumerate([*positional, *named]):
-        if _is_number(text):
+        if _is_number(text) and parameter not in _SIZES:
             number, text = text, script.setting(parameter, text, owner=owner)
             is_side = parameter == "kernel_size" and expression.startswith("nn.Conv2d") and number.isdigit()
             if is_side and script.rng.random() < 0.12:
@@ -112,9 +117,22 @@ def written(script: Script, expression: str) -> str:
     return f"{expression.partition('(')[0]}({', '.join(parts)})"
 
 
+def _by_position(
+    names: tuple[str, ...], positional: list[tuple[str, str]], named: list[tuple[str, str]]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """As many arguments as possible by position: `nn.Conv2d(3, 8, 3, 1, 1)`, `nn.MaxPool2d(2, 2)`."""
+    rest = dict(named)
+    if names[3:4] == ("stride",) and "padding" in rest:  # of a convolution: a pooling's is not 1
+        rest.setdefault("stride", "1")
+    while len(positional) < len(names) and names[len(positional)] in rest:
+        name = names[len(positional)]
+        positional = [*positional, (name, rest.pop(name))]
+    return positional, list(rest.items())
+
+
 def _is_number(text: str) -> bool:
     """A number, a tuple of numbers, or a truth value."""
-    return re.fullmatch(r"-?[\d.]+(e-?\d+)?|True|False|\(\d+(, \d+)*,?\)", text) is not None
+    return re.fullmatch(r"-?[\d.]+(e-?\d+)?|True|False|None|\(\d+(, \d+)*,?\)", text) is not None
 
 
 def _is_half(text: str, size: str) -> bool:

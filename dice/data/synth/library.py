@@ -53,7 +53,8 @@ def linear(script: Script, *, sequence: bool = False) -> Head:
 
 def convolution(script: Script, rank: int = 2, *, transposed: bool = False) -> Head:
     rng = script.rng
-    features = [f"rank={rank}", *(name for name in ("strided", "padded", "bias") if rng.random() < 0.5)]
+    chances = {"strided": 0.5, "padded": 0.5, "dilated": 0.15, "asymmetric": 0.25, "bias": 0.5}
+    features = [f"rank={rank}", *(name for name, chance in chances.items() if rng.random() < chance)]
     plan = Plan("", "transposed" if transposed else "conv", (), tuple(features))
     window = conv.draw_window(plan, rng)
     shape, outputs, _ = conv.draw_input(script, window)
@@ -118,13 +119,19 @@ HEAD_WEIGHTS: dict[str, float] = {
 
 # Layers between the head and the kernel, and behind it: left to PyTorch as well.
 MIDDLES: dict[str, tuple[str, str, str]] = {  # name -> role, constructor, phrase
+    "row_pool": ("pool", "nn.MaxPool1d({k})", "max pooling along the features"),
+    "row_average": ("pool", "nn.AvgPool1d({k})", "average pooling along the features"),
     "batch_norm": ("norm", "nn.BatchNorm{d}({c})", "batch norm"),
     "group_norm": ("norm", "nn.GroupNorm({g}, {c})", "group norm"),
     "layer_norm": ("norm", "nn.LayerNorm({c})", "layer norm"),
     "instance_norm": ("norm", "nn.InstanceNorm{d}({c})", "instance norm"),
+    "upsample": ("pool", "nn.Upsample(scale_factor=2, mode='nearest')", "upsampling"),
     "max_pool": ("pool", "nn.MaxPool{d}({k})", "max pooling"),
     "avg_pool": ("pool", "nn.AvgPool{d}({k})", "average pooling"),
 }
+
+
+_ALONG = ("row_pool", "row_average")  # along the features, which takes a dimension in between
 
 
 def draw_middle(rng: random.Random, head: str) -> str:
@@ -132,22 +139,24 @@ def draw_middle(rng: random.Random, head: str) -> str:
     if not head.startswith(("linear", "conv")):
         return ""
     if is_last(head):
-        return rng.choice(("layer_norm", *(("batch_norm", "group_norm") * (head == "linear"))))
-    return rng.choice(("batch_norm", "batch_norm", "instance_norm", "group_norm", "max_pool", "avg_pool"))
+        return rng.choice(("layer_norm", *(("batch_norm", "group_norm", *_ALONG) * (head == "linear"))))
+    return rng.choice(("batch_norm", "batch_norm", "instance_norm", "group_norm", "max_pool", "avg_pool", "upsample"))
 
 
 def layer(script: Script, head: Head, name: str, value: Value) -> tuple[Value, str]:
-    """The named layer of `MIDDLES` behind `value`, and what both sides call it."""
+    """The named layer of `MIDDLES` behind `value`, and its call with {} for the operand."""
     role, text, phrase = MIDDLES[name]
     groups = script.rng.choice((1, 2, 4))
-    text = text.format(d=f"{max(1, head.rank - 2)}d", c=head.channels, g=groups, k=2)
-    attribute = script.attribute(role, text, shared=True)
-    return script.apply(f"{attribute}({{x}})", value, phrase), attribute
+    window = script.rng.choice((2, 3, 4)) if name in _ALONG else 2
+    text = text.format(d=f"{max(1, head.rank - 2)}d", c=head.channels, g=groups, k=window)
+    call = f"{script.attribute(role, text, shared=True)}({{}})"
+    call = call.format("{}.unsqueeze(1)") + ".squeeze(1)" if name in _ALONG else call
+    return script.apply(call.replace("{}", "{x}"), value, phrase), call
 
 
 def add_middle(script: Script, head: Head, name: str) -> None:
-    head.value, attribute = layer(script, head, name, head.value)
-    head.lines.append(f"x = {attribute}(x)")
+    head.value, call = layer(script, head, name, head.value)
+    head.lines.append(f"x = {call.format('x')}")
     head.phrase += f" with {MIDDLES[name][2]}"
 
 

@@ -41,6 +41,7 @@ class Loss:
     inputs: Inputs = _PAIR
     scalar: str = ""
     chain: bool = True
+    default: str = "1.0"  # PyTorch's own threshold or margin, which may be left out
 
 
 _WEIGHTED: Inputs = (("predictions", None), ("targets", None), ("row", "torch.rand({shape})"))
@@ -252,6 +253,7 @@ LOSSES: dict[str, Loss] = {
         "v = fmaxf({a} - u * (v - w), 0.0f);",
         inputs=_RANKED,
         scalar="margin",
+        default="0.0",
     ),
     "hinge_embedding": Loss(
         "hinge embedding loss",

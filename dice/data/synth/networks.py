@@ -33,13 +33,18 @@ class Network:
     lines: tuple[str, ...]
     parts: tuple[str, ...] = ("activation",)
     listed: tuple[str, ...] = ()  # sizes that the constructor takes as one list, {listed}
+    setup: tuple[str, ...] = ()  # lines of the constructor before the layers; {act} is the activation as a layer
+    replaced: tuple[str, ...] = ()  # forward of ModelNew where the lines mark nothing: {Act} is the activation's class
 
 
 PARTS: dict[str, Part] = {
     "activation": Part("its activation"),
+    "module": Part("its activation"),
+    "residual_relu": Part("its residual sum", "torch.relu({x} + {y})", "v = v + w; v = v < 0.0f ? 0.0f : v;", 2),
     "residual": Part("its residual sum", "{x} + {y}", "v = v + w;", 2),
     "gate": Part("its gate", "{x} * torch.sigmoid({y})", "v = v / (1.0f + expf(-w));", 2),
     "channel_gate": Part("its gate", "{x} * {y}", "v = v * w;", 2, second="i / inner"),
+    "expanded_gate": Part("its gate", "{x} * {y}.expand_as({x})", "v = v * w;", 2, second="i / inner"),
     "silu_gate": Part("its gate", "F.silu({x}) * {y}", "v = v / (1.0f + expf(-v)) * w;", 2),
     "gelu_gate": Part("its gate", "F.gelu({x}) * {y}", "v = 0.5f * v * (1.0f + erff(v * 0.70710678f)) * w;", 2),
     "highway": Part(
@@ -49,6 +54,7 @@ PARTS: dict[str, Part] = {
         3,
     ),
     "cross": Part("its cross term", "{x} * {y} + {z}", "v = v * w + u;", 3),
+    "tanh_gate": Part("its gate", "torch.tanh({x}) * torch.sigmoid({y})", "v = tanhf(v) / (1.0f + expf(-w));", 2),
     "tanh_sum": Part("its state update", "torch.tanh({x} + {y})", "v = tanhf(v + w);", 2),
     "update": Part("its update", "(1 - {x}) * {y} + {x} * {z}", "v = (1.0f - v) * w + v * u;", 3),
     "softmax": Part("its softmax", along="softmax"),
@@ -240,7 +246,7 @@ NETWORKS: dict[str, Network] = {
         ("d", "h"),
         (("value", "linear", "nn.Linear({d}, {h})"), ("gate", "linear", "nn.Linear({d}, {h})")),
         ("return <{value}({x}) | {gate}({x})>",),
-        ("gate", "silu_gate", "gelu_gate"),
+        ("gate", "silu_gate", "gelu_gate", "tanh_gate"),
     ),
     "token_mixer": Network(
         "a normalised projection",

@@ -12,12 +12,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dice.data.synth.docstrings import RETURNS, documented, remark
+from dice.data.synth.habits import divided, hoisted, opened, wrapped
 
 if TYPE_CHECKING:
     from dice.data.synth.script import Argument, Input, Script
 
 MAX_LINE = 84
 _F = re.compile(r"(?<![\w.])F\.")
+_BLOCKS = ("Block", "Core", "Layer", "FusedBlock", "Head", "Inner", "SubModule", "Cell", "Stage", "Unit", "Op")
+_IDLE = ("expansion = 1", "version = 2", "num_calls = 0", "is_fused = False", "expansion: int = 4", "eps_floor = 1e-6")
+_OTHER_SAMPLERS = (
+    "torch.randn({shape}) * 0.5",
+    "0.5 * torch.randn({shape})",
+    "torch.rand({shape}) * 2 - 1",
+    "torch.rand({shape}) - 0.5",
+    "torch.empty({shape}).uniform_(-1, 1)",
+    "torch.empty({shape}).normal_()",
+)
 _SAMPLER = re.compile(r"torch\.(randn|rand)\(\{shape\}\)")
 
 
@@ -33,6 +44,7 @@ class _Page:
         rng = self.dice("file")
         self.hints = rng.random() < 0.45
         self.stored = rng.random() < 0.15  # self.name = name for every argument
+        self.tensor = rng.choices(("torch.Tensor", "Tensor"), (9, 1))[0]
         self.docs = rng.choice(("google", "google", "google", "numpy", "sphinx", "plain"))
         self.gap = rng.choice(("\n\n", "\n\n\n"))
 
@@ -61,6 +73,8 @@ class _Page:
         if _F.search(body) or rng.random() < 0.12:
             forms = ("import torch.nn.functional as F", "from torch.nn import functional as F")
             lines.append(rng.choices(forms, (9, 1))[0])
+        if ": Tensor" in body or "-> Tensor" in body:
+            lines.append("from torch import Tensor")
         if "math." in body or rng.random() < 0.03:
             lines.insert(rng.choice((0, len(lines))), "import math")
         if rng.random() < 0.03:
@@ -96,6 +110,7 @@ class _Page:
             if not computed:
                 sizes[item.name] = value
         lines += [f"{item.name} = {self.fill(item.value)}" for item in script.arguments if item.constant]
+        lines += [f"{name} = {text}" for name, text in script.constants.items()]
         if not lines:
             return ""
         if rng.random() < 0.06 and "dim" not in script.names:
@@ -110,46 +125,94 @@ class _Page:
 
     def _model(self) -> str:
         script, rng = self.script, self.dice("model")
-        lines = ["class Model(nn.Module):"]
+        wraps = rng.random() < 0.03
+        name = rng.choice(_BLOCKS) if wraps else "Model"
+        lines = [f"class {name}(nn.Module):"]
         kind = rng.choices(("", "short", "long"), (3, 5, 2.5))[0]
         in_class = kind == "long" and rng.random() < 0.4
         if kind:
             arguments = script.arguments if in_class else ()
             lines += documented(rng, kind, script.title, self._argument_docs(arguments), "", self.docs, "    ")
             lines += [""] * (rng.random() < 0.25)
+        held = [f"{item} = {text}" for item, text in script.class_constants.items()]
+        held += [rng.choice(_IDLE)] if rng.random() < 0.015 else []
+        lines += [*(f"    {line}" for line in held), *([""] if held else [])]
         if script.init or script.shared_init or script.arguments or rng.random() < 0.8:
-            lines += self._init(not in_class)
+            lines += self._init(name, not in_class)
         names = [item.name for item in script.inputs]
-        body = [*self._checks(), *script.body]
+        method, body = self._body(rng, names)
         if rng.random() < 0.1:
             body = [line for item in body for line in (item, "")][:-1]
-        helper = rng.choices(("", "method", "function"), (92, 5, 3))[0]
+        helper = rng.choices(("", "method", "function"), (92, 5, 3))[0] if not method else ""
         calls = "self." in "".join(body) or "self" in names
         form = "method" if helper == "function" and calls else helper
-        signature = ", ".join(f"{name}: torch.Tensor" if self.hints else name for name in names)
-        result = " -> torch.Tensor" if self.hints else ""
+        signature = ", ".join(self._typed(item) for item in script.inputs)
+        result = f" -> {self.tensor}" if self.hints else ""
         function: list[str] = []
         if form:
-            name = rng.choice(
+            called = rng.choice(
                 ("_compute", "_transform", "_run") if form == "method" else ("compute", "fused", "computed")
             )
             own = "self, " if form == "method" else ""
             depth = "    " if form == "method" else ""
-            function = [f"{depth}def {name}({own}{signature}){result}:", *(f"{depth}    {line}" for line in body), ""]
-            body = [f"return {'self.' if own else ''}{name}({', '.join(names)})"]
-        lines += function if form == "method" else []
+            function = [f"{depth}def {called}({own}{signature}){result}:", *(f"{depth}    {line}" for line in body), ""]
+            body = [f"return {'self.' if own else ''}{called}({', '.join(names)})"]
+        lines += function if form == "method" else method
         lines += [f"    def forward(self, {signature}){result}:"]
         kind = rng.choices(("", "short", "long"), (3, 4, 3))[0]
         if kind:
-            inputs = [(item.name, "torch.Tensor", self._input_words(rng, item)) for item in script.inputs]
+            inputs = [(item.name, self._kind(item), self._input_words(rng, item)) for item in script.inputs]
             lines += documented(
                 rng, f"forward {kind}", script.title, inputs, rng.choice(RETURNS), self.docs, "        "
             )
         lines += [f"        {line}" for line in body]
+        lines += self._wrapper(rng, name, signature, result) if wraps else []
         above = function + [""] if form == "function" else []
         return self.fill("\n".join(line.rstrip() for line in [*above, *lines]))
 
-    def _init(self, documented_here: bool) -> list[str]:
+    def _kind(self, item: Input) -> str:
+        return "torch.Tensor" if item.shape else "float"
+
+    def _typed(self, item: Input) -> str:
+        return f"{item.name}: {self.tensor if item.shape else 'float'}" if self.hints else item.name
+
+    def _body(self, rng: random.Random, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """A method that holds the first statements, or nothing, and the statements of `forward`."""
+        script, first = self.script, self.script.inputs[0]
+        body = [self.fill(line) for line in script.body]
+        taken = {*script.names, *re.findall(r"\w+", "\n".join(body)), "dim"}
+        for _ in range(rng.choices((0, 1, 2), (88, 9, 3))[0]):
+            body = hoisted(rng, body, taken)
+        method: list[str] = []
+        if rng.random() < 0.05:
+            inner, body, called = divided(rng, body, names, taken)
+            method = [*(f"    {line}" for line in inner), ""] if called else []
+        if rng.random() < 0.05:
+            is_float = first.make.startswith(("torch.rand(", "torch.randn("))
+            taken |= {*re.findall(r"\w+", "\n".join(body))}
+            body = opened(rng, body, first.name, len(first.shape), is_float, taken)
+        return method, [*self._checks(), *body]
+
+    def _wrapper(self, rng: random.Random, name: str, signature: str, result: str) -> list[str]:
+        """The module that is asked for, where its work is done by another module."""
+        script = self.script
+        attribute = rng.choice(("block", "layer", "module", "op", "inner", "core", name.lower()))
+        made = ", ".join(["self", *map(self._argument_text, script.arguments)])
+        given = ", ".join(item.name for item in script.arguments)
+        called = ", ".join(item.name for item in script.inputs)
+        return [
+            "",
+            "",
+            "class Model(nn.Module):",
+            f"    def __init__({made}):",
+            f"        {rng.choice(('super().__init__()', 'super(Model, self).__init__()'))}",
+            f"        self.{attribute} = {name}({given})",
+            "",
+            f"    def forward(self, {signature}){result}:",
+            f"        return self.{attribute}({called})",
+        ]
+
+    def _init(self, name: str, documented_here: bool) -> list[str]:
         script, rng = self.script, self.dice("init")
         hint = " -> None" if self.hints and rng.random() < 0.4 else ""
         signature = ", ".join(["self", *map(self._argument_text, script.arguments)])
@@ -159,8 +222,14 @@ class _Page:
             lines = [f"    def __init__(\n{parts}    ){hint}:"] if parts else lines
         if rng.random() < (0.2 if script.arguments and documented_here else 0.06):
             lines += documented(rng, "init", "", self._argument_docs(script.arguments), "", self.docs, "        ")
-        inner = ["super(Model, self).__init__()" if rng.random() < 0.45 else "super().__init__()"]
+        inner = [f"super({name}, self).__init__()" if rng.random() < 0.45 else "super().__init__()"]
         assigned = [*script.shared_init, *script.init]
+        sizes = [item for item in script.arguments if item.hint == "int" and "@" in item.value]
+        floats = [item for item in script.arguments if item.hint == "float" and item.value[:1].isdigit()]
+        checked = [f"{item.name} > 0" for item in sizes] + [f"0 <= {item.name} <= 1000" for item in floats]
+        if checked and rng.random() < 0.03:
+            check = rng.choice(checked)
+            inner.append(f"assert {check}{rng.choice(('', f', {repr(check)}', ', f' + repr('must hold: ' + check)))}")
         if self.stored:
             known = "\n".join(assigned)
             inner += [
@@ -168,7 +237,12 @@ class _Page:
             ]
         inner += assigned
         inner += ["pass"] if len(inner) == 1 and rng.random() < 0.04 else []
+        rate = rng.choice((0.0, 0.6))
+        inner = [part for line in inner for part in (wrapped(line) if self._is_long(line, rate, rng) else [line])]
         return [*lines, *(f"        {line}" for line in inner), ""]
+
+    def _is_long(self, line: str, rate: float, rng: random.Random) -> bool:
+        return (len(self.fill(line)) > MAX_LINE or "Sequential(" in line) and rng.random() < rate
 
     def _argument_text(self, item: Argument) -> str:
         hint = f": {item.hint}" if self.hints else ""
@@ -195,7 +269,9 @@ class _Page:
             return []
         first = inputs[0]
         if len(inputs) == 2 and first.shape == inputs[1].shape:
-            return [f"assert {first.name}.shape == {inputs[1].name}.shape, 'shapes differ'"]
+            one, two = first.name, inputs[1].name
+            words = rng.choice(("", ", 'shapes differ'", f', f"{{{one}.shape}} != {{{two}.shape}}"'))
+            return [f"assert {one}.shape == {two}.shape{words}"]
         rank = len(first.shape)
         return [f'assert {first.name}.dim() == {rank}, f"expected {rank} dimensions, got {{{first.name}.dim()}}"']
 
@@ -235,10 +311,13 @@ class _Page:
         """The expression that makes an input."""
         shape = ", ".join(item.shape)
         form = rng.choices(("plain", "tuple", "list", "size", "dtype"), (70, 5, 1.5, 2, 3))[0]
-        if form != "plain" and _SAMPLER.match(item.make):
+        if form != "plain" and item.shape and _SAMPLER.match(item.make):
             wrapped = f"[{shape}]" if form == "list" else f"({shape}{',' * (len(item.shape) == 1)})"
             shape = {"size": f"size={wrapped}", "dtype": f"{shape}, dtype=torch.float32"}.get(form, wrapped)
-        return item.make.format(shape=shape)
+        make = item.make
+        if make == "torch.randn({shape})" and form in ("plain", "tuple") and rng.random() < 0.05:
+            make = rng.choice(_OTHER_SAMPLERS)
+        return make.format(shape=shape)
 
     def _init_inputs(self, rng: random.Random) -> list[str]:
         """The body of `get_init_inputs`: what the signature already says may be left out at the end."""

@@ -59,9 +59,9 @@ int k = 0;
 ARGMIN = ARGMAX.replace("-INFINITY", "INFINITY").replace("d > m", "d < m").replace("pick:max", "pick:min")
 
 POSITIONS: dict[str, tuple[tuple[int, int], ...]] = {  # position -> (rank, dimension)
-    "last": ((2, 1), (2, 1), (3, 2), (4, 3)),
-    "first": ((2, 0), (3, 0), (2, 0)),
-    "middle": ((3, 1), (4, 1), (4, 2), (3, 1)),
+    "last": ((2, 1), (2, 1), (2, 1), (3, 2), (3, 2), (4, 3), (5, 4)),
+    "first": ((2, 0), (3, 0), (2, 0), (4, 0)),
+    "middle": ((3, 1), (4, 1), (4, 2), (3, 1), (5, 1), (5, 2)),
 }
 
 

@@ -15,70 +15,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, Step, cuda_number, draw_scalars, python_number
+from dice.data.synth.chain import ChainState, Step, cuda_number, draw_scalars, python_number, renumbered
+from dice.data.synth.habits import IN_PLACE_LAYER, in_place
 from dice.data.synth.layers import DEFAULTS, written
+from dice.data.synth.names import RESERVED, after_class, composed
 from dice.data.synth.operators import OPERATORS, Operator, Spelling, spelling
 from dice.data.synth.page import printed
 from dice.data.synth.phrasing import ATTRIBUTE_NAMES, DIMENSION_NAMES, INPUT_NAMES, SCALAR_NAMES, TEMPORARIES
 
-# Names with a meaning in the kernels; a scalar that is passed to a kernel must not take one.
-RESERVED = frozenset(
-    [
-        "x",
-        "y",
-        "z",
-        "w",
-        "v",
-        "n",
-        "i",
-        "j",
-        "k",
-        "m",
-        "s",
-        "t",
-        "c",
-        "p",
-        "b",
-        "h",
-        "r",
-        "out",
-        "D",
-        "M",
-        "N",
-        "K",
-        "C",
-        "G",
-        "row",
-        "rows",
-        "col",
-        "base",
-        "inner",
-        "half",
-        "weight",
-        "bias",
-        "top",
-        "left",
-        "sum",
-        "part",
-        "lane",
-        "first",
-        "start",
-        "step",
-        "size",
-        "query",
-        "key",
-        "head",
-        "index",
-        "index_of",
-        "length",
-        "channel",
-        "total",
-        "limit",
-        "low",
-        "high",
-        "count",
-    ]
-)
 MAX_LARGE_ELEMENTS = 2**28
 
 
@@ -122,7 +66,7 @@ class Argument:
 @dataclass(slots=True)
 class Input:
     name: str
-    shape: list[str]
+    shape: list[str]  # empty for a number
     make: str  # expression with a {shape} field
 
 
@@ -140,17 +84,25 @@ class Script:
         self.shared_init: list[str] = []  # lines of __init__ the kernel needs too: parameters, scalars
         self.body: list[str] = []
         self.scalars: dict[str, str] = {}  # name -> C++ type of the scalars ModelNew passes to its kernel, in order
+        self.constants: dict[str, str] = {}  # further constants of the file
+        self.class_constants: dict[str, str] = {}  # attributes of the class
+        self.modules: dict[str, str] = {}  # expression -> attribute, of layers without parameters
+        self.forms: dict[str, Spelling] = {}  # of operators that occur several times
         self.names: set[str] = set()
         self.flow = "fresh" if keep_inputs else rng.choices(("reassign", "nested", "fresh"), (4, 3, 2))[0]
         self.taste = rng.choice(_TASTES)
         self.named_dimensions = rng.random() < 0.85
         self.upper = rng.random() < 0.1  # BATCH_SIZE = 16
         self.conventional = rng.random() < 0.35  # the first name of each pool, as long as it is free
+        self.invention = rng.choices((0.0, 0.1, 0.4, 0.9), (4, 3, 2, 1.2))[0]  # rate of names that no pool holds
+        self.after_class = rng.choice((0.1, 0.5, 0.9))  # rate of attributes that are called like their class
+        self.home = rng.choices(("text", "attribute", "constant", "class"), (82, 9, 6, 3))[0]  # of other numbers
         self.argument_rate = rng.choice((0.0, 0.0, 0.2, 0.5, 0.9))  # of numbers that the kernel is given
         self.settings = rng.choices((0.0, 0.4, 1.0), (4, 2, 4))[0]  # rate of numbers that are written into the kernel
         self.constant_rate = rng.choice((0.1, 0.5, 0.95))
         self.shared_names = rng.random() < 0.6  # of constructor arguments and the constants they are given
         self.keywords = rng.random() < 0.4
+        self.positional = rng.random() < 0.25  # settings of a layer that others write as keywords
         self.comments = rng.choices(("", "before", "after"), (84, 10, 6))[0]
         self.in_place = rng.random() < 0.3
         self.contained = rng.random() < 0.15  # activations in an nn.Sequential
@@ -159,11 +111,20 @@ class Script:
 
     # --- names, sizes, numbers ------------------------------------------------------------------------------------
 
-    def fresh(self, pool: Sequence[str]) -> str:
-        """A name of the pool that is not in use, with a number when all are."""
+    def fresh(self, pool: Sequence[str], *, passed: bool = False, upper: bool = False) -> str:
+        """A name that is not in use: of the pool, with a number when all are; now and then one of no pool.
+
+        `passed`: to the kernel, where some names have a meaning. `upper`: in capital letters.
+        """
+        pool = [name.upper() for name in pool] if upper else pool
+        if passed:
+            pool = [name for name in pool if name not in RESERVED] or pool
         free = [name for name in pool if name not in self.names]
         usual = self.conventional and pool[0] not in self.names
         name = pool[0] if usual else self.rng.choice(free) if free else ""
+        if self.rng.random() < self.invention:
+            made = composed(self.rng).upper() if upper else composed(self.rng)
+            name = name if made in self.names or made in RESERVED or (passed and len(made) < 4) else made
         number = 2
         while not name:
             candidate = f"{pool[0]}{number}"
@@ -175,8 +136,7 @@ class Script:
     def dimension(self, role: str, small: int, large: int, step: int = 1) -> str:
         """A new size; returns its mark."""
         named = self.named_dimensions and self.rng.random() < 0.95
-        pool = DIMENSION_NAMES[role]
-        name = self.fresh([item.upper() for item in pool] if self.upper else pool) if named else None
+        name = self.fresh(DIMENSION_NAMES[role], upper=self.upper) if named else None
         self.dimensions.append(Dimension(name, small, large, step))
         return f"@{len(self.dimensions) - 1}@"
 
@@ -195,10 +155,10 @@ class Script:
         if constant_name and self.shared_names and not self.upper and constant_name not in taken:
             name = constant_name
         else:
-            name = self.fresh([name for name in pool if not passed or name not in RESERVED])
+            name = self.fresh(pool, passed=passed)
         constant = not mark and self.rng.random() < self.constant_rate
-        default = value if is_number and self.rng.random() < 0.3 else ""
-        if is_number and not passed and self.rng.random() < 0.45:
+        default = value if is_number and (value == "None" or self.rng.random() < 0.45) else ""
+        if is_number and not passed and value != "None" and self.rng.random() < 0.4:
             default = DEFAULTS.get(pool[0].removeprefix("conv_").removeprefix("pool_"), default)
         self.arguments.append(Argument(name, value, hint, constant, default))
         return name
@@ -222,18 +182,49 @@ class Script:
             self.init.append(f"self.{name} = {name}")
         return f"self.{name}" if stored else name
 
-    def scalar(self, role: str, value: float | int, *, hint: str = "float", may_be_argument: bool = True) -> Scalar:
-        """A number, either written where it is used or given to the constructor."""
-        text, cuda = python_number(value), cuda_number(value) if hint == "float" else str(value)
-        if not may_be_argument or self.rng.random() >= self.argument_rate:
-            return Scalar(text, text, cuda)
-        name = self.argument(SCALAR_NAMES[role], text, hint, passed=True)
-        self.runtime_scalar(name, hint)
-        return Scalar(f"self.{name}", name, name)
+    def stored(self, text: str) -> str:
+        """`text` with numbers and switches of its keywords given to the constructor, where that is the habit."""
+        return _SWITCH.sub(lambda match: f"{match[1]}={self.setting(match[1], match[2], stored=True)}", text)
 
-    def runtime_scalar(self, name: str, ctype: str = "float") -> None:
-        """A constructor argument that the host function takes."""
-        self.shared_init.append(f"self.{name} = {name}")
+    def scalar(self, role: str, value: float | int, *, hint: str = "float", may_be_argument: bool = True) -> Scalar:
+        """A number: written where it is used, given to the constructor, or kept under a name of its own."""
+        text = python_number(value, self.rng) if hint == "float" else str(value)
+        cuda = cuda_number(value) if hint == "float" else str(value)
+        pool = SCALAR_NAMES[role]
+        if may_be_argument and self.rng.random() < self.argument_rate:
+            name = self.argument(pool, text, hint, passed=True)
+            kept = self.fresh(pool, passed=True) if self.rng.random() < 0.12 else name
+            self.runtime_scalar(kept, hint, name)
+            return Scalar(f"self.{kept}", name, kept)
+        home = "attribute" if role == "scale" and self.home == "text" and self.rng.random() < 0.06 else self.home
+        match home:
+            case "attribute" if may_be_argument:
+                name = self.fresh(pool, passed=True)
+                self.runtime_scalar(name, hint, self._derived(role) or text)
+                return Scalar(f"self.{name}", f"self.{name}", name)
+            case "constant":
+                name = self.fresh(pool, upper=True)
+                self.constants[name] = text
+                return Scalar(name, name, cuda)
+            case "class":
+                name = self.fresh(pool)
+                self.class_constants[name] = text
+                return Scalar(f"self.{name}", f"self.{name}", cuda)
+        return Scalar(text, text, cuda)
+
+    def _derived(self, role: str) -> str:
+        """A factor that follows from a size, such as `1 / math.sqrt(hidden_size)`."""
+        sizes = [item.name for item in self.arguments if _MARK.fullmatch(item.value)]
+        width = self.inputs[0].shape[-1] if self.inputs and not sizes else ""
+        if role != "scale" or not (sizes or _MARK.fullmatch(width)) or self.rng.random() < 0.3:
+            return ""
+        sizes = sizes or [self.argument(("d_k", "dim", "head_dim", "d", "width", "dim_head"), width, "int")]
+        form = self.rng.choice(("{} ** -0.5", "1.0 / math.sqrt({})", "1 / {} ** 0.5", "1.0 / {}", "{}**-0.5"))
+        return form.format(self.rng.choice(sizes))
+
+    def runtime_scalar(self, name: str, ctype: str, value: str) -> None:
+        """An attribute that the host function takes."""
+        self.shared_init.append(f"self.{name} = {value}")
         self.scalars[name] = ctype
 
     # --- inputs, parameters, modules ------------------------------------------------------------------------------
@@ -244,12 +235,42 @@ class Script:
         self.inputs.append(Input(name, shape, make or self.sampler))
         return Value(name)
 
-    def attribute(self, role: str, expression: str, *, shared: bool) -> str:
+    def attribute(self, role: str, expression: str, *, shared: bool, name: str = "") -> str:
         """`self.<name> = expression` in `__init__`; shared ones (parameters) are repeated in ModelNew."""
-        name = self.fresh(ATTRIBUTE_NAMES[role])
+        known = self.modules.get(expression, "") if not shared else ""
+        if known and self.rng.random() < 0.8:
+            return known
+        called = after_class(self.rng, expression) if self.rng.random() < self.after_class else ""
+        called = name or called
+        name = self.fresh([called] if called and called not in self.names else ATTRIBUTE_NAMES[role])
         line = f"self.{name} = {written(self, expression)}"
         (self.shared_init if shared else self.init).append(line)
+        if not shared:
+            self.modules[expression] = f"self.{name}"
         return f"self.{name}"
+
+    def parameter(self, role: str, sizes: str) -> str:
+        """A parameter of those sizes, `a, b` or `(a, b)`, with random or constant values."""
+        factor = self.rng.choice(("0.1", "0.02", "0.5", "1e-2"))
+        made = self.rng.choices(
+            (
+                f"torch.randn({sizes})",
+                f"torch.rand({sizes})",
+                f"torch.randn({sizes}) * {factor}",
+                f"{factor} * torch.ones({sizes})",
+                f"torch.ones({sizes})",
+                f"torch.empty({sizes}).uniform_(-1, 1)",
+                f"torch.empty({sizes})",
+            ),
+            (8, 4, 2, 1, 1, 0.7, 1.5),
+        )[0]
+        attribute = self.attribute(role, f"nn.Parameter({made})", shared=True)
+        if made == f"torch.empty({sizes})":
+            start = self.rng.choice(
+                ("normal_({})", "normal_({}, std=0.5)", "uniform_({})", "normal_({}, mean=0.0, std=1.0)")
+            )
+            self.shared_init.append(f"nn.init.{start.format(attribute)}")
+        return attribute
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -275,6 +296,24 @@ class Script:
             result = self.bind(result, comment)
         return result
 
+    def kept(self, value: Value) -> Value:
+        """The value under a second name, for later."""
+        name = self.fresh(("identity", "residual", "original", "shortcut", "skip", "x_orig", "before", "saved"))
+        copy = self.rng.choice(("", "", ".clone()", ".clone().detach()", ".detach()"))
+        self.in_place = self.in_place and copy.startswith(".clone")
+        self.body.append(f"{name} = {value.text}{copy}")
+        return Value(name)
+
+    def idle(self, value: Value) -> Value:
+        """Seldom a layer that does nothing, as dropout in evaluation."""
+        if self.rng.random() >= 0.05:
+            return value
+        layers = ["nn.Dropout(0.0)", "nn.Dropout(p=0.0)", "nn.Dropout(p=0)", "nn.Identity()"]
+        if self.rng.random() < 0.3:
+            layers = [f"nn.Dropout({self.argument(('dropout', 'p_drop', 'drop_rate', 'dropout_p'), '0.0', 'float')})"]
+        attribute = self.attribute("dropout", self.rng.choice(layers), shared=False)
+        return self.apply(f"{attribute}({{x}})", value, "dropout")
+
     def chain(
         self,
         value: Value,
@@ -295,14 +334,23 @@ class Script:
         for index, name in enumerate(names):
             operator = OPERATORS[name]
             given = numbers[index] if numbers is not None else None
-            lines = len(self.body)
+            lines, made = len(self.body), len(self.init)
             fresh = index > 0 or (lines > 0 and _LAYER.match(self.body[-1]))  # not what the caller passed, nor a view
             value, step = self._operator(value, operator, state, given)
             if self.in_place and fresh and len(self.body) == lines + 1:
                 self.body[-1] = in_place(self.body[-1])
+                if len(self.init) == made + 1:
+                    self._flag()
             state = state.after(operator)
             steps.append(step)
         return value, steps
+
+    def _flag(self) -> None:
+        """The layer made last works in place, where its only use is `x = self.act(x)`."""
+        layer = IN_PLACE_LAYER.fullmatch(self.init[-1])
+        if layer and re.fullmatch(rf"(\w+) = {re.escape(layer[1])}\(\1\)", self.body[-1]):
+            self.init[-1] = f"{layer[1]} = {layer[2]}({layer[3]}{', ' * bool(layer[3])}inplace=True)"
+            self.modules = {text: name for text, name in self.modules.items() if name != layer[1]}
 
     def _container(
         self, value: Value, names: Sequence[str], forms: Sequence[Spelling], state: ChainState
@@ -327,6 +375,9 @@ class Script:
                 item.make = item.make.replace("torch.rand({shape})", "torch.randn({shape})")
         plain = operator.plain and given in (None, operator.defaults) and self.rng.random() < 0.4
         form = self._pick(operator.plain if plain else operator.spellings)
+        if given is not None:  # the same operator again is written as before
+            form = self.forms.setdefault(operator.name, form)
+            plain = form in operator.plain
         if operator.name == "clamp" and value.text.startswith("-"):
             value = self.bind(value)
         drawn = given if given is not None else draw_scalars(self.rng, operator, state)
@@ -342,14 +393,30 @@ class Script:
             attribute = self.attribute(role if role in ATTRIBUTE_NAMES else "activation", expression, shared=False)
             return self.apply(f"{attribute}({{x}})", value, operator.phrase), step
         fields = dict(zip("ab", (scalar.forward for scalar in scalars), strict=False))
-        return self.apply(form, value, operator.phrase, **fields), step
+        if form.kind == "call" and form.text.endswith("({x})") and self.rng.random() < 0.04:
+            attribute = self.attribute("activation", form.text.removesuffix("({x})"), shared=False)
+            return self.apply(f"{attribute}({{x}})", value, operator.phrase), step
+        text = renumbered(self.rng, form.text)
+        return self.apply(form if text == form.text else _parsed(text), value, operator.phrase, **fields), step
 
     def _pick(self, forms: Sequence[Spelling]) -> Spelling:
         weights = [self.taste[form.kind] if "(" in form.text else 1.5 for form in forms]
         return self.rng.choices(forms, weights)[0]
 
+    def settle(self) -> None:
+        """Sizes are final: some become defaults, the same for small and large; the arguments may change order."""
+        for item in self.arguments:
+            mark = _MARK.fullmatch(item.value)
+            if mark and self.rng.random() < 0.04:
+                dimension = self.dimensions[int(mark[1])]
+                dimension.large = dimension.small
+                item.value = item.default = str(dimension.small)
+        if self.rng.random() < 0.15:
+            self.rng.shuffle(self.arguments)
+
     def finish(self, value: Value) -> None:
         """`return`, either of the expression or of a named result."""
+        self.settle()
         last = self.body[-1] if self.body else ""
         if not value.is_name and self.rng.random() < 0.2:
             value = self.bind(value)
@@ -385,11 +452,21 @@ class Script:
     def text(self) -> str:
         """Whatever may mention a dimension."""
         shapes = [text for item in self.inputs for text in (*item.shape, item.make)]
-        return "\n".join([*shapes, *(item.value for item in self.arguments), *self.body, *self.init, *self.shared_init])
+        values = [item.value for item in self.arguments]
+        return "\n".join([*shapes, *values, *self.body, *self.init, *self.shared_init])
 
     def has_default(self, item: Argument) -> bool:
         """Python allows a default only when every later argument has one."""
         return all(later.default for later in self.arguments[self.arguments.index(item) :])
+
+    @property
+    def kept_init(self) -> list[str]:
+        """The lines of `__init__` that ModelNew repeats; it has none of the other constants."""
+        names = self.constants | {f"self.{name}": text for name, text in self.class_constants.items()}
+        lines = self.shared_init
+        for name, text in names.items():
+            lines = [re.sub(rf"(?<![\w.]){re.escape(name)}\b", text, line) for line in lines]
+        return lines
 
     @property
     def constructor(self) -> str:
@@ -399,6 +476,7 @@ class Script:
 
 
 _MARK = re.compile(r"@(\d+)@")
+_SWITCH = re.compile(r"\b(unbiased|correction|p|ord)=(True|False|\d+)")
 _LAYER = re.compile(r"\w+ = self\.\w+\(")
 _TASTES = (
     {"call": 6.0, "method": 1.0, "module": 1.0, "formula": 0.6},
@@ -406,19 +484,6 @@ _TASTES = (
     {"call": 2.0, "method": 5.0, "module": 0.5, "formula": 0.5},
     {"call": 3.0, "method": 2.0, "module": 2.0, "formula": 2.0},
 )
-
-
-_TORCH_IN_PLACE = "relu|sigmoid|tanh|exp|abs|neg|sqrt|rsqrt|square|sin|cos|selu"
-_METHODS_IN_PLACE = f"{_TORCH_IN_PLACE}|add|sub|mul|div|clamp|pow|neg"
-_WITH_FLAG = "relu|relu6|elu|selu|celu|silu|hardswish|hardsigmoid|leaky_relu|hardtanh|mish"
-
-
-def in_place(line: str) -> str:
-    """`x = x * 2` as `x *= 2`, `x = torch.relu(x)` as `x = torch.relu_(x)`, where that means the same."""
-    text = re.sub(r"^(\w+) = \1 ([-+*/]) ((?:[\w.]+)(?:\([^()]*\))?)$", r"\1 \2= \3", line)
-    text = re.sub(rf"^(\w+) = torch\.({_TORCH_IN_PLACE})\(\1\)$", r"\1 = torch.\2_(\1)", text)
-    text = re.sub(rf"^(\w+) = \1\.({_METHODS_IN_PLACE})\(([^()]*)\)$", r"\1 = \1.\2_(\3)", text)
-    return re.sub(rf"^(\w+) = F\.({_WITH_FLAG})\(\1([^()]*)\)$", r"\1 = F.\2(\1\3, inplace=True)", text)
 
 
 def _modules(name: str) -> list[Spelling]:

@@ -71,6 +71,7 @@ ROLES: dict[int, tuple[tuple[str, ...], ...]] = {
     2: (("batch", "features"), ("batch", "features"), ("m", "n")),
     3: (("batch", "sequence", "features"), ("batch", "channels", "length"), ("batch", "m", "n")),
     4: (("batch", "channels", "height", "width"),),
+    5: (("batch", "channels", "depth", "height", "width"),),
 }
 MAX_ELEMENTS = 32768
 
@@ -98,8 +99,8 @@ def draw_shape(
     return [script.dimension(role, *sizes) for role, *sizes in zip(roles, small, large, steps, strict=True)]
 
 
-def draw_rank(rng: random.Random, weights: tuple[float, ...] = (1, 5, 2, 2)) -> int:
-    return rng.choices((1, 2, 3, 4), weights)[0]
+def draw_rank(rng: random.Random, weights: tuple[float, ...] = (1, 5, 2, 2, 0.3)) -> int:
+    return rng.choices(range(1, 1 + len(weights)), weights)[0]
 
 
 def describe(names: tuple[str, ...]) -> str:

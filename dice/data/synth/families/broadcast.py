@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
+from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, rounded, state_after
 from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.phrasing import SCALAR_NAMES
 from dice.data.synth.plan import Draft, Plan
@@ -42,14 +42,16 @@ KINDS: dict[str, str] = {
     "channel": "a vector over channels",
     "row": "one value per row",
     "scalar": "a single value",
+    "number": "a number",
 }
+_OF_NUMBERS = ("add", "sub", "mul", "squared_difference", "one_plus")
 _STATE = ChainState("any", 17.0, False)
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choice(tuple(CORES))
-    kind = rng.choices(tuple(KINDS), (4, 3, 2, 1))[0]
-    source = "input" if kind == "row" or (kind != "scalar" and rng.random() < 0.3) else "parameter"
+    core = rng.choices(tuple(CORES), [2.5 if name == "prelu" else 1.0 for name in CORES])[0]
+    kind = rng.choices(tuple(KINDS), (4, 3, 2, 1, 5 if core in _OF_NUMBERS else 0))[0]
+    source = "input" if kind in ("row", "number") or (kind != "scalar" and rng.random() < 0.3) else "parameter"
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1)))
     pre = pre if state_after(pre).magnitude <= 15 and core != "prelu" else ()
     post = draw_chain(rng, chain_length(rng, (3, 4, 3)), _STATE)
@@ -67,7 +69,13 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         shape = draw_shape(script, max(2, draw_rank(rng)) if kind != "row" else 2)
     value = script.input("x", shape)
     affine = plan.core == "affine"
-    vectors = _vectors(plan, script, shape, kind, 2 if affine else 1)
+    if kind == "number":
+        return _number(plan, script, value)
+    layer = plan.core == "prelu" and kind in ("channel", "scalar") and plan.has("from=parameter") and rng.random() < 0.6
+    if layer:
+        spellings, vectors = _prelu(script, shape[1] if kind == "channel" else "")
+    else:
+        vectors = _vectors(plan, script, shape, kind, 2 if affine else 1)
     value, pre = script.chain(value, plan.chain("pre"))
     fields = dict(zip("wu", (text for text, _ in vectors), strict=False))
     value = script.apply(rng.choice(spellings), value, phrase.format(what=KINDS[kind]), **fields)
@@ -95,6 +103,30 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     return Draft(script, file.write(code, host + launch), style)
 
 
+def _prelu(script: Script, mark: str) -> tuple[tuple[str, ...], list[tuple[str, str | None]]]:
+    """The layer of torch.nn: its call, and its weight."""
+    size = script.argument(SCALAR_NAMES["size"], mark, "int") if mark else ""
+    init = [f"init={script.rng.choice((0.1, 0.2, 0.3))}"] if script.rng.random() < 0.4 else []
+    attribute = script.attribute("activation", f"nn.PReLU({', '.join([size] * bool(size) + init)})", shared=True)
+    return (f"{attribute}({{x}})",), [("", f"{attribute}.weight")]
+
+
+def _number(plan: Plan, script: Script, value: Value) -> Draft:
+    """The second operand is a Python number, an argument of `forward`."""
+    phrase, spellings, statement = CORES[plan.core]
+    number = script.input("number", [], repr(rounded(script.rng, 0.1, 5.0)))
+    value, pre = script.chain(value, plan.chain("pre"))
+    value = script.apply(script.rng.choice(spellings), value, phrase.format(what="a number"), w=number.text)
+    value, post = script.chain(value, plan.chain("post"), state=_STATE)
+    script.finish(value)
+    script.title = sentence(describe(plan.chain("pre")), phrase.format(what="a number"), describe(plan.chain("post")))
+    script.scalars["w"] = "float"
+    file = KernelFile(script, NAME, [Tensor("x", "x")])
+    code, launch, style = file.sweep(script.rng, lines("float v = x[i];", pre, statement, post))
+    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
+    return Draft(script, file.write(code, host + launch, inputs=["x", "w"]), style)
+
+
 def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int) -> list[tuple[str, str | None]]:
     """For each vector: its text in `forward`, and how ModelNew spells it (None: an input of `forward`)."""
     rng = script.rng
@@ -118,7 +150,6 @@ def _vectors(plan: Plan, script: Script, shape: list[str], kind: str, count: int
     view = f".view(1, -1{spread})" if kind == "channel" and not wide else ""
     parameters: list[tuple[str, str | None]] = []
     for _ in range(count):
-        start = rng.choice(("randn", "randn", "rand"))
-        attribute = script.attribute("parameter", f"nn.Parameter(torch.{start}({shape_text}))", shared=True)
+        attribute = script.parameter("parameter", shape_text)
         parameters.append((attribute + view, attribute))
     return parameters

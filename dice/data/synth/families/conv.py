@@ -23,12 +23,12 @@ MAX_PRODUCTS = 2_000_000  # multiplications in the small problem: what the emula
 def sample(rng: random.Random) -> Plan:
     core = rng.choices(tuple(CORES), tuple(CORES.values()))[0]
     features = [f"rank={rng.choices((1, 2, 3), (3, 6, 2))[0]}"]
-    chances = {"strided": 0.35, "padded": 0.6, "dilated": 0.2, "asymmetric": 0.2}
+    chances = {"strided": 0.35, "padded": 0.6, "dilated": 0.2, "asymmetric": 0.28}
     if core == "pointwise":
         chances = {"strided": 0.15}
     features += [name for name, chance in chances.items() if rng.random() < chance]
     features += ["bias"] if rng.random() < 0.65 else []
-    return Plan(NAME, core, chains(post=draw_chain(rng, chain_length(rng, (3, 4, 2, 1)), STATE)), tuple(features))
+    return Plan(NAME, core, chains(post=draw_chain(rng, chain_length(rng, (3, 4, 3, 2, 1)), STATE)), tuple(features))
 
 
 def rank_of(plan: Plan) -> int:
@@ -42,8 +42,8 @@ def draw_window(plan: Plan, rng: random.Random) -> Window:
     one = rng.choice(largest)
     kernel = tuple(rng.choice((1, *largest)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
     kernel = (1,) * rank if plan.core == "pointwise" else kernel
-    stride = (rng.choice((2, 2, 3)) if plan.has("strided") else 1,) * rank
-    dilation = (rng.choice((2, 2, 3)) if plan.has("dilated") else 1,) * rank
+    uneven = plan.has("asymmetric") and rng.random() < 0.8
+    stride, dilation = (_steps(rng, rank, plan.has(name), uneven) for name in ("strided", "dilated"))
     most = [max(0, step * (size - 1)) for step, size in zip(dilation, kernel, strict=True)]
     padding = (
         tuple(rng.randint(1, max(1, reach // 2)) if reach else 0 for reach in most)
@@ -52,10 +52,17 @@ def draw_window(plan: Plan, rng: random.Random) -> Window:
     )
     padding = padding if plan.has("asymmetric") else (min(padding),) * rank
     extra = (0,) * rank
-    if transposed and stride[0] > 1 and rng.random() < 0.5:
-        extra = (rng.randint(1, stride[0] - 1),) * rank
+    if transposed and max(stride) > 1 and rng.random() < 0.5:
+        extra = tuple(min(step - 1, rng.randint(1, 2)) for step in stride) if uneven else (stride[0] - 1,) * rank
     groups = 0 if plan.core == "depthwise" else rng.choice((2, 3, 4)) if plan.core.endswith("grouped") else 1
     return Window(kernel, stride, padding, dilation, extra, transposed, groups)
+
+
+def _steps(rng: random.Random, rank: int, longer: bool, uneven: bool) -> tuple[int, ...]:
+    """Strides or dilations: one for all axes, or one for each."""
+    if not longer:
+        return (1,) * rank
+    return tuple(rng.choice((1, 2, 2, 3)) for _ in range(rank)) if uneven else (rng.choice((2, 2, 3)),) * rank
 
 
 def draw_input(script: Script, window: Window) -> tuple[list[str], str, int]:
@@ -157,7 +164,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     shape, outputs, ratio = draw_input(script, window)
     x = script.input("x", shape)
     value, weight, bias = layer(script, window, x, shape, outputs, ratio, plan.has("bias"))
-    value, post = script.chain(value, plan.chain("post"), state=STATE)
+    value, post = script.chain(script.idle(value), plan.chain("post"), state=STATE)
     script.finish(value)
     script.title = sentence(describe_window(plan), describe(plan.chain("post")))
     tensors = [Tensor("x", "x"), Tensor("weight", weight), *([Tensor("bias", bias)] if bias else [])]

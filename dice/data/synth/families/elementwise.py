@@ -14,7 +14,7 @@ NAME = "elementwise"
 
 
 def sample(rng: random.Random) -> Plan:
-    length = rng.choices((1, 2, 3, 4), (3, 4, 3, 2))[0]
+    length = rng.choices((1, 2, 3, 4, 5), (3, 4, 3, 2, 1))[0]
     names = draw_chain(rng, length)
     if length == 1:
         return Plan(NAME, names[0], (), ("alone",))

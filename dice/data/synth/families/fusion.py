@@ -22,6 +22,7 @@ NAME = "fusion"
 _STATE = ChainState("any", 8.0, False)
 _PARTNERS = ("add2", "add2", "mul2", "sub2", "maximum", "sigmoid_gate", "tanh_gate", "mean2", "one_plus", "add_scaled")
 _OWN = ("add2", "add2", "mul2")  # with the layer's own result, kept aside
+_UNCENTRED = ("max", "min", "l1", "logsumexp")  # the others are the same for all that is normalised
 _REDUCED = ("sum", "mean", "max", "min", "l1", "l2", "logsumexp", "var_biased")
 # Few channels, or equal ones between the pixels of a transposed convolution, may have nothing to divide by.
 _MAPPED = tuple(core for core in ROW_MAPS if core not in ("standardize", "mean_magnitude_bare"))
@@ -36,23 +37,27 @@ PARAMETERS: dict[str, tuple[str, str]] = {
 def sample(rng: random.Random) -> Plan:
     head = draw_head(rng)
     tail = rng.choices(("element", "map", "reduce"), (6, 2, 2.5))[0]
+    middle = draw_middle(rng, head) if rng.random() < 0.3 else ""
+    tail = "reduce" if middle.startswith("row") else tail  # fewer features than the layer's other outputs have
     features = [f"tail={tail}"]
-    middle = draw_middle(rng, head) if rng.random() < 0.25 else ""
     features += [f"mid={middle}"] if middle else []
     chain = draw_chain(rng, chain_length(rng, (1, 4, 4, 2, 1)), _STATE)
     if tail == "element":
         features += [f"parameter={rng.choice(tuple(PARAMETERS))}"] if rng.random() < 0.4 else []
+        also = features[-1].startswith("parameter") and rng.random() < 0.25
+        features += [f"also={rng.choice(tuple(PARAMETERS))}"] if also else []
         features += [f"with={rng.choice(_PARTNERS)}"] if rng.random() < 0.3 and head[:4] != "conv" else []
-        features += [f"own={rng.choice(_OWN)}"] if rng.random() < 0.12 else []
+        features += [f"own={rng.choice(_OWN)}"] if rng.random() < 0.2 else []
         chain = chain or draw_chain(rng, 2, _STATE)
         more = any(item.startswith(("parameter", "with", "own")) for item in features)
-        post = draw_chain(rng, chain_length(rng, (2, 3, 2)), ChainState("any", 60.0, False)) if more else ()
+        post = draw_chain(rng, chain_length(rng, (2, 3, 2, 1, 0.5)), ChainState("any", 60.0, False)) if more else ()
         features += (
-            [f"then={rng.choice(('max_pool', 'avg_pool'))}"] if rng.random() < 0.15 and head[:4] == "conv" else []
+            [f"then={rng.choice(('max_pool', 'avg_pool'))}"] if rng.random() < 0.25 and head[:4] == "conv" else []
         )
         return Plan(NAME, head, chains(chain=chain, post=post), tuple(features))
     chain = chain if state_after(chain, _STATE).magnitude <= 15 else ()
-    core = rng.choice(_MAPPED if tail == "map" else _REDUCED)
+    reduced = _UNCENTRED if middle.endswith("norm") else _REDUCED
+    core = rng.choice(_MAPPED if tail == "map" else reduced)
     after = ROW_MAPS[core].after if tail == "map" else ChainState("any", REDUCTIONS[core].magnitude, False)
     features.append(f"over={core}")
     where = ["channels"] if is_last(head) or tail == "map" else ["channels", "space"]
@@ -65,7 +70,7 @@ def sample(rng: random.Random) -> Plan:
 
 def _followed(rng: random.Random, head: str) -> list[str]:
     """Sometimes a library layer behind the kernel."""
-    name = draw_middle(rng, head) if rng.random() < 0.15 else ""
+    name = draw_middle(rng, head) if rng.random() < 0.25 else ""
     return [f"then={name}"] if name else []
 
 
@@ -77,10 +82,13 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         enlarge(script, head, bool(middle) + bool(then))
     if middle:
         add_middle(script, head, middle)
+    first = head.value = script.idle(head.value)
     if own:
-        script.flow = "fresh"
-        head.value = script.bind(head.value)
-    value, steps = script.chain(head.value, plan.chain("chain"), state=_STATE)
+        first = head.value = script.bind(head.value)
+        if script.flow == "reassign" or rng.random() < 0.4:
+            head.value = script.kept(first)
+        script.flow = "fresh" if head.value is first else script.flow
+    value, steps = script.chain(first, plan.chain("chain"), state=_STATE)
     write = _element if plan.has("tail=element") else _along
     return write(plan, script, head, value, steps)
 
@@ -94,17 +102,19 @@ def _element(plan: Plan, script: Script, head: Head, value: Value, steps: list[S
     text: list[str | Step] = []
     tensors, integers, sizes, phrases = [Tensor("x", "x")], ["n"], "", [head.phrase, describe(plan.chain("chain"))]
     parameter, partner, own = (_value_of(plan, feature) for feature in ("parameter", "with", "own"))
-    if parameter:
-        template, statement = PARAMETERS[parameter]
-        made = f"nn.Parameter(torch.{rng.choice(('randn', 'rand', 'randn'))}({_channel_shape(script, head)}))"
-        attribute = script.attribute("parameter", made, shared=True)
-        value = script.apply(template.replace("{w}", attribute), value, parameter)
-        tensors.append(Tensor("weight", attribute))
+    for name, change in zip(("weight", "bias"), (parameter, _value_of(plan, "also")), strict=True):
+        if not change:
+            break
+        template, statement = PARAMETERS[change]
+        attribute = script.parameter("parameter", _channel_shape(script, head))
+        value = script.apply(template.replace("{w}", attribute), value, change)
+        tensors.append(Tensor(name, attribute))
         index = "i % C" if head.last else "i / inner % C"
+        text.append(statement.format(e=f"{name}[{index}]"))
+        phrases.append(f"a {change} for each channel")
+    if parameter:
         integers += ["C"] if head.last else ["C", "inner"]
         sizes = ", C = x.size(-1)" if head.last else ", C = x.size(1), inner = x.stride(1)"
-        text.append(statement.format(e=f"weight[{index}]"))
-        phrases.append(f"a {parameter} for each channel")
     if own:
         combine = COMBINES[own]
         value = script.apply(rng.choice(combine.spellings), value, combine.phrase, y=head.value.text)
@@ -137,8 +147,8 @@ def _finish(plan: Plan, script: Script, head: Head, value: Value) -> tuple[str, 
     """Ends `forward`, with the layer that follows the kernel; what ModelNew returns, and that layer's phrase."""
     name, result, phrase = _value_of(plan, "then"), "{}", ""
     if name:
-        value, attribute = layer(script, head, name, value)
-        result, phrase = f"{attribute}({{}})", MIDDLES[name][2]
+        value, result = layer(script, head, name, value)
+        phrase = MIDDLES[name][2]
     script.finish(value)
     return result, phrase
 
@@ -162,11 +172,12 @@ def _along(plan: Plan, script: Script, head: Head, value: Value, steps: list[Ste
     if space:
         dim = rng.choice((str(tuple(range(2, head.rank))), str(tuple(range(2 - head.rank, 0)))))
         dim = dim if head.rank > 3 else rng.choice(("2", "-1"))
+    dim = script.setting("dim", dim, stored=True)
     row: RowMap | Reduction = ROW_MAPS[core] if mapped else REDUCTIONS[core]
     texts = [text for text in row.spellings if head.rank <= 3 or not space or not ("[" in text or "values" in text)]
     if space and head.rank > 4:  # without `p`, a norm is that of a matrix or a vector
         texts = [text for text in texts if "torch.norm({x}, dim" not in text and "x}.norm(" not in text]
-    text = rng.choice(texts).replace("{d}", dim).replace("{k}", ", keepdim=True" if keepdim else "")
+    text = script.stored(rng.choice(texts)).replace("{d}", dim).replace("{k}", ", keepdim=True" if keepdim else "")
     value = script.apply(text, value, row.phrase)
     after = row.after if isinstance(row, RowMap) else ChainState("any", row.magnitude, False)
     value, post = script.chain(value, plan.chain("post"), state=after)

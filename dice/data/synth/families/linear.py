@@ -21,7 +21,9 @@ def sample(rng: random.Random) -> Plan:
     features = [f"weights={rng.choices(('module', 'nt', 'nn'), (6, 2, 2))[0]}"]
     features += ["bias"] if rng.random() < 0.75 else []
     features += ["residual"] if rng.random() < 0.12 else []
-    return Plan(NAME, "linear", chains(post=draw_chain(rng, chain_length(rng, (1, 4, 4, 2)), _STATE)), tuple(features))
+    return Plan(
+        NAME, "linear", chains(post=draw_chain(rng, chain_length(rng, (1, 4, 4, 2, 1)), _STATE)), tuple(features)
+    )
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
@@ -41,6 +43,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     other = script.input("y", [*batch, n]) if residual else None
     script.results.append([*batch, n])
     value, weight, bias = _layer(plan, script, x, weights, inputs, outputs)
+    value = script.idle(value)
     if other:
         value = script.apply(
             rng.choice((f"{{x}} + {other.text}", f"{other.text} + {{x}}")), value, "residual connection"

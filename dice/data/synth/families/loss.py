@@ -25,7 +25,6 @@ from dice.data.synth.script import Scalar, Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
 NAME = "loss"
-_DEFAULT = "1.0"  # PyTorch's own threshold or margin, which may be left out
 _LEFT_OUT = re.compile(r"(, )?(beta|delta|margin)=\{a\}")
 
 
@@ -83,7 +82,7 @@ def _scalar(loss: Loss, script: Script) -> Scalar | None:
         return None
     low, high = {"smoothing": (0.05, 0.4), "quantile": (0.1, 0.9)}.get(loss.scalar, (0.2, 2.0))
     if loss.scalar in ("beta", "margin") and loss.spellings and script.rng.random() < 0.35:
-        return Scalar(_DEFAULT, _DEFAULT, f"{_DEFAULT}f")
+        return Scalar(loss.default, loss.default, f"{loss.default}f")
     value = script.rng.choice((1e-3, 1e-4, 1e-6)) if loss.scalar == "eps" else rounded(script.rng, low, high)
     return script.scalar(loss.scalar, value)
 
@@ -101,7 +100,7 @@ def _spell(
             text = f"torch.{reduction}({text.replace('{R}', '')})"
         text = text.replace("{R}", {"mean": ".mean()", "sum": ".sum()", "none": ""}[reduction])
         return script.apply(text, value, loss.phrase, a=scalar.forward if scalar else "", **fields)
-    omitted = scalar is not None and scalar.forward == _DEFAULT and rng.random() < 0.7
+    omitted = scalar is not None and scalar.forward == loss.default and rng.random() < 0.7
     if loss.module and rng.random() < 0.35:
         module = _LEFT_OUT.sub("", loss.module) if omitted else loss.module
         module = module.replace("{r}", argument if "({r}" in loss.module or not argument else f", {argument}")

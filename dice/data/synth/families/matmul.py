@@ -140,7 +140,9 @@ def _spell(
     if partner == "alpha_beta":
         return _addmm(script, form, a, b, (left, right), marks)
     text = _product(rng, form, left, right)
-    if form.around != "{P}":
+    if form.around in ("{P}.T", "{P}.t()") and rng.random() < 0.3:
+        text = _einsum(rng, form)
+    elif form.around != "{P}":
         bare = form.around.startswith("torch") or (text.startswith("torch") and "@" not in text)
         text = form.around.replace("{P}", text if bare else f"({text})")
     value = script.apply(text, a, form.phrase, y=b.text)
@@ -197,7 +199,8 @@ def _side(rng: random.Random, name: str, letters: str, turned: bool) -> str:
 
 
 def _einsum(rng: random.Random, form: Form) -> str:
-    letters = str.maketrans("bhmnk", rng.choice(_ALPHABETS))
+    usual, any_letters = rng.choice(_ALPHABETS), "".join(rng.sample("abcdefghijklmnopqrstuvwxyz", 5))
+    letters = str.maketrans("bhmnk", usual if rng.random() < 0.6 else any_letters)
     quote = rng.choice("'\"")
     equation = f"{form.a},{form.b}->{form.out}".translate(letters)
     return f"torch.einsum({quote}{equation}{quote}, {{x}}, {{y}})"

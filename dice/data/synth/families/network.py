@@ -26,6 +26,7 @@ SIZES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "t": ("sequence", (4, 7, 8, 12, 16), (128, 256, 512)),
     "d": ("in_features", (8, 16, 20, 32, 48), (256, 512, 768, 1024)),
     "h": ("hidden", (12, 16, 32, 40, 64), (512, 1024, 2048)),
+    "h2": ("hidden", (8, 16, 24, 48), (256, 512)),
     "o": ("classes", (4, 5, 10, 16), (10, 100, 1000)),
     "c": ("in_channels", (2, 3, 4, 8), (3, 16, 32, 64)),
     "k": ("out_channels", (4, 6, 8, 16), (32, 64, 128)),
@@ -34,6 +35,18 @@ SIZES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 
 
 ALL = NETWORKS | ARCHITECTURES
+_LAYERS = (
+    "relu",
+    "relu",
+    "gelu",
+    "silu",
+    "tanh",
+    "sigmoid",
+    "mish",
+    "hardswish",
+    "selu",
+    "softsign",
+)  # without numbers
 _USUAL = ("relu", "relu", "relu", "gelu", "silu", "leaky_relu", "tanh")
 
 
@@ -45,6 +58,7 @@ def sample(rng: random.Random) -> Plan:
     least = 1 if name in ("activation", "residual", "cross") else 0
     chain = draw_chain(rng, max(least, chain_length(rng, (3, 5, 3, 1))), state)
     chain = (rng.choice(_USUAL),) if name in ("activation", "residual") and rng.random() < 0.35 else chain
+    chain = (rng.choice(_LAYERS),) if name == "module" else () if name == "residual_relu" else chain
     return Plan(NAME, core, chains(chain=chain), (f"part={name}",))
 
 
@@ -53,11 +67,12 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     part = PARTS[plan.features[0].removeprefix("part=")]
     script = Script(rng, keep_inputs=True)
     script.flow = rng.choice(("fresh", "nested"))
-    script.argument_rate = 0.0  # one chain, written several times: its numbers stand in the text
-    names, kept = _declare(script, network)
+    script.argument_rate, script.home = 0.0, "place"  # one chain, written several times: its numbers stand in the text
+    acting = _module(plan.chain("chain")[0]) if plan.has("part=module") else ""
+    names, kept = _declare(script, network, acting)
     state = ROW_MAPS[part.along].after if part.along else _STATE
     numbers = _numbers(rng, plan.chain("chain"), state)
-    steps: list[Step] = []
+    steps = [Step(OPERATORS[name], ()) for name in plan.chain("chain") if network.replaced]
     before = []
     for line in network.lines:
         before.append(_MARKED.sub(lambda match: _called(match["operands"]), line).format(**kept))
@@ -69,20 +84,32 @@ def render(plan: Plan, rng: random.Random) -> Draft:
             value, steps = script.chain(value, plan.chain("chain"), state=state, numbers=numbers)
             written = written[: marked.start()] + value.text + written[marked.end() :]
         script.body[start:] = [f"{margin}{item}" for item in script.body[start:]] + [written]
+    if network.replaced:
+        before = [line.format(**kept, Act=acting.removesuffix("()")) for line in network.replaced]
+    script.settle()
     script.title = sentence(network.phrase, describe(plan.chain("chain")))
     return _kernel(script, network, part, steps, before)
 
 
-def _declare(script: Script, network: Network) -> tuple[dict[str, str], dict[str, str]]:
+def _module(name: str) -> str:
+    """The operator as a layer with PyTorch's defaults."""
+    return next(form.text for form in OPERATORS[name].spellings if form.kind == "module")
+
+
+def _declare(script: Script, network: Network, acting: str) -> tuple[dict[str, str], dict[str, str]]:
     """Sizes, inputs and layers. How the problem's text calls each, and how ModelNew does."""
     rng = script.rng
     script.names |= {"x", "y", "z", "n", "q", "k", "v", "code", "logits", "scores", "weights"}  # of the lines
-    script.names |= {"a", "b", "c", "skip", "layer"}
+    script.names |= {"a", "b", "c", "skip", "layer", "layers", "size", "current", "out"}
     used = [size for *_, sizes in network.inputs for size in sizes] + [*network.sizes, *network.listed]
     letters = dict.fromkeys(used)
     marks = {letter: script.dimension(SIZES[letter][0], *map(rng.choice, SIZES[letter][1:])) for letter in letters}
+    fixed = bool(network.sizes) and rng.random() < 0.2  # all sizes are numbers in the constructor
     arguments = {
-        letter: script.argument(SCALAR_NAMES[SIZES[letter][0]], marks[letter], "int") for letter in network.sizes
+        letter: _number(script, marks[letter])
+        if fixed
+        else script.argument(SCALAR_NAMES[SIZES[letter][0]], marks[letter], "int")
+        for letter in network.sizes
     }
     if network.listed:
         text = f"[{', '.join(marks[letter] for letter in network.listed)}]"
@@ -93,10 +120,20 @@ def _declare(script: Script, network: Network) -> tuple[dict[str, str], dict[str
         value = script.input(role, [marks[size] for size in sizes], "torch.randn({shape})")
         names[name if name == "x" else f"{name}0"] = value.text
         kept[name if name == "x" else f"{name}0"] = name
+    script.shared_init += [line.format(act=acting, **arguments) for line in network.setup]
+    plain = rng.random() < 0.5  # layers are called as they are here
     for name, role, text in network.layers:
-        attribute = script.attribute(role, text.format(**arguments), shared=True)
+        text = text.format(act=acting, **arguments)
+        attribute = script.attribute(role, text, shared=True, name=name if plain else "")
         names[name] = kept[name] = attribute
     return names, kept
+
+
+def _number(script: Script, mark: str) -> str:
+    """A size that is the same in the small and in the large problem."""
+    dimension = script.dimensions[int(mark.strip("@"))]
+    dimension.large = dimension.small
+    return str(dimension.small)
 
 
 def _numbers(rng: random.Random, names: tuple[str, ...], state: ChainState) -> list[tuple[float, ...]]:

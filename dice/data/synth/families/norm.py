@@ -50,7 +50,7 @@ def sample(rng: random.Random) -> Plan:
         features.append("residual")
     pre = draw_chain(rng, chain_length(rng, (5, 2, 1)))
     pre = pre if state_after(pre).magnitude <= 15 else ()
-    post = draw_chain(rng, chain_length(rng, (4, 4, 2)), _STATE)
+    post = draw_chain(rng, chain_length(rng, (4, 4, 2, 1)), _STATE)
     return Plan(NAME, core, chains(pre=pre, post=post), tuple(features))
 
 
@@ -87,13 +87,14 @@ def _shape(plan: Plan, script: Script) -> tuple[list[str], tuple[str, ...]]:
     rng = script.rng
     roles: tuple[str, ...]
     image, signal = ("batch", "channels", "height", "width"), ("batch", "channels", "length")
+    volume = ("batch", "channels", "depth", "height", "width")
     if plan.core in ("layer_norm", "rms_norm"):
         roles = rng.choice((("batch", "features"), ("batch", "sequence", "features")))
         roles = rng.choice((image, ("batch", "sequence", "features"))) if plan.has("several_dims") else roles
     elif plan.core in ("batch_norm", "batch_norm_eval"):
-        roles = rng.choice((image, image, signal, ("batch", "features")))
+        roles = rng.choice((image, image, image, signal, volume, ("batch", "features")))
     else:
-        roles = rng.choice((image, image, signal))
+        roles = rng.choice((image, image, image, signal, volume))
     groups = {1: 8} if plan.core == "group_norm" else None
     shape = draw_shape(script, len(roles), roles=roles, multiple=groups)
     if plan.core == "batch_norm":
@@ -235,7 +236,7 @@ def _group_norm(plan: Plan, script: Script, value: Value, shape: list[str], laye
 def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
     """Instance norm, batch norm with batch statistics, batch norm with stored statistics."""
     rng = script.rng
-    suffix = {2: "1d", 3: "1d", 4: "2d"}[len(shape)]
+    suffix = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}[len(shape)]
     affine = not plan.has("affine=none")
     if plan.core == "batch_norm_eval":
         size = _size(script, shape[1])

@@ -51,7 +51,7 @@ def sample(rng: random.Random) -> Plan:
         features += ["ceil"] if rng.random() < 0.2 else []
         special = "dilated" if core == "max_pool" else "inside"  # inside: count_include_pad=False
         features += [special] if rng.random() < 0.2 else []
-    features += ["asymmetric"] if "global" not in core and rank > 1 and rng.random() < 0.2 else []
+    features += ["asymmetric"] if "global" not in core and rank > 1 and rng.random() < 0.28 else []
     if core.startswith("global"):
         features += ["keepdim"] if rng.random() < 0.6 else []
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1)))
@@ -83,7 +83,13 @@ def _call(script: Script, module: str, function: str, arguments: list[str], valu
     if script.rng.random() < 0.5:
         attribute = script.attribute("pool", f"{module}({', '.join(arguments)})", shared=False)
         return script.apply(f"{attribute}({{x}})", value, "pooling")
-    named = (argument.rpartition("=") for argument in arguments)
+    first = 1 if "lp_pool" in function else 0
+    named = [argument.rpartition("=") for argument in arguments]
+    if script.positional:
+        for place, name in enumerate(("kernel_size", "stride", "padding"), first):
+            if place >= len(named) or named[place][0] not in ("", name):
+                break
+            named[place] = ("", "", named[place][2])
     text = ", ".join(
         f"{name}={script.setting(name, number, stored=True)}" if name else number for name, _, number in named
     )
@@ -101,6 +107,8 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     one = rng.choice((2, 3, 3, 4, 5) if rank < 3 else (2, 3))
     kernel = tuple(rng.choice((2, 3, 4)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
     stride = kernel if rng.random() < 0.5 else (rng.choice((1, 2, 3)),) * rank
+    if plan.has("asymmetric") and stride != kernel and rng.random() < 0.5:
+        stride = tuple(rng.choice((1, 2, 3)) for _ in range(rank))
     padding = tuple(rng.randint(1, max(1, size // 2)) for size in kernel) if plan.has("padded") else (0,) * rank
     padding = padding if plan.has("asymmetric") else (min(padding),) * rank
     dilation = (2,) * rank if plan.has("dilated") else (1,) * rank
@@ -110,6 +118,8 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     arguments.append(size if rng.random() < 0.5 else f"kernel_size={size}")
     if stride != kernel or rng.random() < 0.4:
         arguments.append(f"stride={_numbers(rng, stride)}")
+    elif rng.random() < 0.45:
+        arguments.append("stride=None")
     arguments += [f"padding={_numbers(rng, padding)}"] if any(padding) else []
     arguments += [f"dilation={_numbers(rng, dilation)}"] if plan.has("dilated") else []
     arguments += ["ceil_mode=True"] if plan.has("ceil") else []
@@ -199,9 +209,12 @@ def _global(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
         ones = rng.choice(("1", f"({', '.join('1' * rank)})")) if rank > 1 else "1"
         module = f"nn.Adaptive{kind.capitalize()}Pool{rank}d"
         value = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
-    elif not plan.has("keepdim") and rng.random() < 0.4:
-        text = f"F.adaptive_{kind}_pool{rank}d({{x}}, 1).flatten(1)"
-        value = script.apply(text, value, "global pooling")
+    elif not plan.has("keepdim") and rng.random() < 0.5:
+        ones = rng.choice(("1", f"({', '.join('1' * rank)})")) if rank > 1 else "1"
+        module = f"nn.Adaptive{kind.capitalize()}Pool{rank}d"
+        value = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
+        forms = ("{x}.flatten(1)", "torch.flatten({x}, 1)", "{x}.flatten(start_dim=1)", "{x}" + ".squeeze(-1)" * rank)
+        value = script.apply(rng.choice((*forms, "{x}.view({x}.size(0), -1)")), value, "flatten")
     else:
         text = rng.choice((f"torch.{name}({{x}}, dim={dims}{keep})", f"{{x}}.{name}(dim={dims}{keep})"))
         value = script.apply(text, value, "global pooling")

@@ -7,6 +7,7 @@ import random
 from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after, statements
 from dice.data.synth.cuda import (
     BLOCK_SHUFFLE,
+    THREAD,
     TOTAL,
     TOTAL_HOST,
     KernelFile,
@@ -17,7 +18,7 @@ from dice.data.synth.cuda import (
 )
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.reductions import REDUCTIONS, Reduction
-from dice.data.synth.rows import Axis, draw_axis, draw_scope, row_body
+from dice.data.synth.rows import POSITIONS, Axis, draw_axis, draw_scope, row_body
 from dice.data.synth.script import Script, Value
 from dice.data.synth.shapes import describe, draw_shape, sentence
 
@@ -25,14 +26,24 @@ NAME = "reduce"
 
 
 _INDEX_CHAINS = ((), (), ("neg",), ("abs",), ("relu",), ("square",))
+# Where the reduced dimensions do not lie together at the end: how a row is addressed, and with which integers.
+_ADDRESSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "first2": ("", "j * inner + row", ("inner",)),
+    "middle2": ("    int base = row / inner * D * inner + row % inner;\n", "base + j * inner", ("inner",)),
+    "outer": ("", "(j / inner * C + row) * inner + j % inner", ("C", "inner")),
+}
+_RANKS: dict[str, tuple[int, ...]] = {"all": (1, 2, 2, 3, 4), "middle2": (4,)}
+_RANKS |= dict.fromkeys(("last2", "first2", "outer"), (3, 4))
 _ATOMIC = {"sum": "s", "mean": "s / n"}
 
 
 def sample(rng: random.Random) -> Plan:
     core = rng.choices(tuple(REDUCTIONS), [1.8 if name in ("sum", "mean", "max") else 1.0 for name in REDUCTIONS])[0]
     reduction = REDUCTIONS[core]
-    positions = ["last", "first", "middle"] + ["last2"] * reduction.several + ["all"] * bool(reduction.all_spellings)
-    position = rng.choices(positions, [5, 2, 3, 1, 2][: len(positions)])[0]
+    positions = {"last": 5.0, "first": 2.0, "middle": 3.0}
+    positions |= dict.fromkeys(("last2", "first2", "middle2", "outer"), 0.8) if reduction.several else {}
+    positions |= {"all": 2.0} if reduction.all_spellings else {}
+    position = rng.choices(tuple(positions), tuple(positions.values()))[0]
     features = [f"dim={position}"]
     if position != "all" and rng.random() < 0.35:
         features.append("keepdim")
@@ -50,16 +61,15 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     reduction = REDUCTIONS[plan.core]
     script = Script(rng)
     position = plan.features[0].removeprefix("dim=")
-    whole = position in ("all", "last2")
-    axis = None if whole else draw_axis(script, position)
-    rank = axis.rank if axis else rng.choice((3, 4)) if position == "last2" else rng.choice((1, 2, 2, 3, 4))
+    axis = draw_axis(script, position) if position in POSITIONS else None
+    rank = axis.rank if axis else rng.choice(_RANKS[position])
     most = {"prod": 2048}.get(plan.core, 32768)
     shape = draw_shape(script, rank, most=most)
     sampler = "torch.rand({shape}) + 0.5" if plan.core == "prod" else None
     if plan.core == "prod":
         _shorten(script, axis.index if axis else 0)
     if plan.core in ("var", "std", "var_biased", "std_biased"):
-        _lengthen(script, axis.index if axis else rank - 1)
+        _lengthen(script, axis.index if axis else 0 if position == "first2" else rank - 1)
     value, pre = script.chain(script.input("x", shape, sampler), plan.chain("pre"))
     keepdim = plan.has("keepdim")
     text, phrase = _spell(reduction, script, axis, position, rank, keepdim)
@@ -80,9 +90,15 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         scope, start, at, integers = axis.scope, axis.start, axis.at, axis.integers
         host = axis.sizes + axis.reduced(keepdim, options)
     else:
-        scope = BLOCK_SHUFFLE if position == "all" else draw_scope(rng, True)
-        start, at = f"{scope.start}    int base = row * D;\n", "base + j"
-        integers = ["D", "rows"] if "rows" in scope.start else ["D"]
+        scope = (
+            BLOCK_SHUFFLE
+            if position == "all"
+            else THREAD
+            if position in ("first2", "middle2")
+            else draw_scope(rng, True)
+        )
+        base, at, names = _ADDRESSES.get(position, ("    int base = row * D;\n", "base + j", ()))
+        start, integers = scope.start + base, ["D", *names, *(["rows"] if "rows" in scope.start else [])]
         host = _whole_sizes(position, keepdim)
     body = row_body(reduction.body, scope.loop, file.load(pre, f"x[{at}]"), scope)
     code = "".join(reduction_helper(scope, kind) for kind in reduction.kinds) + file.pre(pre)
@@ -106,13 +122,27 @@ def _spell(
     if position == "all":
         return rng.choice(reduction.all_spellings), f"{reduction.phrase} over all elements"
     if axis:
-        text = rng.choice(reduction.spellings).replace("{d}", axis.text.forward).replace("{k}", keep)
+        text = script.stored(rng.choice(reduction.spellings)).replace("{d}", axis.text.forward).replace("{k}", keep)
         return text, f"{reduction.phrase} over {'the given' if axis.runtime else 'one'} dimension"
     several = [text for text in reduction.spellings if "[" not in text and "values" not in text]
-    dims = rng.choice((f"({rank - 2}, {rank - 1})", "(-2, -1)", f"[{rank - 2}, {rank - 1}]"))
-    return rng.choice(several).replace("{d}", dims).replace(
-        "{k}", keep
-    ), f"{reduction.phrase} over the last two dimensions"
+    if position == "outer":  # without `p`, a norm is that of a matrix or a vector
+        several = [text for text in several if "torch.norm({x}, dim" not in text and "x}.norm(" not in text]
+    counted = {
+        "last2": (f"{rank - 2}, {rank - 1}", "-2, -1"),
+        "first2": ("0, 1", "0, 1"),
+        "middle2": ("1, 2", "-3, -2", "1, -2"),
+        "outer": ("0, 2", "0, -1") if rank == 3 else ("0, 2, 3", "0, -2, -1"),
+    }[position]
+    dims = rng.choice(("({})", "({})", "[{}]")).format(rng.choice(counted))
+    dims = script.setting("dim", dims, stored=True)
+    which = {
+        "last2": "the last two dimensions",
+        "first2": "the first two dimensions",
+        "middle2": "two dimensions",
+        "outer": "all but the channels",
+    }
+    text = script.stored(rng.choice(several)).replace("{d}", dims).replace("{k}", keep)
+    return text, f"{reduction.phrase} over {which[position]}"
 
 
 def _unpacked(script: Script, text: str, value: Value) -> Value:
@@ -125,6 +155,19 @@ def _unpacked(script: Script, text: str, value: Value) -> Value:
 def _whole_sizes(position: str, keepdim: bool) -> str:
     if position == "all":
         return "    int D = x.numel(), rows = 1;\n    auto out = torch::empty({}, x.options());\n"
+    if position in ("first2", "middle2"):
+        one = 0 if position == "first2" else 1
+        lines = f"    int D = x.size({one}) * x.size({one + 1}), inner = x.stride({one + 1}), rows = x.numel() / D;\n"
+        lines += "    auto sizes = x.sizes().vec();\n"
+        erased = f"    sizes.erase(sizes.begin() + {one}, sizes.begin() + {one + 2});\n"
+        lines += f"    sizes[{one}] = sizes[{one + 1}] = 1;\n" if keepdim else erased
+        return lines + "    auto out = torch::empty(sizes, x.options());\n"
+    if position == "outer":
+        lines = "    int C = x.size(1), inner = x.stride(1), D = x.numel() / C, rows = C;\n"
+        if not keepdim:
+            return lines + "    auto out = torch::empty({C}, x.options());\n"
+        lines += "    auto sizes = x.sizes().vec();\n    for (auto& size : sizes) size = 1;\n    sizes[1] = C;\n"
+        return lines + "    auto out = torch::empty(sizes, x.options());\n"
     lines = "    int D = x.size(-1) * x.size(-2), rows = x.numel() / D;\n    auto sizes = x.sizes().vec();\n"
     keep = "    sizes[sizes.size() - 1] = sizes[sizes.size() - 2] = 1;\n"
     return (

@@ -40,6 +40,8 @@ ROW_MAPS: dict[str, RowMap] = {
             "F.softmax({x}, dim={d})",
             "{x}.softmax(dim={d})",
             "torch.exp({x}) / torch.sum(torch.exp({x}), dim={d}, keepdim=True)",
+            "torch.exp({x} - {x}.amax(dim={d}, keepdim=True))"
+            " / torch.exp({x} - {x}.amax(dim={d}, keepdim=True)).sum(dim={d}, keepdim=True)",
         ),
         EXP,
         "expf({load} - m) / s",
@@ -226,7 +228,8 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         attribute = script.attribute("softmax", row_map.module.format(d=axis.text.init), shared=False)
         value = script.apply(f"{attribute}({{x}})", value, row_map.phrase)
     else:
-        value = script.apply(rng.choice(row_map.spellings).replace("{d}", axis.text.forward), value, row_map.phrase)
+        text = script.stored(rng.choice(row_map.spellings).replace("{d}", axis.text.forward))
+        value = script.apply(text, value, row_map.phrase)
     value, post = script.chain(value, plan.chain("post"), state=row_map.after)
     script.finish(value)
     over = f"{row_map.phrase} over {'the given' if axis.runtime else 'one'} dimension"
