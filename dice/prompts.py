@@ -101,6 +101,9 @@ Write no tests and no text besides the code.
 """
 
 
+_COMPACT = "Write ModelNew with a CUDA kernel.\n```python\n"
+
+
 def one_shot(problem: Problem) -> str:
     """KernelBench's one-shot prompt in our words: statement, example pair, architecture, instruction (paper A.1.2)."""
     return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), _INSTRUCTION))
@@ -114,7 +117,12 @@ def infill(problem: Problem, parts: KernelParts) -> str:
 
 def compact(problem: Problem) -> str:
     """The compact prompt that DICE's small models are trained on: one line, then the architecture."""
-    return f"Write ModelNew with a CUDA kernel.\n```python\n{problem.source.strip()}\n```"
+    return f"{_COMPACT}{problem.source.strip()}\n```"
+
+
+def is_compact(prompt: str) -> bool:
+    """Whether it is of the form of `compact` or `infill_compact`."""
+    return _COMPACT in prompt
 
 
 def infill_compact(problem: Problem, parts: KernelParts) -> str:

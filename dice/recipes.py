@@ -52,7 +52,7 @@ def nano_sft() -> SFTConfig:
     """
     return SFTConfig(
         shape=NANO,
-        prompt="compact", block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32, reshard=False,
+        block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=32, reshard=False,
         max_steps=8000, lr=2e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=250, eval_rows=64, checkpoint_every=100_000, checkpoint_seconds=60.0,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def mini_sft() -> SFTConfig:
     """
     return SFTConfig(
         shape=MINI,
-        prompt="compact", block_size=4, noise="count", row_tokens=2048, batch_rows=64, micro_rows=16, reshard=False,
+        block_size=4, noise="count", row_tokens=2048, batch_rows=64, micro_rows=16, reshard=False,
         max_steps=8000, lr=1e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=500, eval_rows=64, exec_every=2000, exec_problems=64, exec_batch=64,
         checkpoint_every=100_000, checkpoint_seconds=300.0,
@@ -75,7 +75,7 @@ def tiny_sft() -> SFTConfig:
     """Seconds on a CPU: for tests and for seeing the chain work."""
     return SFTConfig(
         shape=TINY,
-        prompt="compact", block_size=4, noise="count", row_tokens=256, batch_rows=4, micro_rows=4,
+        block_size=4, noise="count", row_tokens=256, batch_rows=4, micro_rows=4,
         max_steps=60, lr=5e-3, schedule="cosine", warmup=0.1, weight_decay=0.01, ema=None,
         log_every=10, eval_every=20, eval_rows=4, checkpoint_every=20, export_dtype="float32",
     )  # fmt: skip

@@ -38,9 +38,6 @@ class SFTConfig:
     """Parquet or JSONL with prompt/response (or messages), or a folder of such files."""
     out: Path | None = None
     """Run folder. A run that was stopped resumes here."""
-    prompt: Literal["compact", "one-shot"] = "one-shot"
-    """The form of the prompts in `data`: KernelBench's one-shot prompt, or the compact one of `dice data synth`. The
-    exported model's config.json says it, so that whoever asks the model for kernels asks as it was taught."""
     eval_data: Path | None = None
     """Held-out pairs for the validation loss."""
     model: str | None = None

@@ -32,7 +32,7 @@ from dice.model.config import PROMPT_KEY
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import compact, one_shot
+from dice.prompts import compact, is_compact, one_shot
 from dice.train.blocks import shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
@@ -118,17 +118,18 @@ class _Run:
             assert config.shape is not None
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
         self.block_size = config.block_size or master.config.block_size
-        extra = master.config.extra | {PROMPT_KEY: config.prompt}
-        self.model_config = replace(master.config, block_size=self.block_size, extra=extra)
         longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)
         if longest > master.config.max_position_embeddings:
             reach = master.config.max_position_embeddings
             raise UserError(f"Documents may have {longest} tokens, the model {reach} positions; set max_sample_tokens.")
         self.mask_id = master.config.mask_token_id
-        self.rows = world.once(lambda: self._rows(config.data)).to(self.device)
+        rows, self.prompt = world.once(lambda: self._rows(config.data))
+        self.rows = rows.to(self.device)
+        extra = master.config.extra | {PROMPT_KEY: self.prompt}  # so that whoever asks the model asks as it was taught
+        self.model_config = replace(master.config, block_size=self.block_size, extra=extra)
         self.eval_rows: Rows | None = None
         if config.eval_data is not None:
-            self.eval_rows = world.once(lambda: self._rows(config.eval_data)).to(self.device)
+            self.eval_rows = world.once(lambda: self._rows(config.eval_data))[0].to(self.device)
         self.problems = [] if config.exec_data is None else self._problems(config.exec_data, master.config)
         self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
         if config.lora_rank is not None:
@@ -252,7 +253,7 @@ class _Run:
         with self.weights.averaged():
             verdicts = exec_verdicts(
                 self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
-                backend=self.exec_backend, prompt=compact if config.prompt == "compact" else one_shot,
+                backend=self.exec_backend, prompt=compact if self.prompt == "compact" else one_shot,
                 max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
                 workers=None if alone else max(1, cores // world.local_size),
                 devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],
@@ -283,13 +284,17 @@ class _Run:
         text = f"step {self.step:,}/{self.max_steps:,}  loss {score.loss:.4f}  acc {score.accuracy:.1%}  lr {lr:.2e}"
         self.log.show(self.progress, f"{text}  norm {norm:.2f}  {rate:,.0f} tok/s  ETA {duration(left)}")
 
-    def _rows(self, path: Path | None) -> Rows:
+    def _rows(self, path: Path | None) -> tuple[Rows, str]:
+        """The pairs of `path`, and the form of most of their prompts."""
         assert path is not None
-        documents = tokenize(read_pairs(path), self.tokenizer, self.config.response_prefix)
-        return pack(
+        pairs = read_pairs(path)
+        documents = tokenize(pairs, self.tokenizer, self.config.response_prefix)
+        rows = pack(
             documents, row_tokens=self.config.row_tokens, block_size=self.block_size, pad_id=self.tokenizer.pad_id,
             max_tokens=self.config.max_sample_tokens, train_tail=self.config.train_tail,
         )  # fmt: skip
+        shortly = sum(is_compact(pair.messages[-1]["content"]) for pair in pairs)
+        return rows, "compact" if 2 * shortly > len(pairs) else "one-shot"
 
     def _problems(self, path: Path, model: SDARConfig) -> list[Problem]:
         config = self.config

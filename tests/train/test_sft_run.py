@@ -19,6 +19,8 @@ from training_helpers import checkpoint as state
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import load_model
 from dice.model.tokenizer import Tokenizer
+from dice.problem import Problem
+from dice.prompts import compact
 from dice.train.config import SFTConfig
 from dice.train.sft import TrainingError, train_sft
 
@@ -103,7 +105,6 @@ def test_a_real_run_learns_and_exports(toy: SFTConfig, tmp_path: Path) -> None:
     assert held_out[-1]["val_accuracy"] > 0.7
     model, tokenizer = load_model(result.model), Tokenizer.from_folder(result.model)
     assert (model.config.block_size, model.config.mask_token_id) == (4, tokenizer.mask_id)
-    assert model.config.prompt == "compact", "whoever asks it for kernels is told how"
     trained = state(tmp_path, 60)
     assert all(torch.equal(weight, trained[f"weight.{name}"]) for name, weight in model.state_dict().items())
     assert json.loads((tmp_path / "config.json").read_text())["lr"] == toy.lr
@@ -207,6 +208,18 @@ def test_average_is_what_is_exported(short: SFTConfig, whole: Path) -> None:
     model, saved = load_model(whole / "model").state_dict(), state(whole, 6)
     assert all(torch.equal(weight, saved[f"average.{name}"]) for name, weight in model.items())
     assert not torch.equal(model["lm_head.weight"], saved["weight.lm_head.weight"])
+
+
+@pytest.mark.parametrize(("shortly", "form"), [(3, "compact"), (1, "one-shot")])
+def test_whoever_asks_the_model_is_told_how_it_was_taught(
+    short: SFTConfig, tmp_path: Path, shortly: int, form: str
+) -> None:
+    prompts = [compact(Problem("pass"))] * shortly + ["Please write a kernel."] * (4 - shortly)
+    rows = [{"prompt": prompt, "response": "no"} for prompt in prompts]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = train_sft(replace(short, out=tmp_path / "run", data=data, eval_data=None, max_steps=1))
+    assert load_model(result.model).config.prompt == form
 
 
 def test_training_goes_on_from_an_exported_model(short: SFTConfig, whole: Path, tmp_path: Path) -> None:
