@@ -6,7 +6,7 @@
 # Every stage resumes: run the same command again after an interruption, a kill, or a chunk of at most SECONDS of
 # training, until it says "finished". The model is then in OUT/run/model.
 # GPUS: how many to use, by default all. More flags: SYNTH_FLAGS (say --decontaminate FOLDER), SFT_FLAGS.
-# Takes some five minutes of two cores for the corpus, whose pairs are drawn and not verified (a random sample is: see
+# Takes some six minutes of two cores for the corpus, whose pairs are drawn and not verified (a random sample is: see
 # benchmarks/README.md), and 14 minutes of one H100 for the training.
 set -euo pipefail
 
