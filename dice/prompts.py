@@ -125,6 +125,9 @@ def is_compact(prompt: str) -> bool:
     return _COMPACT in prompt
 
 
+PROMPTS = {"one-shot": one_shot, "compact": compact}
+
+
 def infill_compact(problem: Problem, parts: KernelParts) -> str:
     """The compact prompt with the kernel's prefix and suffix given before it, so that it ends as `compact` does."""
     scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"

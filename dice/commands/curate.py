@@ -74,14 +74,15 @@ def cuke(args: Cuke) -> int:
     given = candidates(read_sets(args.measured), read_sets(args.structural), settings)
     curation = curate(given, settings, _index(args.benchmarks))
     report = report_on(curation)
-    if args.out is not None and not args.dry_run:
-        write(curation, report, args.out, _command(args))
+    out = None if args.dry_run else args.out
+    if out is not None:
+        write(curation, report, out, _command(args))
     if args.json:
         print(json.dumps(report))
     else:
         show_curated(Console(), report)
-    if args.out is not None and not args.dry_run and not args.json:
-        print(f"written to {args.out}")
+        if out is not None:
+            print(f"written to {out}")
     if not report["kept"]:
         print("dice: no row was kept; the report says which rule removed how many", file=sys.stderr)
     return 0 if report["kept"] else 1

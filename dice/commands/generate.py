@@ -18,7 +18,7 @@ from dice.data.whole import write_text
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, compact, extract_kernel, one_shot
+from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def _write_and_check(
     args: Generate, problem: Problem, writer: Writer, verifier: Verifier, console: Console
 ) -> list[Sample]:
     """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
-    form = writer.model.config.prompt if args.prompt == "auto" else args.prompt
-    prompt = (compact if form == "compact" else one_shot)(problem)
+    prompt = PROMPTS[writer.model.config.prompt if args.prompt == "auto" else args.prompt](problem)
     seeds = [args.seed + index for index in range(args.samples + args.refine)]
     samples: list[Sample] = []
 

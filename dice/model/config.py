@@ -76,7 +76,7 @@ class SDARConfig:
     @property
     def prompt(self) -> str:
         """The form of the prompts that it was taught: `compact`, or KernelBench's `one-shot` where none is said."""
-        return str(self.extra.get(PROMPT_KEY, "one-shot"))
+        return "compact" if self.extra.get(PROMPT_KEY) == "compact" else "one-shot"
 
     @property
     def traits(self) -> Family:

@@ -32,7 +32,7 @@ from dice.model.config import PROMPT_KEY
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import compact, is_compact, one_shot
+from dice.prompts import PROMPTS, is_compact
 from dice.train.blocks import shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
@@ -253,7 +253,7 @@ class _Run:
         with self.weights.averaged():
             verdicts = exec_verdicts(
                 self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
-                backend=self.exec_backend, prompt=compact if self.prompt == "compact" else one_shot,
+                backend=self.exec_backend, prompt=PROMPTS[self.prompt],
                 max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
                 workers=None if alone else max(1, cores // world.local_size),
                 devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],

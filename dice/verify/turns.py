@@ -18,8 +18,7 @@ class Turns:
 
     def __init__(self, most: int = 1 << 10, memory: int = 1 << 62) -> None:
         self._most, self._memory = most, memory
-        self._most_contexts = CONTEXTS_A_TURN * most
-        self._contexts = threading.BoundedSemaphore(self._most_contexts)
+        self._contexts = threading.BoundedSemaphore(CONTEXTS_A_TURN * most)
         self._gathering = threading.Lock()
         self._taken = 0
         self._changed = threading.Condition()
@@ -50,7 +49,7 @@ class Turns:
         with contextlib.ExitStack() as held:
             if whole:
                 held.enter_context(self._gathering)
-            for _ in range(self._most_contexts if whole else 1):
+            for _ in range(CONTEXTS_A_TURN * self._most if whole else 1):
                 held.enter_context(self._contexts)
             yield
 

@@ -28,7 +28,7 @@ def test_infilling_gives_prefix_and_suffix_and_not_the_core() -> None:
     assert parts.prefix in text and parts.suffix in text and parts.core not in text
 
 
-def test_zero_shot_is_compact() -> None:
+def test_compact_adds_next_to_nothing() -> None:
     assert len(compact(PROBLEM)) < len(PROBLEM.source) + 60
 
 

@@ -47,8 +47,7 @@ def write(curation: Curation, report: dict[str, Any], out: Path, command: str) -
 def row(candidate: Candidate, settings: Settings) -> dict[str, Any]:
     """A sample with what it lacks to train on: the prompt we would ask, and the reply we would like."""
     sample = candidate.sample
-    ask = prompts.one_shot if settings.prompt == "one-shot" else prompts.compact
-    prompt = sample.prompt or ask(sample.as_problem())
+    prompt = sample.prompt or prompts.PROMPTS[settings.prompt](sample.as_problem())
     response = sample.response or prompts.reply(sample.as_kernel())
     return {name: getattr(sample, name) for name in _PUBLISHED} | {
         "id": sample.id,

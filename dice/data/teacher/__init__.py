@@ -21,11 +21,10 @@ from dice.endpoint.request import Reply, Request
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, compact, extract_kernel, one_shot
+from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
 from dice.verdict import Verdict
 from dice.verify import Verifier
 
-PROMPTS = {"one-shot": one_shot, "compact": compact}
 Show = Callable[[str, int, int], None]  # what is done, how many, of how many (0: not known yet)
 
 
