@@ -7,6 +7,7 @@ a pattern; `limits`, fields of `Options`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,11 @@ def check(case: Case, verifier: Verifier) -> Verdict:
     assert verdict.backend == verifier.backend
     assert Verdict.from_json(verdict.to_json()) == verdict
     return verdict
+
+
+def test_the_cases_share_one_worker(request: pytest.FixtureRequest) -> None:
+    if os.environ.get("PYTEST_XDIST_WORKER") and request.config.getoption("loadgroup"):
+        assert request.node.nodeid.endswith("@cases")
 
 
 def test_headers_name_real_outcomes() -> None:
