@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 # Before anything imports PyTorch. Threads gain nothing on the small tensors of tests, and those of parallel test
 # processes wait for each other by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that runs the suite in the background has it ignore Ctrl-C, and so would every process it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
 
