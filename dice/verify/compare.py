@@ -38,6 +38,7 @@ TOLERANCE = {
 _DEFAULT_TOLERANCE = 5e-2  # 8-bit floats
 NOISE_MARGIN = 10.0
 NOISE_CAP = 1e-2
+NEAR = 1e-3
 SLACK_MARGIN = 64.0  # sums taken one by one round as often as they have terms; PyTorch's, taken in blocks, do not
 SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
 NO_WORSE_COUNT, NO_WORSE_RMS = 4.0, 3.0  # times as many stray elements, times the rms error of the reference itself
@@ -164,6 +165,12 @@ def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
     tolerance = _tolerance(expected.dtype)
     allowed = size * tolerance + tolerance * size.square().mean().sqrt()
     return float(((expected.double() - exact.double()).abs() > allowed).double().mean())
+
+
+def is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of floats differ by less than a thousandth of what they hold (rms)."""
+    off = rms_difference(one, other)
+    return off is not None and off <= NEAR * float(one.abs().double().square().mean().sqrt())
 
 
 def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:

@@ -344,11 +344,12 @@ class Reference:
 
     def _is_believable(self, model: Any, drawn: Any, output: Any, exact: Any, seed: int) -> bool:
         """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
-        inputs must move that too: else the model draws other random numbers in float64, or computes something else."""
+        inputs must move that too: else the model draws other random numbers in float64, or computes something else.
+        Nearly the same is the same: where `x - tanh(x)` rounds is not moved by inputs that are off by a rounding."""
         if exact is None or trees.shape_of(exact) != trees.shape_of(output):
             return False
         pairs = list(zip(wire.tensors(output), wire.tensors(exact), strict=True))
-        if all(compare.stray_share(*pair) == 0.0 for pair in pairs):
+        if all(compare.stray_share(*pair) == 0.0 or compare.is_near(*pair) for pair in pairs):
             return True
         offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
         with unchanged(model), contextlib.suppress(ReferenceFailed):

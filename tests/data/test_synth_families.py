@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dice.data import synth
 from dice.data.synth import FAMILIES, Pair
 from dice.data.synth.architectures import ARCHITECTURES
+from dice.data.synth.convolution import Window
 from dice.data.synth.cuda import SWEEPS
 from dice.data.synth.forms import FORMS
 from dice.data.synth.moves import MOVES
@@ -75,6 +78,29 @@ def test_matrix_products_come_in_every_form(drawn: dict[str, list[Pair]]) -> Non
         assert spelling in texts, f"{spelling} never occurs"
     styles = {"naive", "tiled16", "tiled32", "registers", "columns", "split_k", "split_k_atomic", "float4"}
     assert styles <= {pair.style for pair in many}
+
+
+def test_the_extents_that_kernels_compute_are_pytorchs() -> None:
+    size, found = 17, 0
+    for kernel, stride, padding, dilation, more in itertools.product(
+        (1, 2, 3, 5), (1, 2, 3), (0, 1), (1, 2, 3), (0, 1)
+    ):
+        image, weight = torch.zeros(1, 1, size), torch.zeros(1, 1, kernel)
+        conv = F.conv1d(image, weight, stride=stride, padding=padding, dilation=dilation)
+        plain = Window((kernel,), (stride,), (padding,), (dilation,), (0,))
+        assert _value(plain.sizes(), W=size) == conv.shape[-1]
+        assert _value(f"= {plain.patch(0, 16)}") == 15 * stride + dilation * (kernel - 1) + 1
+        if more < max(stride, dilation):
+            grown = F.conv_transpose1d(image, weight, None, stride, padding, more, 1, dilation)
+            window = Window((kernel,), (stride,), (padding,), (dilation,), (more,), True)
+            assert _value(window.sizes(), W=size) == grown.shape[-1]
+            found += 1
+    assert found == 136
+
+
+def _value(text: str, **names: int) -> int:
+    """Of a C++ declaration of one whole number."""
+    return int(eval(text.partition("= ")[2].replace("/", "//"), names))
 
 
 def test_convolutions_come_in_every_kind() -> None:

@@ -143,6 +143,19 @@ def test_a_sum_taken_one_by_one_is_no_error(make: Make, name: str) -> None:
         assert not reference.judge(trial, off).equal, number
 
 
+def test_rounding_that_the_inputs_do_not_move_is_known_all_the_same(make: Make) -> None:
+    """`x - tanh(x)` of small numbers rounds by how fine numbers are there, to the same side for all neighbours of x."""
+    source = texts.problem("h = x - torch.tanh(x); h = 0.2 * h; return h - torch.tanh(h)", "[0.7 * torch.rand(24, 92)]")
+    reference = make(source)
+    for number in range(10):
+        trial = draw(reference, Step(f"trial {number}", "given"))
+        h = trial.inputs[0] * (1 + torch.finfo(torch.float32).eps)
+        h = 0.2 * (h - torch.tanh(h))
+        away = torch.nextafter(torch.tanh(h), torch.zeros(()))  # another library's tanh
+        assert reference.judge(trial, h - away).equal, number
+        assert not reference.judge(trial, 1.05 * (h - torch.tanh(h))).equal
+
+
 def test_a_family_is_used_only_where_the_reference_stays_finite(make: Make) -> None:
     reference = make(texts.LOG)
     assert draw(reference, Step("trial 1", "centred")).family == "given"

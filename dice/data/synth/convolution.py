@@ -33,23 +33,38 @@ class Window:
         return AXES[-len(self.kernel) :]
 
     @property
-    def volume(self) -> int:
-        return math.prod(self.kernel)
+    def volume(self) -> str:
+        """The window's number of places; a product where its sides differ."""
+        return _product(self.kernel)
 
     def sizes(self) -> str:
         """Host text for the output's extents."""
         return ", ".join(f"{out} = {self._extent(axis, size)}" for axis, (size, out, *_) in enumerate(self.axes))
 
     def _extent(self, axis: int, size: str) -> str:
-        reach = self.dilation[axis] * (self.kernel[axis] - 1)
-        stride, padding = self.stride[axis], self.padding[axis]
+        """The extent in the numbers of the problem, none of them computed: copying is easier than calculating."""
+        stride, padding, more = self.stride[axis], self.padding[axis], self.output_padding[axis]
+        reach, dilated = self._reach(axis)
+        padded = f"2 * {padding}" if padding else ""
         if self.transposed:
-            rest = reach + self.output_padding[axis] + 1 - 2 * padding
-            scaled = size if stride == 1 else f"({size} - 1) * {stride}"
-            return _plus(scaled, rest - (stride == 1))
-        if stride == 1:
-            return _plus(size, 2 * padding - reach)
-        return f"({_plus(size, 2 * padding - reach - 1)}) / {stride} + 1"
+            scaled = f"{size} - 1" if stride == 1 else f"({size} - 1) * {stride}"
+            return f"{scaled}{padded and f' - {padded}'} + {reach}{' + 1' * dilated}{f' + {more}' if more else ''}"
+        whole = f"{size}{padded and f' + {padded}'}"
+        if stride > 1:
+            return f"({whole} - {reach}{' - 1' * dilated}) / {stride} + 1"
+        return f"{whole} - {reach}{' + 1' * (not dilated)}" if self.kernel[axis] > 1 else whole
+
+    def patch(self, axis: int, outputs: int) -> str:
+        """How much of the input lies under `outputs` neighbouring outputs."""
+        reach, dilated = self._reach(axis)
+        steps = f"{outputs - 1}" if self.stride[axis] == 1 else f"{outputs - 1} * {self.stride[axis]}"
+        return f"{steps} + {reach}{' + 1' * dilated}"
+
+    def _reach(self, axis: int) -> tuple[str, bool]:
+        """The window's extent; of a dilated one, one less, and True."""
+        kernel, dilation = self.kernel[axis], self.dilation[axis]
+        dilated = dilation > 1 and kernel > 1
+        return (f"{dilation} * ({kernel} - 1)" if dilated else str(kernel)), dilated
 
     def walk(self, inner: str, depth: int) -> str:
         """Loops over the window with {inner} where the input's position is inside; `continue` leaves out the rest."""
@@ -236,7 +251,7 @@ class Convolution:
     def _implicit(self, file: KernelFile, rng: random.Random) -> tuple[str, str, str]:
         """A matrix product of the weights with the input's windows, which are looked up and never stored."""
         window = self.window
-        pointwise = window.volume == 1 and set(window.stride) == {1} and not any(window.padding)
+        pointwise = set(window.kernel) == {1} and set(window.stride) == {1} and not any(window.padding)
         names = [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes]
         helper, b = "", "x[{k} * N + col]"
         if not pointwise:
@@ -245,8 +260,8 @@ class Convolution:
             helper = f"__device__ float patch(const float* x, {parameters}) {{\n"
             helper += f"    int {window.unpack('p')}, c = k / {window.volume}, j = k % {window.volume};\n"
             for axis, (size, _, place, out, _) in enumerate(window.axes):
-                rest = math.prod(window.kernel[axis + 1 :])
-                step = "j" if rest == 1 else f"j / {rest}"
+                rest = _product(window.kernel[axis + 1 :])
+                step = "j" if rest == "1" else f"j / {rest}"
                 step = step if axis == 0 else f"{step} % {window.kernel[axis]}"
                 stride, padding, dilation = window.stride[axis], window.padding[axis], window.dilation[axis]
                 helper += f"    int {place} = {window._place(out, step, stride, padding, dilation)};\n"
@@ -267,14 +282,13 @@ class Convolution:
         """A block shares the input patch under its tile of outputs, one input channel at a time."""
         window, outputs = self.window, self.channels[1]
         edge = 256 if len(window.axes) == 1 else 16
-        spans = [
-            (edge - 1) * stride + dilation * (kernel - 1) + 1
-            for stride, dilation, kernel in zip(window.stride, window.dilation, window.kernel, strict=True)
-        ]
-        total = math.prod(spans)
+        spans = [f"P{axis[0]}" for axis in window.axes]
+        total = " * ".join(spans)
+        patches = ", ".join(f"{span} = {window.patch(axis, edge)}" for axis, span in enumerate(spans))
         thread = ["threadIdx.x"] if edge == 256 else ["threadIdx.x / 16", "threadIdx.x % 16"]
         origin = ["tile * 256"] if edge == 256 else ["tile / across * 16", "tile % across * 16"]
-        body = f"    __shared__ float xs[{total}];\n    int tile = blockIdx.x, oc = blockIdx.y, b = blockIdx.z;\n"
+        body = f"    constexpr int {patches};\n    __shared__ float xs[{total}];\n"
+        body += "    int tile = blockIdx.x, oc = blockIdx.y, b = blockIdx.z;\n"
         body += "" if edge == 256 else "    int across = (OW + 15) / 16;\n"
         for (_, _, _, out, _), start, own in zip(window.axes, origin, thread, strict=True):
             body += f"    int {out}0 = {start}, {out} = {out}0 + {own};\n"
@@ -282,8 +296,8 @@ class Convolution:
         body += f"        for (int j = threadIdx.x; j < {total}; j += 256) {{\n"
         inside = []
         for axis, (size, _, place, out, _) in enumerate(window.axes):
-            rest = math.prod(spans[axis + 1 :])
-            local = "j" if rest == 1 else f"j / {rest}"
+            rest = " * ".join(spans[axis + 1 :])
+            local = f"j / {rest}" if rest else "j"
             local = local if axis == 0 else f"{local} % {spans[axis]}"
             stride = window.stride[axis]
             first = _plus(f"{out}0" if stride == 1 else f"{out}0 * {stride}", -window.padding[axis])
@@ -299,7 +313,7 @@ class Convolution:
             own = own if stride == 1 else f"{own} * {stride}"
             taps.append(f"({own} + {step if dilation == 1 else f'{step} * {dilation}'})")
             pad += 4
-        local = _flat(taps, ["", *(str(span) for span in spans[1:])])
+        local = _flat(taps, ["", *spans[1:]])
         body += f"{' ' * pad}v += xs[{local}] * weight[{self._weight()}];\n    }}\n"
         body += f"    if ({' || '.join(f'{axis[3]} >= {axis[1]}' for axis in window.axes)}) return;\n"
         places = [f"(b * {outputs} + oc)", *(axis[3] for axis in window.axes)]
@@ -308,6 +322,13 @@ class Convolution:
         tiles = "(OW + 255) / 256" if edge == 256 else "((OH + 15) / 16) * ((OW + 15) / 16)"
         host = f"{self.host()}    dim3 grid({tiles}, {outputs}, x.size(0));\n"
         return file.kernel(body, self.integers), host + file.launch("grid, 256", self.integers), "tiled"
+
+
+def _product(sizes: Sequence[int]) -> str:
+    """A number where all sizes are the same, else `(2 * 3)`."""
+    if len(set(sizes)) <= 1:
+        return str(math.prod(sizes))
+    return f"({' * '.join(map(str, sizes))})"
 
 
 def _plus(text: str, number: int) -> str:

@@ -76,7 +76,7 @@ def draw_input(script: Script, window: Window) -> tuple[list[str], str, int]:
     if rank == 1:
         small = [max(rng.choice((16, 20, 33, 50, 64, 100)), reach[0])]
     grown = math.prod(window.stride) if window.transposed else 1 / math.prod(window.stride)
-    work = inputs * outputs / groups * math.prod(small) * window.volume * grown
+    work = inputs * outputs / groups * math.prod(small) * math.prod(window.kernel) * grown
     batch = rng.choice([size for size in (1, 2, 3, 4, 8) if size * work <= MAX_PRODUCTS] or [1])
     large = {1: (512, 1024, 4096, 16384), 2: (32, 56, 64, 112, 128, 224), 3: (16, 24, 32)}[rank]
     shape = [script.dimension("batch", batch, rng.choice((4, 8, 16, 32)))]

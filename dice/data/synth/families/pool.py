@@ -128,7 +128,7 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     value = _call(script, f"nn.{title}{rank}d", f"F.{kind}_pool{rank}d", arguments, value)
 
     window = Window(kernel, stride, padding, dilation, (0,) * rank)
-    count = "count" if kind == "avg" and (inside or plan.has("ceil")) else str(window.volume)
+    count = "count" if kind == "avg" and (inside or plan.has("ceil")) else window.volume
     update = KINDS[kind].update + ("\ncount++;" if count == "count" else "") + "\n"
     sizes = window.sizes()
     if plan.has("ceil"):
