@@ -29,12 +29,14 @@ from dice.verify import (
     profiling,
     races,
     stopwatch,
+    trees,
     tripwires,
     wire,
 )
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 from dice.verify.execution import Device
+from dice.verify.recording import recording
 from dice.verify.sources import (
     MAX_SOURCE_BYTES,
     Built,
@@ -163,7 +165,11 @@ class Candidate:
             raise WrongReturn(f"forward returned {error}.") from None
 
     def _construct(self, module: Any, command: dict[str, Any]) -> None:
-        """Make the model, with the reference's `state`, or with `varied` where it takes all of it by name."""
+        """Make the model, with the reference's `state`, or with `varied` where it takes all of it by name.
+
+        The answer's `fewer`: it has no room for all of it under any names, so whatever is left out is taken for what
+        it is at construction, or kept where nobody could load it.
+        """
         self.model = None
         arguments = wire.read(self.inputs, "init")
         if command["cast"] is not None:  # KernelBench's order of things
@@ -172,17 +178,18 @@ class Candidate:
         execution.seed_everything(command["seed"])
         with self.device.active():
             model = module.ModelNew(*arguments)
-        loadable = False
+        loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
             state = wire.read(self.inputs, command["state"])
             loadable = _takes(model, state)
+            fewer = trees.elements(model.state_dict()) < trees.elements(state)
             _copy_state(model, wire.read(self.inputs, command["varied"]) if loadable and command["varied"] else state)
             self._label_state(model)
         self.model = self.device.place(model)
         if command["cast"]:
             self.model = self.model.to(dtype=getattr(torch, command["cast"]))
         self.device.synchronize()
-        self.channel.send("constructed", loadable=loadable)
+        self.channel.send("constructed", loadable=loadable, fewer=fewer)
 
     def _note_replay(self, computed: Mapping[str, int]) -> None:
         if self.census is not None:
@@ -205,7 +212,8 @@ class Candidate:
         before = execution.fingerprints(self.model) if command["repeat"] else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
-        output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
+        with recording(census.work, lambda: self.channel.send("noticed", notice="recorder")):
+            output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
         launches = binding.launches()
         _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []

@@ -10,7 +10,8 @@ else is the matter. The kinds:
 | `torch_only`, `never_invoked`, ... | the kinds of `static.py`: no kernel, or none ran in some trial | launches |
 | `decoy` | with its kernels turned into no-ops, the output is right all the same | intervention |
 | `copies_result` | with them turned into no-ops, PyTorch still computed the answer, or what only has to | |
-| | be mapped, element by element, to be it: the kernels pass on what PyTorch computed | intervention |
+| | be mapped, element by element, to be it (or divided, as a sum for its mean): the kernels pass | |
+| | on what PyTorch computed | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do | census |
@@ -20,9 +21,11 @@ else is the matter. The kinds:
 What is found first names the kind: the census comes before the intervention.
 
 **Census**: a `TorchDispatchMode` around `forward` sees each ATen operator, called from Python, from C++ or from
-scripted functions. Views, allocations and copies compute nothing and do not count. Matrix products and convolutions
-count as one family, so that one does not hide as the other. A file that replaced no operator as a whole, and less than
-1% of the elements, replaced nothing either.
+scripted functions; what it cannot see (other threads, the inside of registered operators, modes switched off), the
+profiler of PyTorch does (`recording.py`). Views, allocations and copies compute nothing and do not count. Matrix
+products and convolutions count as one family, so that one does not hide as the other. A file that replaced no operator
+as a whole, and less than 1% of the elements (10% where PyTorch's operators are called as often as before), replaced
+nothing either.
 **Intervention**: one more forward on new inputs, in which launches of the file's own kernels are counted and do
 nothing, and fresh memory is NaN. What is finished then, was finished without them. Where the inputs, or what the
 reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing and
@@ -40,15 +43,17 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 **What remains possible.** All this is told by the candidate's process, in which its own code can change anything: it
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
 before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
-by other operators than the reference's (the label `reads_back` says that it looks); nor native code that hides every
-trace. Neither can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of
-the file, and inputs follow from a secret.
+by other operators than the reference's (the label `reads_back` says that it looks); nor one whose kernel undoes what
+PyTorch's other operators mixed into the answer (an order, a padding, a summand), or passes on what they computed out of
+a mode's sight; nor native code that hides every trace. None of them can ever pass a wrong output off as a right one:
+expected outputs are in no process that runs code of the file, and inputs follow from a secret.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +93,7 @@ class Census(OperatorMode):
         if kind:
             inputs = _count(_tensors((args, kwargs)))
             self.work.elements[kind] += max(inputs, _count(outputs))
+            self.work.calls[kind] += 1
         elif name.startswith(("aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense")):
             self.work.host += _read_by_host(name, args, outputs)
         if self._places:
@@ -99,9 +105,10 @@ class Census(OperatorMode):
         return result
 
     def _keep(self, outputs: Sequence[torch.Tensor], computed: bool) -> None:
-        for tensor in outputs:
+        parts = (torch.view_as_real(tensor).unbind(-1) if tensor.is_complex() else (tensor,) for tensor in outputs)
+        for tensor in itertools.chain.from_iterable(parts):
             where = self._places.get(tensor.numel())
-            if where is None or tensor.is_complex() or tensor.layout != torch.strided:
+            if where is None or tensor.layout != torch.strided:
                 continue
             if len(self.witnesses) == KEPT_TENSORS:  # the first half and the last
                 del self.witnesses[KEPT_TENSORS // 2], self.computed[KEPT_TENSORS // 2]
@@ -189,6 +196,24 @@ def is_mapped(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool((steps >= -slack).all()) or bool((steps <= slack).all())
 
 
+def is_multiple(one: torch.Tensor, other: torch.Tensor, counts: Iterable[int]) -> bool:
+    """Whether `one` is `other` times one of these, as a sum is of a mean: of few elements, where no order shows."""
+    if one.shape != other.shape or one.numel() >= 64 or not bool(other.any()):
+        return False
+    return any(bool(((one / count - other).abs() <= 1e-5 * other.abs()).all()) for count in counts)
+
+
+def counts(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """What a mean over dimensions of these may divide by."""
+    found: set[int] = set()
+    for tensor in tensors:
+        products = {1}
+        for size in tensor.shape:
+            products |= {product * size for product in products}
+        found |= products
+    return frozenset(found - {0, 1})
+
+
 def _distinct(tensor: torch.Tensor) -> int:
     return len(set(tensor.tolist()))
 
@@ -196,11 +221,13 @@ def _distinct(tensor: torch.Tensor) -> int:
 @dataclass(frozen=True)
 class Traces:
     """What the reference passes through on its way to one output tensor: samples of its inputs and of the results of
-    its operators with as many elements as that output, and of the output itself."""
+    its operators with as many elements as that output, and of the output itself. `counts`: of elements of its inputs,
+    along some dimensions."""
 
     expected: torch.Tensor
     inputs: tuple[torch.Tensor, ...]
     results: tuple[torch.Tensor, ...]
+    counts: frozenset[int] = frozenset()
 
     @property
     def tells_nothing(self) -> bool:
@@ -214,7 +241,10 @@ class Traces:
     def is_mapped_before(self) -> bool:
         """What only has to be mapped to be the answer is there before the last step."""
         earlier = [result for result in self.results if not is_equal(result, self.expected)]
-        return any(is_mapped(tensor, self.expected) for tensor in (*self.inputs, *earlier))
+        return any(self.is_mapped_from(tensor) for tensor in (*self.inputs, *earlier))
+
+    def is_mapped_from(self, tensor: torch.Tensor) -> bool:
+        return is_mapped(tensor, self.expected) or is_multiple(tensor, self.expected, self.counts)
 
 
 def is_given_away(traces: Traces, witnesses: Sequence[torch.Tensor]) -> bool:
@@ -223,7 +253,7 @@ def is_given_away(traces: Traces, witnesses: Sequence[torch.Tensor]) -> bool:
         return False
     if any(is_equal(witness, traces.expected) for witness in witnesses):
         return True
-    return not traces.is_mapped_before and any(is_mapped(witness, traces.expected) for witness in witnesses)
+    return not traces.is_mapped_before and any(traces.is_mapped_from(witness) for witness in witnesses)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from dice.verify.scratch import Scratch
 PATIENCE_S = 30.0
 OVERDUE_S = 20.0  # a limit that has not ended a child by then does not hold
 _OWN_VARIABLES: tuple[str, ...] = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-_OWN_VARIABLES += ("CUDA_MODULE_LOADING", "LC_CTYPE", "PWD", WITHOUT)
+_OWN_VARIABLES += ("KINETO_LOG_LEVEL", "CUDA_MODULE_LOADING", "LC_CTYPE", "PWD", WITHOUT)
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
 _PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND = 0x4206, 0x10000000, 4096
 _libc = ctypes.CDLL(None, use_errno=True)

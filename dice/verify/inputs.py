@@ -9,6 +9,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `given` | the problem's own draw, another in each trial | |
 | `centred` | moved to mean zero; zeros stay zero, order stays | missing signs: identity for ReLU |
 | `scaled` | times 3 | hard-coded ranges, homogeneity |
+| `small` | divided by 32 | a forgotten epsilon, or another |
 | `large` | centred, times 200 | overflow in exp, softmax without its maximum |
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
@@ -29,6 +30,7 @@ import torch
 from dice.verify import wire
 
 SCALE = 3.0
+SMALL = 1 / 32  # not less: exp(x) - 1 is right enough in place of expm1(x)
 LARGE = 200.0
 TIE_STEPS = 2.0  # steps of equal values per standard deviation
 AMPLIFY = (10.0, 100.0, 1e3, 1e4)
@@ -84,7 +86,7 @@ def plan(
     steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
     used = {step.family for step in steps}
     if cheap and trials > 1:
-        steps += [Step(f"extra {family}", family, core=False) for family in rotated if family not in used]
+        steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
     draw.shuffle(steps)
@@ -172,6 +174,7 @@ def _transposed(tensor: torch.Tensor) -> torch.Tensor:
 _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "centred": _centre,
     "scaled": lambda tensor: tensor * SCALE,
+    "small": lambda tensor: tensor * SMALL,
     "large": lambda tensor: _centre(tensor) * LARGE,
     "ties": _tie,
     "zeros": torch.zeros_like,

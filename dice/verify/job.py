@@ -225,7 +225,8 @@ class Job:
         self.candidate.send(command)
         self.replay.construct = command
         with self.record.clock("run"):
-            self.loadable = self._candidate_says("constructed").get("loadable") is True
+            self.loadable = (made := self._candidate_says("constructed")).get("loadable") is True
+        self.record.add_labels("fewer_parameters" if made.get("fewer") is True else "")
 
     def _trial(self, number: int, step: Message) -> None:
         """One step of the plan (`inputs.Step`)."""

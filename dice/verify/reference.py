@@ -86,15 +86,15 @@ class Reference:
 
     def construct_fresh(self, seed: int) -> tuple[State, State] | None:
         """A second set of parameters from another seed, and the same with those that are constant at construction
-        (biases of 0, weights of 1) made random, for candidates that take parameters by the reference's names. None
-        where the model has none, or many."""
-        count = sum(parameter.numel() for parameter in self.model.parameters())
+        (biases of 0, weights of 1, running means and variances) made random, for candidates that take parameters by
+        the reference's names. None where the model has none, or many."""
+        count = sum(value.numel() for _, value in trees.varying(self.model))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
         model = self._new_model(seed)
         plain = trees.state_of(model)
         varied = dict(plain)
-        for name, parameter in model.named_parameters():
+        for name, parameter in trees.varying(model):
             if parameter.is_floating_point() and bool((parameter == parameter.reshape(-1)[:1]).all()):
                 varied[name] = (parameter.detach() + torch.rand_like(parameter)).sub_(0.5)
         self._fresh = plain, varied
@@ -423,7 +423,8 @@ class Reference:
         found = zip(census.witnesses, census.computed, strict=True)
         results = tuple(witness for witness, computed in found if computed)
         given = tuple(evidence.samples(t, seed) for t in wire.tensors(trial.inputs) if not t.is_complex() and t.numel())
-        return [evidence.Traces(evidence.samples(leaf, seed), given, results) for leaf in leaves]
+        counts = evidence.counts(wire.tensors(trial.inputs))
+        return [evidence.Traces(evidence.samples(leaf, seed), given, results, counts) for leaf in leaves]
 
     def precision_label(self, trial: Trial, actual: Any) -> str:
         """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""

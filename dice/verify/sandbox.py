@@ -212,6 +212,7 @@ def _set_environment(limits: Limits) -> None:
     os.environ.clear()
     os.environ.update(kept | {"HOME": scratch, "TMPDIR": scratch, "TORCH_EXTENSIONS_DIR": scratch})
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler would write of itself to where a last word is looked for
     tempfile.tempdir = None  # found out before the fork, from another environment
     os.environ["CUDA_MODULE_LOADING"] = "LAZY"
     if limits.gpu:

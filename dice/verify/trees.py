@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +17,14 @@ def elements(value: Any) -> int:
 def state_of(model: Any) -> dict[str, torch.Tensor]:
     state = model.state_dict()
     return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def varying(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What training would change: the parameters, and the statistics that normalisations keep."""
+    yield from model.named_parameters()
+    for name, buffer in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            yield name, buffer
 
 
 def to_cpu(value: Any) -> Any:

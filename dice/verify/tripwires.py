@@ -9,6 +9,7 @@ that follows can unsay it. It sees Python code of the file (text that it runs wi
 | `heap` | lists the process's objects through `gc` |
 | `verifier` | imports the verifier |
 | `code` | replaces the code of a function |
+| `recorder` | stops the profiler that counts what PyTorch computes (`recording.py` tells) |
 | `files` | looks at other processes, or at other folders where verifications keep files |
 | `native` (a remark) | calls C through ctypes |
 | `process` (a remark) | starts a program, or forks |
@@ -25,7 +26,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files"})
+TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder"})
 REMARKS = frozenset({"native", "process", "network", "thread"})
 
 _EVENTS = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TOKEN_SHARE = 0.01  # of the reference's elements; less is no replacement unless it is all of an operator
+PART_SHARE = 0.1  # the same, where PyTorch's operators are called as often as in the reference: some rows of each
 HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the host
 MAX_NAMES = 200
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
@@ -56,14 +57,15 @@ def family(operator: str) -> str:
 
 @dataclass
 class Work:
-    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), and elements that
-    went to the host."""
+    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
+    and elements that went to the host."""
 
     elements: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
     host: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"elements": dict(self.elements), "host": self.host}
+        return {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
 
     @classmethod
     def from_json(cls, data: object) -> Work:
@@ -71,9 +73,10 @@ class Work:
         work = cls()
         if not isinstance(data, dict):
             return work
-        elements = data.get("elements")
-        for name, count in list(elements.items())[:MAX_NAMES] if isinstance(elements, dict) else ():
-            work.elements[str(name)[:100]] = _count(count)
+        for key, counts in (("elements", work.elements), ("calls", work.calls)):
+            told = data.get(key)
+            for name, count in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
+                counts[str(name)[:100]] = _count(count)
         work.host = _count(data.get("host"))
         return work
 
@@ -94,7 +97,9 @@ def census_kind(reference: Work, candidate: Work, input_elements: int) -> str:
     if candidate.host > max(HOST_ELEMENTS, HOST_SHARE * input_elements, 2 * reference.host):
         return "host_compute"
     runs_all = bool(reference.elements) and all(candidate.elements[name] for name in reference.elements)
-    return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < TOKEN_SHARE else ""
+    runs_each = all(candidate.calls[name] >= count for name, count in reference.calls.items())
+    share = PART_SHARE if runs_each else TOKEN_SHARE
+    return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < share else ""
 
 
 def describe(reference: Work, candidate: Work, muted: Mapping[str, Any]) -> dict[str, Any]:

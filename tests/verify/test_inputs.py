@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dice.verify.inputs import LARGE, ROTATED, SCALE, Step, disturb, is_free, plan, vary
+from dice.verify.inputs import LARGE, ROTATED, SCALE, SMALL, Step, disturb, is_free, plan, vary
 
 FLOATS = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
 BOUND = {
@@ -27,13 +27,14 @@ def test_families_are_what_they_say() -> None:
     assert torch.equal(changed("given"), FLOATS)
     assert abs(float(changed("centred").mean())) < 1e-4 and float(changed("centred").min()) < 0
     assert torch.equal(changed("scaled"), FLOATS * SCALE)
+    assert torch.equal(changed("small"), FLOATS * SMALL)
     assert float(changed("large").min()) < -0.4 * LARGE and float(changed("large").max()) > 0.4 * LARGE
     assert len(changed("ties").unique()) < 10
     assert not changed("zeros").any()
     assert torch.equal(changed("transposed"), FLOATS) and not changed("transposed").is_contiguous()
 
 
-@pytest.mark.parametrize("family", ["centred", "scaled", *ROTATED])
+@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED])
 @pytest.mark.parametrize("kind", BOUND)
 def test_labels_masks_and_indices_keep_their_draw(kind: str, family: str) -> None:
     tensor = BOUND[kind]
@@ -76,7 +77,7 @@ def test_a_plan_has_the_trials_that_were_asked_for(trials: int, fresh: bool) -> 
 
 def test_cheap_problems_get_every_family_and_amplified_inputs_always_come() -> None:
     families = {step.family for step in plan(5, 0, cheap=True)}
-    assert set(ROTATED) <= families
+    assert {*ROTATED, "small"} <= families
     (step,) = [step for step in plan(2, 0, amplified=[(1, 100.0)]) if not step.core]
     assert (step.index, step.factor, step.decides) == (1, 100.0, True)
     assert {plan(5, seed)[0].family for seed in range(30)} > {"given", "centred"}

@@ -1,0 +1,115 @@
+"""What PyTorch computes is seen wherever it runs, and what follows from the counts."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch._C._autograd import _disable_profiler
+from torch.utils._python_dispatch import _disable_current_modes
+
+from dice.verify import evidence
+from dice.verify.recording import recording
+from dice.verify.work import Work, census_kind
+
+X = torch.rand(12, 70, generator=torch.Generator().manual_seed(1))
+
+
+@torch.library.custom_op("dice_test::hidden", mutates_args=())
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=1)
+
+
+def in_thread() -> None:
+    thread = threading.Thread(target=lambda: torch.softmax(X, dim=1))
+    thread.start()
+    thread.join()
+
+
+def without_modes() -> None:
+    with _disable_current_modes():
+        torch.softmax(X, dim=1)
+
+
+@pytest.mark.parametrize("compute", [in_thread, without_modes, lambda: hidden(X), lambda: torch.softmax(X, dim=1)])
+def test_work_is_recorded_wherever_it_runs(compute: Callable[[], object]) -> None:
+    work = Work()
+    with recording(work, pytest.fail), evidence.Census():
+        compute()
+    assert work.elements == {"softmax": X.numel()}
+
+
+def test_parts_of_an_operator_count_once_and_views_never() -> None:
+    work = Work()
+    with recording(work, pytest.fail):
+        torch.nn.functional.cross_entropy(X.view(70, 12).t(), torch.zeros(12, dtype=torch.int64)).reshape(1)
+        X.chunk(2)
+    assert work.elements["log_softmax"] == X.numel()
+    assert not {"view", "t", "chunk", "split", "narrow", "slice", "as_strided"} & set(work.elements)
+
+
+def test_recorded_work_never_lowers_a_count() -> None:
+    work = Work(Counter(softmax=10**6, relu=5))
+    with recording(work, pytest.fail), pytest.raises(ZeroDivisionError):
+        torch.softmax(X, dim=1)
+        raise ZeroDivisionError
+    assert work.elements == {"softmax": 10**6, "relu": 5}
+
+
+def stop_it() -> None:
+    _disable_profiler()
+
+
+def start_it_again() -> None:
+    _disable_profiler()
+    torch.autograd.profiler.profile().__enter__()
+
+
+@pytest.mark.parametrize("disturb", [stop_it, start_it_again])
+def test_a_record_with_a_gap_is_told_of(disturb: Callable[[], None]) -> None:
+    told: list[str] = []
+    with recording(Work(), lambda: told.append("disturbed")):
+        disturb()
+        torch.softmax(X, dim=1)
+    assert told == ["disturbed"]
+
+
+def test_both_parts_of_a_complex_result_are_looked_at() -> None:
+    with evidence.Census([X.numel()], seed=1) as census:
+        torch.polar(torch.ones_like(X), X)
+    expected = evidence.samples(X.cos(), 1)
+    assert any(evidence.is_equal(witness, expected) for witness in census.witnesses)
+
+
+@pytest.mark.parametrize(
+    ("elements", "calls", "kind"),
+    [
+        (940, 1, "replaced_nothing"),  # all rows but a few
+        (940, 0, ""),  # one of two calls is gone
+        (995, 0, "replaced_nothing"),  # as good as nothing is
+        (600, 1, ""),
+    ],
+)
+def test_a_few_rows_are_no_replacement(elements: int, calls: int, kind: str) -> None:
+    reference = Work(Counter(softmax=1000), Counter(softmax=1))
+    assert census_kind(reference, Work(Counter(softmax=elements), Counter(softmax=calls)), 1000) == kind
+
+
+def given_away(witness: torch.Tensor, earlier: tuple[torch.Tensor, ...] = ()) -> bool:
+    mean = X.double().square().mean(dim=1)[:3]
+    traces = evidence.Traces(mean, (X.double().reshape(-1),), (*earlier, mean), evidence.counts([X]))
+    return evidence.is_given_away(traces, [witness])
+
+
+def test_a_sum_gives_its_mean_away_unless_the_reference_has_it_too() -> None:
+    total = X.double().square().sum(dim=1)[:3]
+    assert given_away(total)
+    assert not given_away(total * 1.01) and not given_away(total.flip(0))
+    assert not given_away(total, earlier=(total,))
+
+
+def test_counts_are_those_of_means() -> None:
+    assert evidence.counts([torch.empty(3, 5), torch.empty(1, 7)]) == {3, 5, 15, 7}
