@@ -18,6 +18,7 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, 
 
 import dice
 from dice.cli_data import Backend, Data, Endpoint
+from dice.commands.arguments import numbers
 from dice.errors import MachineError, UserError
 
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
@@ -409,7 +410,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dice {dice.__version__}")
         return 0
     try:
-        return _parse(arguments).run()
+        command = _parse(arguments)
+        numbers(command)
+        return command.run()
     except UserError as error:
         return _say(error, 2)
     except MachineError as error:

@@ -121,7 +121,7 @@ def global_functions(cuda_source: str) -> tuple[str, ...]:
 def _parse(source: str) -> ast.Module | None:
     try:
         return syntax.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError):
         return None
 
 

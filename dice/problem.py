@@ -86,13 +86,16 @@ def problem_files(folder: str | Path) -> list[Path]:
 
 
 def read_source(path: Path, what: str) -> str:
-    """Text of a source file exactly as stored (newlines kept). Raises `ProblemError` with a sentence for the user."""
+    """Text of a source file as stored: newlines kept, a byte order mark left out, as Python does.
+
+    Raises `ProblemError` with a sentence for the user.
+    """
     if not path.exists():
         raise ProblemError(f"There is no {what} file {path}.")
     if path.is_dir():
         raise ProblemError(f"{path} is a folder; give the {what} file itself.")
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ProblemError(f"{path} is not UTF-8 text.") from None
     except OSError as error:

@@ -181,7 +181,7 @@ def _defines(source: str, *names: str) -> bool:
         return False
     try:
         tree = syntax.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError):
         return False
     return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)} >= set(names)
 

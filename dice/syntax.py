@@ -12,6 +12,12 @@ warnings.filterwarnings("ignore", module="<unknown>")
 
 
 def parse(source: str) -> ast.Module:
-    """`ast.parse`. CPython 3.11 may raise `SystemError` when two threads are in it at once (python/cpython#106905)."""
+    """`ast.parse`. Raises `SyntaxError` also for what is nested too deeply for the parser.
+
+    CPython 3.11 may raise `SystemError` when two threads are in it at once (python/cpython#106905).
+    """
     with _LOCK:
-        return ast.parse(source)
+        try:
+            return ast.parse(source)
+        except (RecursionError, MemoryError):  # both are said of the parser's own stack
+            raise SyntaxError("it is nested too deeply") from None

@@ -77,13 +77,13 @@ def run(args: WatchRun) -> int:
 
 
 def read_metrics(folder: Path) -> Lines:
-    """The lines of a run's metrics; one that is still being written is left out. Raises `UserError` for no run."""
+    """The lines of a run's metrics that say a step, as far as they are whole. Raises `UserError` for no run."""
     path = folder / "metrics.jsonl"
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
     if not path.exists():
         raise UserError(f"{folder} is no training run, or one that has not reported yet: it has no metrics.jsonl.")
-    return list(read_rows(path))
+    return [line for line in read_rows(path) if isinstance(line.get("step"), int | float)]
 
 
 def curves(lines: Lines) -> list[Curve]:
@@ -117,11 +117,11 @@ def _summary(folder: Path, lines: Lines) -> str:
 def _total(folder: Path) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if "infill_steps" in config:
+            return int(config["infill_steps"]) + int(config["generate_steps"])
+        return int(config["max_steps"])
+    except (OSError, ValueError, TypeError, KeyError):  # the curves do not need it
         return None
-    if "infill_steps" in config:
-        return int(config["infill_steps"]) + int(config["generate_steps"])
-    return config.get("max_steps")
 
 
 def _panel(curve: Curve) -> Panel:

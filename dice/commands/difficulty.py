@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dice.commands.arguments import at_least
+from dice.commands.arguments import at_least, spare
 from dice.commands.asking import key_of, lines_of, settings_of
 from dice.commands.progress import bars
 from dice.data import difficulty
@@ -33,6 +33,7 @@ def run(args: DifficultyCommand) -> int:
     if not args.paths:
         raise UserError("Give at least one SET: a folder of problems, a problem file or a table.")
     at_least(1, workers=args.workers)
+    spare(args.paths, args.out)
     samples = [sample for path in args.paths for sample in _read(path)]
     problems = [sample.as_problem() for sample in samples]
     taught: dict[str, str] = {}

@@ -48,6 +48,8 @@ def run(args: Eval) -> int:
         return _export(args, args.export_kernelbench)
     from dice.evaluate.run import check_finished, locked
 
+    if args.report is not None:
+        args.report.mkdir(parents=True, exist_ok=True)  # refused before any work is spent
     if args.reverify is not None:
         RunFolder(args.reverify).tasks()  # raises where it is no run, before a lock is made
         with locked(args.reverify) as folder:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dice.commands.arguments import at_least, options
+from dice.commands.arguments import at_least, options, spare
 from dice.commands.show import exit_code, show_verdict
 from dice.data.whole import write_text
 from dice.errors import UserError
@@ -85,7 +85,6 @@ def _write_and_check(
 ) -> list[Sample]:
     """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
     prompt = PROMPTS[writer.model.config.prompt if args.prompt == "auto" else args.prompt](problem)
-    seeds = [args.seed + index for index in range(args.samples + args.refine)]
     samples: list[Sample] = []
 
     def check(draft: Draft) -> None:
@@ -101,7 +100,7 @@ def _write_and_check(
         temperature = args.temperature or (RESAMPLE_TEMPERATURE if index else 0.0)
         check(
             writer.write(
-                prompt, temperature, seeds[index], _watcher(args, console, f"{problem.name}, sample {index + 1}")
+                prompt, temperature, args.seed + index, _watcher(args, console, f"{problem.name}, sample {index + 1}")
             )
         )
     for index in range(args.refine):
@@ -110,7 +109,7 @@ def _write_and_check(
             break
         title = f"{problem.name}, core rewritten {index + 1}"
         temperature = args.temperature or RESAMPLE_TEMPERATURE
-        seed = seeds[args.samples + index]
+        seed = args.seed + args.samples + index
         check(writer.rewrite_core(best.draft, temperature, seed, _watcher(args, console, title)))
     return samples
 
@@ -122,20 +121,27 @@ def _watcher(args: Generate, console: Console, title: str) -> Callable[..., Any]
 
 
 def _targets(args: Generate, problems: list[Problem]) -> list[Path]:
-    """Where each kernel goes, made and proven writable before any work is spent."""
+    """Where each kernel goes. It, and where traces go, is proven writable before any work is spent."""
     many = len(problems) > 1 or (args.output is not None and args.output.is_dir())
     if not many:
         targets = [args.output or Path(f"{problems[0].name}_kernel.py")]
     else:
         targets = [(args.output or Path()) / f"{problem.name}_kernel.py" for problem in problems]
-    inputs = {path.resolve() for path in args.problems}
-    for target in targets:
-        if target.resolve() in inputs:
-            raise UserError(f"{target} is the problem itself; choose another --output.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target.parent):
+    written = targets + [_trace(args, problem) for problem in problems if args.trace]
+    spare(args.problems, *written)
+    for path in written:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, and a file is needed.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
             pass
     return targets
+
+
+def _trace(args: Generate, problem: Problem) -> Path:
+    """Where the problem's trace goes."""
+    assert args.trace is not None
+    return args.trace if len(args.problems) == 1 else args.trace.with_stem(f"{args.trace.stem}_{problem.name}")
 
 
 def _finish(args: Generate, problem: Problem, target: Path, samples: list[Sample], console: Console) -> dict[str, Any]:
@@ -144,8 +150,7 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Sample
     if best.kernel is not None:
         write_text(target, best.kernel.source)
     if args.trace is not None:
-        trace = args.trace if len(args.problems) == 1 else args.trace.with_stem(f"{args.trace.stem}_{problem.name}")
-        write_text(trace, json.dumps(best.draft.trace.to_json(compact=True)))
+        write_text(_trace(args, problem), json.dumps(best.draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""
         show_verdict(console, best.verdict, f"{problem.name}{kept}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from dice.commands.arguments import at_least
+from dice.commands.arguments import at_least, spare
 from dice.commands.progress import bars
 from dice.data.audit.findings import KINDS, Audit
 from dice.data.audit.report import ANSWERS, PROTOCOLS, label, read_audits, summarise, to_json, to_markdown
@@ -39,6 +39,9 @@ def run(args: Inspect) -> int:
     from dice.commands import glance
 
     inputs = resolve(list(map(str, args.paths)))
+    base = _base(args.out) if args.out else None
+    reports = [base.with_name(f"{base.name}{suffix}") for suffix in SUFFIXES] if base else []
+    spare((one.file for one in inputs), args.html, *reports)
     alone = not any(holds_kernels(one) for one in inputs)
     known = read_audits(args.audited) if args.audited else {}
     wanted = args.audit == "always" or (args.audit == "auto" and alone and not known)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dice.commands.arguments import at_least
+from dice.commands.arguments import at_least, spare
 from dice.data.sources import SOURCES, Report, read, resolve
 from dice.data.sources.reader import Progress as Show
 from dice.errors import UserError
@@ -36,8 +36,7 @@ def run(args: Import) -> int:
     from dice.data.sample import write_samples
 
     inputs = resolve(args.sources, args.source, args.licence)
-    if any(one.file.resolve() == args.output.resolve() for one in inputs):
-        raise UserError(f"{args.output} is read from; write the samples to another file.")
+    spare((one.file for one in inputs), args.output)
     report, notes = Report(), dict[str, Any]()
 
     def samples() -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import tyro
 
+from dice.commands.arguments import numbers
 from dice.errors import UserError
 
 Config = TypeVar("Config")
@@ -48,7 +49,9 @@ def _configure(
     # Without this, an optional group such as `shape` would be a subcommand and not `--shape.hidden-size`.
     flat = (tyro.conf.AvoidSubcommands,)
     description = f"{what} Recipes: {', '.join(recipes)}."
-    return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description, config=flat)
+    config = tyro.cli(type(default), default=default, args=rest, prog=prog, description=description, config=flat)
+    numbers(config)
+    return config
 
 
 def _end(step: int, reason: str, model: object) -> int:

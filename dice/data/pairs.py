@@ -33,7 +33,9 @@ def read_pairs(path: str | Path) -> list[Pair]:
     path = Path(path)
     if not path.exists():
         raise UserError(f"There is no data file {path}.")
-    pairs = [_pair(row.values, row.where) for file in _files(path) for row in read_rows(file, COLUMNS)]
+    pairs = [
+        _checked(_pair(row.values, row.where), row.where) for file in _files(path) for row in read_rows(file, COLUMNS)
+    ]
     if not pairs:
         raise UserError(f"{path} holds no rows: there is nothing to train on.")
     return pairs
@@ -64,6 +66,14 @@ def _pair(row: dict[str, Any], where: str) -> Pair:
     if isinstance(prompt, str):
         return Pair(({"role": "user", "content": prompt},), response)
     return Pair(_messages(prompt, where, "prompt"), response)
+
+
+def _checked(pair: Pair, where: str) -> Pair:
+    try:
+        "".join((pair.response, *(message["content"] for message in pair.messages))).encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair
+        raise UserError(f"{where}: its text is not valid Unicode.") from None
+    return pair
 
 
 def _messages(value: Any, where: str, column: str) -> tuple[Message, ...]:

@@ -85,14 +85,16 @@ def read_samples(path: Path) -> Iterator[Sample]:
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
     try:
-        file = pq.ParquetFile(path)
+        with pq.ParquetFile(path) as file:
+            missing = [name for name in _SCHEMA.names if name not in file.schema_arrow.names]
+            if missing:
+                raise UserError(f"{path} holds no samples of ours: it lacks the columns {', '.join(missing)}.")
+            for batch in file.iter_batches(batch_size=256, columns=_SCHEMA.names):
+                yield from map(_sample, batch.to_pylist())
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {str(error).splitlines()[0].rstrip('.')}.") from None
-    missing = [name for name in _SCHEMA.names if name not in file.schema_arrow.names]
-    if missing:
-        raise UserError(f"{path} holds no samples of ours: it lacks the columns {', '.join(missing)}.")
-    for batch in file.iter_batches(batch_size=256, columns=_SCHEMA.names):
-        yield from map(_sample, batch.to_pylist())
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} holds a row that is no sample of ours: {error}.") from None
 
 
 def is_sample_file(path: Path) -> bool:
@@ -130,5 +132,9 @@ def _row(sample: Sample) -> dict[str, str]:
 
 
 def _sample(row: dict[str, str]) -> Sample:
+    """Raises `ValueError` or `TypeError` for what `_row` did not write."""
+    for name, value in row.items():
+        if not isinstance(value, str):
+            raise TypeError(f"its {name} is not text")
     verdict = Verdict.from_json(json.loads(row["verdict"])) if row["verdict"] else None
     return Sample(**row | {"verdict": verdict, "meta": json.loads(row["meta"])})  # type: ignore[arg-type]

@@ -32,6 +32,8 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON: {error.strerror}.") from None
     except ValueError as error:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    except RecursionError:
+        raise UserError(f"{path} cannot be read as JSON: it is nested too deeply.") from None
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -43,8 +45,15 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place when the block ends well: never is there half of it."""
+    """A file to write beside `path`, which takes its place when the block ends well: never is there half of it.
+
+    A link stays, and what it leads to is replaced. A device or a pipe cannot be: it is written to as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path
+        return
+    path = path.resolve() if path.exists() else path
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from dice.errors import UserError
 
@@ -52,6 +53,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise UserError(f"The base URL must begin with http:// or https://, not {self.base_url!r}.")
+        try:
+            urlsplit(self.base_url).port  # noqa: B018 - read for what it raises
+        except ValueError as error:
+            raise UserError(f"{self.base_url} is no URL ({error}).") from None
         for name in ("max_tokens", "concurrency", "attempts"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name.replace('_', ' ').capitalize()} must be at least 1.")

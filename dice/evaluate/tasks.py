@@ -13,7 +13,7 @@ from dice.evaluate.run_folder import Task
 from dice.problem import Problem
 
 _NUMBERED = re.compile(r"(\d+)_")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 def load_tasks(path: Path, levels: Sequence[int] = (), ids: str = "", subset: Path | None = None) -> list[Task]:

@@ -190,9 +190,10 @@ def _mask_id_of_tokenizer(folder: Path) -> int | None:
     """Id of `<|MASK|>` by tokenizer_config.json; its other spellings name the same row."""
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        added = settings.get("added_tokens_decoder", {}).items()
+    except (OSError, ValueError, RecursionError, AttributeError):  # reading the tokenizer itself says what is wrong
         return None
-    for token_id, token in settings.get("added_tokens_decoder", {}).items():
+    for token_id, token in added:
         if token.get("content") in MASK_SPELLINGS:
             return int(token_id)
     return None

@@ -111,6 +111,7 @@ class SDARConfig:
         ... suffix of `name` (folder or hub name), else 4. Mask id: the config, else the `mask_token_id` argument (the
         tokenizer's), else 151669. Raises `ConfigError` for missing sizes and for features that change the computation.
         """
+        _check_types(data)
         family = _family_of(data)
         data = {**family.defaults, **data}
         _check_supported(family, data)
@@ -166,17 +167,36 @@ class SDARConfig:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"There is no model configuration {path}.") from None
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             raise ConfigError(f"{path} is not valid JSON.") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path} does not hold a JSON object.")
         return cls.from_json(data, name=path.parent.name, mask_token_id=mask_token_id)
 
 
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "architectures": ((list, type(None)), "list"),
+    "auto_map": ((dict, type(None)), "object"),
+    "layer_types": ((list, type(None)), "list"),
+    "mask_token_id": ((int, type(None)), "whole number"),
+    "rms_norm_eps": ((int, float), "number"),
+    "rope_parameters": ((dict, type(None)), "object"),
+    "rope_scaling": ((dict, type(None)), "object"),
+    "rope_theta": ((int, float), "number"),
+}
+
+
 def block_size_from_name(name: str) -> int | None:
     """8 for "SDAR-4B-Chat-b8": SDAR's naming habit for checkpoints whose config does not say."""
     match = re.search(r"-b(\d+)$", name.rstrip("/"), re.IGNORECASE)
     return int(match.group(1)) if match and int(match.group(1)) > 0 else None
+
+
+def _check_types(data: dict[str, Any]) -> None:
+    """Of what is used before `SDARConfig` checks its own fields, or is not among them."""
+    for key, (kinds, word) in _TYPES.items():
+        if key in data and not isinstance(data[key], kinds):
+            raise ConfigError(f"The model configuration has {key} = {data[key]!r}, which is no {word}.")
 
 
 def _family_of(data: dict[str, Any]) -> Family:

@@ -230,12 +230,18 @@ def _token_id(full: FastTokenizer, added: Mapping[str, Any], text: str | None) -
 
 
 def _content(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
-    return file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
+    if not file.is_file():
+        return settings.get("chat_template")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise TokenizerError(f"{file} is not UTF-8 text.") from None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise TokenizerError(f"{file} is not valid JSON.") from None
     return data if isinstance(data, dict) else {}
 

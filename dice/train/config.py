@@ -144,8 +144,6 @@ class SFTConfig:
             raise UserError("A new model needs a `tokenizer` folder; `dice data tokenizer` makes one.")
         if (self.epochs is None) == (self.max_steps is None):
             raise UserError("Give the length of the run as either `epochs` or `max_steps`.")
-        if self.batch_rows % self.micro_rows:
-            raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
         if not 0 <= self.t_min < self.t_max <= 1:
             raise UserError(f"t_min {self.t_min} and t_max {self.t_max} must satisfy 0 <= t_min < t_max <= 1.")
         if self.noise == "count" and (self.t_min, self.t_max) != (1e-3, 1.0):
@@ -155,6 +153,11 @@ class SFTConfig:
         for name in (*positive, "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        for name in ("epochs", "max_steps", "block_size"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.batch_rows % self.micro_rows:
+            raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
         if self.lora_rank is not None and (self.lora_rank < 1 or self.model is None):
             raise UserError(f"lora_rank {self.lora_rank} must be positive, and goes with a `model` to start from.")
         if self.ema is not None and not 0 < self.ema < 1:

@@ -132,7 +132,7 @@ def drawn_bytes(problem: types.ModuleType, device: Device) -> int:
     try:
         with torch.device("meta"), device.active():
             drawn = problem.get_inputs()
-    except Exception:  # code that needs values: whatever it raises, it says nothing of the problem
+    except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
         return 0
     return sum(tensor.nbytes for tensor in wire.tensors(drawn))
 

@@ -59,7 +59,8 @@ class Options:
             raise ValueError(f"trials must be at least 1, not {self.trials}")
         if self.scale is not None and not 0 < self.scale <= 1:
             raise ValueError(f"scale must be in (0, 1], not {self.scale}")
-        if min(self.compile_timeout_s, self.run_timeout_s, self.memory_mb, self.timing_s) <= 0:
+        limits = (self.compile_timeout_s, self.run_timeout_s, self.memory_mb, self.timing_s)
+        if not all(limit > 0 for limit in limits):  # a NaN is not
             raise ValueError("time and memory limits must be positive")
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).absolute())  # children work in folders of their own
 

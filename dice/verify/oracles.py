@@ -106,7 +106,8 @@ class _Oracle:
         if end.ended.reason == "memory":
             return f"it needs over {self.memory_mb} MiB of memory"
         lines = self.child.log.decode(errors="replace").strip().splitlines()
-        return f"its process died ({end.ended.describe()}): {lines[-1][:500] if lines else ''}"
+        last = f": {lines[-1][:500]}" if lines else ""
+        return f"its process died ({end.ended.describe()}){last}"
 
     def close(self) -> None:
         self.lost = True

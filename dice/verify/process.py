@@ -26,6 +26,7 @@ from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
 START_TIMEOUT_S = 120
 KILL_TIMEOUT_S = 20
 SETTLE_S = 2.0
+LONGEST_WAIT_S = 3600.0  # at a time, whatever the deadline: select() takes no more than some weeks, and no infinity
 MAX_LINE_BYTES = 10 << 20  # the sources of a build travel in one line
 MAX_CHANNEL_BYTES = 64 << 20
 LINE_COST = 1 << 10  # each line counts for this much more, for that is what it costs us
@@ -220,7 +221,7 @@ def _pump(children: Iterable[Child], timeout: float) -> None:
         for child in children:
             for descriptor in child.descriptors:
                 selector.register(descriptor, selectors.EVENT_READ, child)
-        for key, _ in selector.select(timeout):
+        for key, _ in selector.select(min(timeout, LONGEST_WAIT_S)):
             key.data.pump(key.fd)
 
 

@@ -104,7 +104,10 @@ class Reference:
         arguments = copy.deepcopy(self.arguments)
         with blame("Model(...)"), self.device.active():
             execution.seed_everything(seed)
-            return self.problem.Model(*arguments)
+            model = self.problem.Model(*arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise ReferenceFailed(f"Model(...) returned a {type(model).__name__}, not a torch.nn.Module")
+        return model
 
     def plan(self, secret: int, trials: int, vary: bool = True, optional: Sequence[str] = ()) -> tuple[Step, ...]:
         """The trials of a verification, after a look at what the reference reacts to.
@@ -247,6 +250,10 @@ class Reference:
                 drawn = problem.get_inputs()
         if not isinstance(drawn, list | tuple):
             raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
+        for tensor in wire.tensors(drawn):
+            if tensor.is_meta or tensor.layout != torch.strided:
+                what = "without values" if tensor.is_meta else f"of layout {tensor.layout}"
+                raise ReferenceFailed(f"get_inputs() returned a tensor {what}, which no kernel can be given")
         return drawn
 
     def _draw_on_gpu(self, problem: Any, seed: int) -> Any:

@@ -70,7 +70,7 @@ def estimate(source: str, folder: Path) -> Estimate | None:
             model = module.Model(*module.get_init_inputs())
             with counter, elements:
                 model(*drawn)
-    except Exception:  # noqa: BLE001 - the problem's own code may raise anything; then there is no estimate
+    except BaseException:  # noqa: BLE001 - the problem's own code may raise anything, or exit; then there is no estimate
         return None
     flops = counter.flops
     seconds = flops * SECONDS_PER_FLOP + elements.count * SECONDS_PER_ELEMENT
@@ -84,7 +84,7 @@ def _is_small(source: str, folder: Path) -> bool:
         module = execution.exec_file(source, folder, "problem_shapes")
         with torch.device("meta"):
             return sum(tensor.numel() for tensor in wire.tensors(module.get_inputs())) <= SMALL_ELEMENTS
-    except Exception:  # noqa: BLE001 - as above
+    except BaseException:  # noqa: BLE001 - as above
         return False
 
 

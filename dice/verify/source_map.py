@@ -64,7 +64,7 @@ def _literals(kernel: str) -> list[_Literal]:
     """The strings of the file that could be source code, longest first."""
     try:
         tree = syntax.parse(kernel)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError):
         return []
     literals = [
         _Literal(node.value, node.lineno, node.end_lineno or node.lineno)

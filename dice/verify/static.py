@@ -73,8 +73,6 @@ def examine(kernel: Kernel) -> Report:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
         return Report(f"the file is not valid Python: {getattr(error, 'msg', error)}{where}.")
-    except (RecursionError, MemoryError):
-        return Report("the file is not valid Python: it is nested too deeply.")
     if not kernel.defines_model_new:
         return Report("the file defines no class ModelNew.")
     functions, sources = kernel.global_functions, _code_texts(tree)

@@ -61,7 +61,7 @@ class blame:  # noqa: N801 - reads as a statement
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ReferenceFailed | wire.WireError):
+        if error is not None and not isinstance(error, ReferenceFailed | wire.WireError):
             raise ReferenceFailed(f"{self.part} raised {type(error).__name__}: {str(error)[:500]}") from error
 
 

@@ -88,7 +88,7 @@ def test_missing_and_unusable_files(files: Path) -> None:
     one_sentence(dice("verify", files / "add.py", files / "none.py"), 2, "no kernel file")
     one_sentence(dice("generate", files / "no_model.py"), 2, "no class `Model`")
     one_sentence(dice("generate"), 2, "at least one PROBLEM.py")
-    one_sentence(dice("generate", files / "add.py", "-o", files / "add.py"), 2, "the problem itself")
+    one_sentence(dice("generate", files / "add.py", "-o", files / "add.py"), 2, "is read from")
     assert (files / "add.py").read_text() == EXAMPLE_PROBLEM
 
 

@@ -103,3 +103,25 @@ def test_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"config\.json"):
         SDARConfig.from_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("architectures", 5),
+        ("auto_map", "x"),
+        ("rope_scaling", "x"),
+        ("rope_theta", None),
+        ("rms_norm_eps", "x"),
+        ("mask_token_id", "x"),
+    ],
+)
+def test_a_value_of_another_type_is_named(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{key} = {value!r}, which is no"):
+        SDARConfig.from_json(data(**{key: value}))
+
+
+def test_a_file_nested_too_deeply_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        SDARConfig.from_file(tmp_path)

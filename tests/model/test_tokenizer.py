@@ -185,8 +185,14 @@ def test_missing_and_broken_files_are_named(own: Path, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="not a usable tokenizer"):
         Tokenizer.from_folder(tmp_path)
     shutil.copy(own / "tokenizer.json", tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(TokenizerError, match="not valid JSON"):
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "tokenizer_config.json").write_text(text)
+        with pytest.raises(TokenizerError, match="not valid JSON"):
+            Tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": 5, "pad_token": [1]}')  # no names of tokens
+    assert Tokenizer.from_folder(tmp_path).stop_ids == {0, 2}
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(TokenizerError, match="not UTF-8"):
         Tokenizer.from_folder(tmp_path)
 
 

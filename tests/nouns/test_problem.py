@@ -32,6 +32,7 @@ def test_a_kernelbench_folder_loads_in_its_order(tmp_path: Path) -> None:
         (EXAMPLE_PROBLEM.replace("get_init_inputs", "init"), "no function `get_init_inputs()`"),
         ("class Model(:", "not valid Python, line 1"),
         ("x = '\0'", "not valid Python"),
+        pytest.param(f"x = {'-' * 100_000}1", "nested too deeply", id="deep"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -49,6 +50,11 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ProblemError, match=words):
             Problem.from_file(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    problem = Problem.from_file(write(tmp_path, "p.py", "\ufeff" + EXAMPLE_PROBLEM))
+    assert problem.source == EXAMPLE_PROBLEM
 
 
 def test_newlines_are_kept_and_json_round_trips(tmp_path: Path) -> None:

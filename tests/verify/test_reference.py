@@ -287,3 +287,32 @@ def test_a_norm_of_equal_values_may_be_off_by_its_own_rounding(make: Make) -> No
     plain = make(texts.RELU)
     trial = draw(plain, Step("extra zeros", "zeros"))
     assert not plain.judge(trial, torch.full_like(trial.expected, -3.8e-5)).equal
+
+
+PLAIN = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+def get_inputs():
+    return [torch.randn(4)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("import torch\n", "raise SystemExit(0)\n", "the file raised SystemExit: 0"),
+        ("return x + 1", "raise KeyboardInterrupt", "forward raised KeyboardInterrupt"),
+        ("return [torch.randn(4)]", "raise BaseException('no')", r"get_inputs\(\) raised BaseException: no"),
+        ("torch.randn(4)", "torch.randn(4, device='meta')", "a tensor without values"),
+        ("torch.randn(4)", "torch.eye(4).to_sparse()", "a tensor of layout torch.sparse_coo"),
+        ("(nn.Module)", "", r"Model\(...\) returned a Model, not a torch.nn.Module"),
+    ],
+)
+def test_what_a_problem_does_wrong_is_told_of_it(make: Make, old: str, new: str, words: str) -> None:
+    with pytest.raises(ReferenceFailed, match=words):
+        draw(make(PLAIN.replace(old, new)))

@@ -239,3 +239,9 @@ def _possessions(verifier: Verifier) -> tuple[int, int, list[str]]:
     places = ("/dev/shm", tempfile.gettempdir())
     files = [path for place in places for path in Path(place).glob(f"{PREFIX}{os.getpid()}-*/**/*")]
     return len(files), len(os.listdir("/proc/self/fd")), _children(verifier._get_zygote().pid)
+
+
+def test_no_limit_is_a_limit_and_a_nan_is_none(emulated: Verifier) -> None:
+    assert emulated.verify(RELU, RIGHT, replace(emulated.options, run_timeout_s=float("inf"))).correct
+    with pytest.raises(ValueError, match="limits must be positive"):
+        Options(run_timeout_s=float("nan"))

@@ -90,7 +90,7 @@ def usable_problem(text: str, entry_point: str = "") -> tuple[str, str]:
         return "", "its problem is empty"
     try:
         tree = syntax.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError):
         return "", "its problem is not valid Python"
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     names = {*classes, *(node.name for node in tree.body if isinstance(node, ast.FunctionDef))}
