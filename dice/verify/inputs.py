@@ -139,6 +139,13 @@ def _at(inputs: Any, index: int, change: Any) -> Any:
     return wire.map_tensors(lambda tensor: change(tensor) if next(count) == index else tensor, inputs)
 
 
+def unusable(tensor: torch.Tensor) -> str:
+    """Why no kernel can be given this tensor, or ""."""
+    if tensor.is_meta:
+        return "without values"
+    return "" if tensor.layout == torch.strided else f"of layout {tensor.layout}"
+
+
 def is_free(tensor: torch.Tensor) -> bool:
     """Whether the values look like measurements, not like labels, masks or distributions."""
     if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:

@@ -251,8 +251,7 @@ class Reference:
         if not isinstance(drawn, list | tuple):
             raise ReferenceFailed(f"get_inputs() returned a {type(drawn).__name__}, not a list")
         for tensor in wire.tensors(drawn):
-            if tensor.is_meta or tensor.layout != torch.strided:
-                what = "without values" if tensor.is_meta else f"of layout {tensor.layout}"
+            if what := inputs.unusable(tensor):
                 raise ReferenceFailed(f"get_inputs() returned a tensor {what}, which no kernel can be given")
         return drawn
 
