@@ -244,7 +244,7 @@ class Candidate:
             failed = type(error).__name__
         finally:
             binding.set_muted(False)
-        wire.write(census.witnesses, self.outputs, command["witnesses"])
+        wire.write([list(sample) for sample in census.witnesses], self.outputs, command["witnesses"])
         self.channel.send("muted", wrote=wrote, failed=failed, work=census.work.to_json())
 
     def _repeat(self, output: Any, command: dict[str, Any]) -> dict[str, Any]:

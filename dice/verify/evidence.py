@@ -10,8 +10,8 @@ else is the matter. The kinds:
 | `torch_only`, `never_invoked`, ... | the kinds of `static.py`: no kernel, or none ran in some trial | launches |
 | `decoy` | with its kernels turned into no-ops, the output is right all the same | intervention |
 | `copies_result` | with them turned into no-ops, PyTorch still computed the answer, or what only has to | |
-| | be mapped, element by element, to be it (or divided, as a sum for its mean): the kernels pass | |
-| | on what PyTorch computed | intervention |
+| | be mapped, element by element, to be it (or put into another order, or divided, as a sum for | |
+| | its mean): the kernels pass on what PyTorch computed | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do | census |
@@ -44,7 +44,7 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
 before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
 by other operators than the reference's (the label `reads_back` says that it looks); nor one whose kernel undoes what
-PyTorch's other operators mixed into the answer (an order, a padding, a summand), or passes on what they computed out of
+PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed out of
 a mode's sight; nor native code that hides every trace. None of them can ever pass a wrong output off as a right one:
 expected outputs are in no process that runs code of the file, and inputs follow from a secret.
 """
@@ -53,9 +53,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -77,7 +78,7 @@ class Census(OperatorMode):
     def __init__(self, sizes: Sequence[int] = (), seed: int = 0):
         super().__init__()
         self.work = Work()
-        self.witnesses: list[torch.Tensor] = []
+        self.witnesses: list[Sample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
         self._places = {size: places(size, seed) for size in sizes}
 
@@ -116,6 +117,14 @@ class Census(OperatorMode):
             self.computed.append(computed)
 
 
+class Sample(NamedTuple):
+    """Some elements of a tensor, and what the order of all of them does not matter to: mean, rms, mean size, least and
+    largest, in float64. On the CPU: large tensors are on the GPU, what they are compared with is not."""
+
+    values: torch.Tensor
+    moments: torch.Tensor
+
+
 def places(size: int, seed: int) -> torch.Tensor:
     """Which elements of a tensor are sampled."""
     if size <= SAMPLES:
@@ -123,14 +132,19 @@ def places(size: int, seed: int) -> torch.Tensor:
     return torch.randint(size, (SAMPLES,), generator=torch.Generator().manual_seed(seed))
 
 
-def samples(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """The sampled elements of a tensor, on the CPU: large ones are on the GPU, what they are compared with is not."""
+def samples(tensor: torch.Tensor, seed: int) -> Sample:
     return _picked(tensor, places(tensor.numel(), seed))
 
 
-def _picked(tensor: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+def _picked(tensor: torch.Tensor, where: torch.Tensor) -> Sample:
     flat = tensor.detach().reshape(-1)
-    return flat[where.to(flat.device)].to("cpu", torch.float64)
+    values = flat[where.to(flat.device)].to("cpu", torch.float64)
+    if flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.float()
+    least, largest = flat.aminmax()
+    size, square = (torch.linalg.vector_norm(flat, order, dtype=torch.float64) for order in (1, 2))
+    moments = (flat.mean(dtype=torch.float64), square / math.sqrt(flat.numel()), size / flat.numel())
+    return Sample(values, torch.stack([*moments, least.double(), largest.double()]).cpu())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -171,8 +185,9 @@ def _poison(tensor: torch.Tensor) -> None:
 # ---- what follows from it -----------------------------------------------------------------------------------------
 
 
-def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_equal(sample: Sample, of: Sample) -> bool:
     """Whether samples are of the same tensor, up to rounding."""
+    one, other = sample.values, of.values
     if one.shape != other.shape or not bool(torch.equal(one.isfinite(), other.isfinite())):
         return False
     finite = one.isfinite()
@@ -184,8 +199,17 @@ def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return scale > 0 and float((one - other).square().mean().sqrt()) <= 1e-3 * scale
 
 
-def is_mapped(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether `other` is a monotone function of `one`, element by element, as far as samples tell."""
+def is_reordered(sample: Sample, of: Sample) -> bool:
+    """Whether samples are of tensors with the same elements in another order, as far as their moments tell."""
+    one, other = sample.moments, of.moments
+    if one.shape != other.shape or sample.values.shape != of.values.shape or _distinct(of.values) < 16:
+        return False
+    return bool(((one - other).abs() <= 1e-5 * other[1]).all())
+
+
+def is_mapped(sample: Sample, of: Sample) -> bool:
+    """Whether the other is a monotone function of the first, element by element, as far as samples tell."""
+    one, other = sample.values, of.values
     if one.shape != other.shape or one.numel() < 64 or not bool((one.isfinite() & other.isfinite()).all()):
         return False
     if min(_distinct(one), _distinct(other)) < 16:
@@ -196,8 +220,9 @@ def is_mapped(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool((steps >= -slack).all()) or bool((steps <= slack).all())
 
 
-def is_multiple(one: torch.Tensor, other: torch.Tensor, counts: Iterable[int]) -> bool:
-    """Whether `one` is `other` times one of these, as a sum is of a mean: of few elements, where no order shows."""
+def is_multiple(sample: Sample, of: Sample, counts: Iterable[int]) -> bool:
+    """Whether the first is the other times a count, as a sum is of a mean: of few elements, where no order shows."""
+    one, other = sample.values, of.values
     if one.shape != other.shape or one.numel() >= 64 or not bool(other.any()):
         return False
     return any(bool(((one / count - other).abs() <= 1e-5 * other.abs()).all()) for count in counts)
@@ -224,36 +249,42 @@ class Traces:
     its operators with as many elements as that output, and of the output itself. `counts`: of elements of its inputs,
     along some dimensions."""
 
-    expected: torch.Tensor
-    inputs: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor, ...]
+    expected: Sample
+    inputs: tuple[Sample, ...]
+    results: tuple[Sample, ...]
     counts: frozenset[int] = frozenset()
 
     @property
     def tells_nothing(self) -> bool:
         """The answer is there before the last step."""
-        if self.expected.numel() > 1 and _distinct(self.expected) == 1:
+        if self.expected.values.numel() > 1 and _distinct(self.expected.values) == 1:
             return True
         equal = sum(is_equal(result, self.expected) for result in self.results)
         return equal > 1 or any(is_equal(tensor, self.expected) for tensor in self.inputs)
 
     @property
-    def is_mapped_before(self) -> bool:
-        """What only has to be mapped to be the answer is there before the last step."""
-        earlier = [result for result in self.results if not is_equal(result, self.expected)]
-        return any(self.is_mapped_from(tensor) for tensor in (*self.inputs, *earlier))
+    def earlier(self) -> list[Sample]:
+        """What there is before the answer."""
+        return [*self.inputs, *(result for result in self.results if not is_equal(result, self.expected))]
 
-    def is_mapped_from(self, tensor: torch.Tensor) -> bool:
+    def is_mapped_from(self, tensor: Sample) -> bool:
         return is_mapped(tensor, self.expected) or is_multiple(tensor, self.expected, self.counts)
 
+    def is_reordered_from(self, tensor: Sample) -> bool:
+        return is_reordered(tensor, self.expected)
 
-def is_given_away(traces: Traces, witnesses: Sequence[torch.Tensor]) -> bool:
-    """Whether a muted candidate's PyTorch operators computed the answer."""
+
+def is_given_away(traces: Traces, witnesses: Sequence[Sample]) -> bool:
+    """Whether a muted candidate's PyTorch operators computed the answer, or what only has to be mapped or reordered to
+    be it, where the reference does not pass through the like itself."""
     if traces.tells_nothing:
         return False
     if any(is_equal(witness, traces.expected) for witness in witnesses):
         return True
-    return not traces.is_mapped_before and any(traces.is_mapped_from(witness) for witness in witnesses)
+    return any(
+        any(map(is_near, witnesses)) and not any(map(is_near, traces.earlier))
+        for is_near in (traces.is_mapped_from, traces.is_reordered_from)
+    )
 
 
 @contextlib.contextmanager

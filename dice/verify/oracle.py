@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import lending, scale, stopwatch, wire
+from dice.verify import evidence, lending, scale, stopwatch, wire
 from dice.verify.channel import Channel
 from dice.verify.endings import NO_MEMORY
 from dice.verify.execution import Device
@@ -232,7 +232,8 @@ class _Group:
             witnesses = wire.tensors(wire.read(folder, command["witnesses"], OUTPUT_SLACK_BYTES))
         with contextlib.suppress(wire.WireError):
             actual = self._output(command, max_bytes) if command["wrote"] else None
-        samples = [witness.double() for witness in witnesses if not witness.is_complex()]
+        told = [tensor.double() for tensor in witnesses if not tensor.is_complex()]
+        samples = [evidence.Sample(*pair) for pair in zip(told[::2], told[1::2], strict=False)]
         kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"])
         return {"event": "judged", "kind": kind}
 

@@ -409,7 +409,7 @@ class Reference:
             return jitter.slacks(lambda other: self._forward(self.model, other, trial.seed), drawn, exact)
         return ()
 
-    def judge_muted(self, trial: Trial, actual: Any, witnesses: Sequence[torch.Tensor], seed: int) -> str:
+    def judge_muted(self, trial: Trial, actual: Any, witnesses: Sequence[evidence.Sample], seed: int) -> str:
         """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
         or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
         computed in it."""

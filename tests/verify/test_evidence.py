@@ -98,17 +98,29 @@ def test_a_few_rows_are_no_replacement(elements: int, calls: int, kind: str) -> 
     assert census_kind(reference, Work(Counter(softmax=elements), Counter(softmax=calls)), 1000) == kind
 
 
-def given_away(witness: torch.Tensor, earlier: tuple[torch.Tensor, ...] = ()) -> bool:
-    mean = X.double().square().mean(dim=1)[:3]
-    traces = evidence.Traces(mean, (X.double().reshape(-1),), (*earlier, mean), evidence.counts([X]))
-    return evidence.is_given_away(traces, [witness])
+def given_away(witness: torch.Tensor, expected: torch.Tensor, earlier: tuple[torch.Tensor, ...] = ()) -> bool:
+    first, last = evidence.samples(X.reshape(-1), 1), evidence.samples(expected, 1)
+    traces = evidence.Traces(
+        last, (first,), (*(evidence.samples(tensor, 1) for tensor in earlier), last), evidence.counts([X])
+    )
+    return evidence.is_given_away(traces, [evidence.samples(witness, 1)])
 
 
 def test_a_sum_gives_its_mean_away_unless_the_reference_has_it_too() -> None:
-    total = X.double().square().sum(dim=1)[:3]
-    assert given_away(total)
-    assert not given_away(total * 1.01) and not given_away(total.flip(0))
-    assert not given_away(total, earlier=(total,))
+    mean, total = X.double().square().mean(dim=1)[:3], X.double().square().sum(dim=1)[:3]
+    assert given_away(total, mean)
+    assert not given_away(total * 1.01, mean) and not given_away(total.flip(0), mean)
+    assert not given_away(total, mean, earlier=(total,))
+
+
+@pytest.mark.parametrize("repeats", [1, 40])  # samples are of all elements, and of some
+def test_another_order_gives_the_answer_away_unless_the_reference_has_it_too(repeats: int) -> None:
+    answer = torch.softmax(X.repeat(1, repeats) * torch.linspace(1, 2, X.shape[1] * repeats), dim=1)
+    for reordered in (answer.flip(0), answer.roll(3, dims=1), answer.t().contiguous()):
+        assert given_away(reordered, answer)
+        assert not given_away(reordered * 1.001, answer)
+        assert not given_away(reordered, answer, earlier=(answer.flip(1),))
+    assert not given_away(answer.flip(0) + 0.01 * X.repeat(1, repeats), answer)
 
 
 def test_counts_are_those_of_means() -> None:
