@@ -8,6 +8,7 @@ file's own kernels).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
 import traceback
@@ -28,6 +29,7 @@ from dice.verify import (
     lending,
     profiling,
     races,
+    recording,
     stopwatch,
     trees,
     tripwires,
@@ -36,7 +38,6 @@ from dice.verify import (
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 from dice.verify.execution import Device
-from dice.verify.recording import recording
 from dice.verify.sources import (
     MAX_SOURCE_BYTES,
     Built,
@@ -46,6 +47,7 @@ from dice.verify.sources import (
     Sources,
     Unsupported,
 )
+from dice.verify.work import Work
 
 Failure = tuple[str, str]  # outcome, stage
 
@@ -69,6 +71,7 @@ class Candidate:
         self.model: Any = None
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
+        self.records = False  # what PyTorch computes, by its profiler too
         _STAGE[0] = "load"
 
     def run(self) -> None:
@@ -85,6 +88,7 @@ class Candidate:
             graphs.install(self._note_replay)
         intercept.install(self._build)
         self._watch()
+        self.records = not self.spec["preamble"] and recording.works()  # other protocols count nothing
         self.channel.send("started")
         with self.device.active():
             module = execution.exec_file(self.spec["source"], self.outputs, "kernel", self.spec["preamble"])
@@ -191,6 +195,11 @@ class Candidate:
         self.device.synchronize()
         self.channel.send("constructed", loadable=loadable, fewer=fewer)
 
+    def _recording(self, work: Work) -> contextlib.AbstractContextManager[None]:
+        if not self.records:
+            return contextlib.nullcontext()
+        return recording.recording(work, lambda: self.channel.send("noticed", notice="recorder"))
+
     def _note_replay(self, computed: Mapping[str, int]) -> None:
         if self.census is not None:
             self.census.work.elements.update(computed)
@@ -212,7 +221,7 @@ class Candidate:
         before = execution.fingerprints(self.model) if command["repeat"] else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
-        with recording(census.work, lambda: self.channel.send("noticed", notice="recorder")):
+        with self._recording(census.work):
             output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
         launches = binding.launches()
         _refuse_lazy(output)

@@ -44,6 +44,17 @@ def recording(work: Work, disturbed: Callable[[], None]) -> Iterator[None]:
     work.elements |= _computed(events)
 
 
+def works() -> bool:
+    """Whether the profiler runs here. To be asked before code of others could be what hinders it."""
+    failed: list[str] = []
+    try:
+        with recording(Work(), lambda: failed.append("not whole")):
+            pass
+    except RuntimeError:
+        return False
+    return not failed
+
+
 def _note(mark: str) -> None:
     with _RecordFunctionFast(mark):
         pass

@@ -12,7 +12,7 @@ from torch._C._autograd import _disable_profiler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dice.verify import evidence
-from dice.verify.recording import recording
+from dice.verify.recording import recording, works
 from dice.verify.work import Work, census_kind
 
 X = torch.rand(12, 70, generator=torch.Generator().manual_seed(1))
@@ -57,6 +57,12 @@ def test_recorded_work_never_lowers_a_count() -> None:
         torch.softmax(X, dim=1)
         raise ZeroDivisionError
     assert work.elements == {"softmax": 10**6, "relu": 5}
+
+
+def test_whether_the_profiler_runs_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert works() and works()
+    monkeypatch.setattr("dice.verify.recording._note", lambda mark: None)
+    assert not works()
 
 
 def stop_it() -> None:
