@@ -150,12 +150,11 @@ class SFTConfig:
             raise UserError("noise=count integrates over all t; t_min and t_max go with noise=block or noise=sample.")
         positive = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every", "eval_rows")
         positive += ("lora_alpha", "exec_every", "exec_problems", "exec_batch", "exec_max_new_tokens")
-        for name in (*positive, "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
-        for name in ("epochs", "max_steps", "block_size"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        positive += ("checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "epochs", "max_steps", "block_size")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"{name} must be positive, not {value}.")
         if self.batch_rows % self.micro_rows:
             raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
         if self.lora_rank is not None and (self.lora_rank < 1 or self.model is None):
