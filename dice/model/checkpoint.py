@@ -191,12 +191,9 @@ def _mask_id_of_tokenizer(folder: Path) -> int | None:
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         added = settings.get("added_tokens_decoder", {}).items()
+        return next((int(token_id) for token_id, token in added if token.get("content") in MASK_SPELLINGS), None)
     except (OSError, ValueError, RecursionError, AttributeError):  # reading the tokenizer itself says what is wrong
         return None
-    for token_id, token in added:
-        if token.get("content") in MASK_SPELLINGS:
-            return int(token_id)
-    return None
 
 
 def _write_weights(folder: Path, state: dict[str, Tensor], dtype: torch.dtype, max_shard_bytes: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_model import TINY, lively
 
+from dice.errors import UserError
 from dice.model import checkpoint
 from dice.model.checkpoint import CheckpointError, load_model, read_config, resolve_model, save_model
 from dice.model.sdar import SDAR
@@ -233,3 +234,14 @@ def test_mask_id_falls_back_to_the_tokenizer(saved: Path) -> None:
     tokens = {"added_tokens_decoder": {"12": {"content": "<|im_end|>"}, "34": {"content": "<|MASK|>"}}}
     (saved / "tokenizer_config.json").write_text(json.dumps(tokens))
     assert read_config(saved).mask_token_id == 34
+
+
+@pytest.mark.parametrize("added", [{"5": "<|MASK|>"}, {"five": {"content": "<|MASK|>"}}, [5], None])
+def test_a_damaged_tokenizer_says_no_mask_id(saved: Path, added: object) -> None:
+    """Reading the tokenizer itself says what is wrong with it."""
+    config = json.loads((saved / "config.json").read_text())
+    config.pop("mask_token_id")
+    (saved / "config.json").write_text(json.dumps(config))
+    (saved / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    with pytest.raises(UserError, match="mask_token_id 151669 lies outside the vocabulary"):
+        read_config(saved)
