@@ -13,6 +13,7 @@ from typing import Any
 
 Message = dict[str, Any]
 
+FAREWELL = b"farewell"  # to a zygote that is to end; without it, its supervisor was killed
 MOST_DESCRIPTORS = 4  # with one message
 
 # Fetched before any candidate's code is loaded: replacing them in `json` changes nothing here.

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dice.verify.channel import MOST_DESCRIPTORS
+from dice.verify.channel import FAREWELL, MOST_DESCRIPTORS
 from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
 
 START_TIMEOUT_S = 120
@@ -306,6 +306,8 @@ class Zygote:
 
     def close(self) -> None:
         """End the zygote and with it every child."""
+        with contextlib.suppress(OSError):
+            self._link.send(FAREWELL)
         self._link.close()
         try:
             self._process.wait(timeout=5)

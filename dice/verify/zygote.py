@@ -16,14 +16,17 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from dice.prompts import EXAMPLE_PROBLEM
+from dice.verify.channel import FAREWELL
 from dice.verify.sandbox import OWN_FAULT, Limits, run_warden
 from dice.verify.scratch import sweep
 
 MAX_PACKET = 1 << 16
+DYING_S = 5.0  # a killed process that is not gone by then hangs in the kernel
 WARM = (
     "torch",
     "torch.nn.functional",
@@ -37,13 +40,14 @@ WARM = (
 )
 
 
-def serve(link: socket.socket) -> None:
-    """Fork one child per request until the other side closes. Each child's end is reported by its own warden."""
+def serve(link: socket.socket) -> bool:
+    """Fork one child per request until the other side says farewell, or is gone without. Whether it did. Each child's
+    end is reported by its own warden."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens are reaped by the kernel
     while True:
         packet, descriptors, _, _ = socket.recv_fds(link, MAX_PACKET, 3)
-        if not packet:
-            return
+        if not packet or packet == FAREWELL:
+            return packet == FAREWELL
         if os.fork() == 0:
             try:
                 link.close()
@@ -93,8 +97,11 @@ def _exercise() -> None:
             known()
 
 
-def _clean_up() -> None:
-    """The supervisor was killed: its wardens end by themselves, and its folders are removed."""
+def _clean_up(supervisor: int) -> None:
+    """The supervisor was killed: its wardens end by themselves, and its folders are removed, once it holds none."""
+    deadline = time.monotonic() + DYING_S
+    while os.getppid() == supervisor and time.monotonic() < deadline:
+        time.sleep(0.01)  # its end of the link closes before its locks do
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()  # returns when none is left, for nobody asked to be told of each
@@ -112,11 +119,12 @@ def main() -> None:
     _exercise()
     gc.collect()
     gc.freeze()  # forks then share these pages for good
+    farewell = False
     with contextlib.suppress(OSError):
         link.send(b"ready")
-        serve(link)
-    if os.getppid() != supervisor:
-        _clean_up()
+        farewell = serve(link)
+    if not farewell:
+        _clean_up(supervisor)
 
 
 if __name__ == "__main__":
