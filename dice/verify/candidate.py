@@ -30,6 +30,7 @@ from dice.verify import (
     profiling,
     races,
     recording,
+    shortage,
     stopwatch,
     trees,
     tripwires,
@@ -97,6 +98,7 @@ class Candidate:
         actions = {
             "open": self._open,
             "borrow": self._borrow,
+            "give back": self._give_back,
             "construct": self._construct,
             "trial": self._trial,
             "time": self._time,
@@ -139,11 +141,14 @@ class Candidate:
         self.device.open()
         self.channel.send("opened")
 
-    def _borrow(self, module: Any, command: dict[str, Any]) -> None:
-        """Take the memory that the next inputs are in, instead of files, and give back what was lent before."""
+    def _give_back(self, module: Any, command: dict[str, Any]) -> None:
         while self.lent:
             for memory in self.lent.popitem()[1]:
                 memory.close()
+        self.channel.send("gave back")
+
+    def _borrow(self, module: Any, command: dict[str, Any]) -> None:
+        """Take the memory that the next inputs are in, instead of files."""
         descriptors = self.channel.take_descriptors(len(command["sizes"]))
         failed = ""
         try:
@@ -374,7 +379,7 @@ def _classify(error: BaseException) -> Failure:
         return "load_error", "load"
     if isinstance(error, WrongReturn):
         return "wrong", "compare"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if shortage.is_shortage(error):
         return "out_of_memory", stage
     if isinstance(error, SystemExit):
         return "runtime_error", stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dice.verdict import Stage
-from dice.verify import claims
+from dice.verify import claims, shortage
 from dice.verify.builds import Answer
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
 from dice.verify.record import Stop
@@ -72,7 +72,7 @@ def is_short_of_memory(stop: Stop) -> bool:
     """Whether a candidate, or the reference, may have lacked memory of the GPU that others had."""
     if stop.outcome == "out_of_memory":
         return not stop.message.endswith(HOST_MEMORY)
-    return stop.message.endswith(NO_MEMORY) or (stop.outcome == "unsupported" and "OutOfMemoryError" in stop.message)
+    return stop.message.endswith(NO_MEMORY) or (stop.outcome == "unsupported" and shortage.is_named(stop.message))
 
 
 def last_line(child: Child) -> str:

@@ -105,6 +105,11 @@ class Device:
         gc.collect()
         torch.cuda.empty_cache()
 
+    def trim(self) -> None:
+        """The same, often and at no cost: of what is known to be free."""
+        if not self.emulated and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= KEPT_BYTES:
+            torch.cuda.empty_cache()
+
 
 def forward(
     model: Any,
@@ -125,16 +130,6 @@ def forward(
     if census is not None:
         census.work.host += fake_cuda.host_reads[0]
     return output
-
-
-def drawn_bytes(problem: types.ModuleType, device: Device) -> int:
-    """Of the tensors of one draw, as far as can be told without making it; else 0."""
-    try:
-        with torch.device("meta"), device.active():
-            drawn = problem.get_inputs()
-    except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
-        return 0
-    return sum(tensor.nbytes for tensor in wire.tensors(drawn))
 
 
 def generator_states(device: Device) -> tuple[torch.Tensor, ...]:

@@ -15,7 +15,7 @@ from dice.verify.turns import Turns
 
 RESIDENTS = 8  # candidates on one GPU at once, each with a context of half a gigabyte or more
 ORACLES = 4  # per GPU
-MEMORY_SHARE = 0.8  # contexts and small jobs take the rest
+MEMORY_SHARE = 0.65  # contexts, of which there are two dozen, and small jobs take the rest
 
 
 class Device:

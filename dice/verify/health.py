@@ -17,6 +17,7 @@ from dice.verify.channel import Channel
 from dice.verify.process import ChildEnded, DeadlineExceeded, MachineryError, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
+from dice.verify.shortage import is_shortage
 
 PROBE_S = 60.0  # a killed process's last kernel may have to be drained first
 PROBE_MEMORY_MB = 4096
@@ -86,17 +87,24 @@ def probe_gpu(zygote: Zygote, gpu: str) -> bool:
         limits = Limits(PROBE_MEMORY_MB, str(scratch.root), gpu=gpu, one_queue=True)
         with zygote.spawn("health", asdict(limits)) as child:
             try:
-                return wait_for(child, (), time.monotonic() + PROBE_S).get("event") == "well"
+                return wait_for(child, (), time.monotonic() + PROBE_S).get("event") in ("well", "crowded")
             except (ChildEnded, DeadlineExceeded, MachineryError):
                 return False
 
 
 def main(link: socket.socket) -> None:
     """The probe's process."""
+    channel = Channel(link)
+    channel.send(_find_out())
+    channel.receive()
+
+
+def _find_out() -> str:
+    """`well`, `ill`, or `crowded`: a device whose memory others hold is not ill."""
     import torch
 
-    channel = Channel(link)
-    one = torch.ones(1, device="cuda")
-    two = (one + one).item()  # waits for the device
-    channel.send("well" if two == 2.0 else "ill")
-    channel.receive()
+    try:
+        one = torch.ones(1, device="cuda")
+        return "well" if (one + one).item() == 2.0 else "ill"  # waits for the device
+    except RuntimeError as error:
+        return "crowded" if is_shortage(error) else "ill"

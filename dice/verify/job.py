@@ -11,11 +11,11 @@ from dataclasses import asdict, replace
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Finding, Stage, Verdict
-from dice.verify import claims, endings, sanitizer, static, timing
+from dice.verify import claims, endings, sanitizer, shortage, static, timing
 from dice.verify.feedback import Feedback
 from dice.verify.honesty import MESSAGES
 from dice.verify.options import Options
-from dice.verify.oracles import OracleLost, ReferenceFailed, Session, Settings
+from dice.verify.oracles import NEVER, OracleLost, ReferenceFailed, Session, Settings
 from dice.verify.place import Place, candidate_limits
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
@@ -30,8 +30,7 @@ TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "deci
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
 MUTED_S = 10.0
 SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
-NEVER = 1 << 62  # bytes
-COPIES = 20  # of the inputs of a large problem, with outputs, float64 and second looks, on both sides
+COPIES = 20  # of the largest value of a large problem: inputs, outputs, float64 and second looks, on both sides
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
@@ -40,6 +39,7 @@ class Job:
 
     def __init__(self, place: Place, problem: Problem, kernel: Kernel, options: Options, whole: bool = False):
         self.place, self.backend, self.whole = place, place.backend, whole
+        self.shares = place.backend == "cuda" and not whole  # the GPU's memory, with other jobs
         self.problem, self.kernel, self.options = problem, kernel, options
         self.record = Record()
         self.hurt_device = False  # whether something ended badly on the device, so that it should be looked at
@@ -62,7 +62,7 @@ class Job:
             try:
                 self._check(vary=not self.place.oracles.is_fragile(self.problem), gpu=gpu)
             except ReferenceBroken as broken:
-                if not broken.varied:
+                if not broken.varied or (self.shares and broken.message == endings.NO_MEMORY):
                     raise Stop("unsupported", "run", f"the problem's own reference failed: {broken.message}") from None
                 self._check(vary=False, gpu=gpu)
             raise AssertionError("a check always ends in a Stop")
@@ -71,9 +71,9 @@ class Job:
             self.hurt_device = True  # the device may be what failed
         except Stop as reached:
             stop = reached
-            ended_there = reached.stage in ("run", "time") and self.stage != "load"
+            ended_there = self.stage != "load" and reached.stage in ("run", "time")
             self.hurt_device = ended_there and reached.outcome in endings.HURTING
-        self.short_of_memory = not self.whole and self.backend == "cuda" and endings.is_short_of_memory(stop)
+        self.short_of_memory = self.shares and endings.is_short_of_memory(stop)
         self.record.seconds["total"] = time.monotonic() - started
         self.record.values["findings"] = tuple(self.feedback.findings)
         return self.record.verdict(stop)
@@ -86,6 +86,7 @@ class Job:
 
     def _check(self, vary: bool, gpu: Turns) -> None:
         self.run_left, self.compile_left = self._run_timeout_s, self.options.compile_timeout_s
+        self.borrows = False  # whether the candidate holds memory of a trial
         self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
         self.record.values.pop("determinism", None)
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
@@ -109,9 +110,8 @@ class Job:
         with gpu.turn(self.whole), self.record.clock("reference"):
             prepared = self._reference(self.session.prepare, varied=False)
         self.record.values["scale"] = prepared["scale"]
-        size = NEVER if self.whole else COPIES * prepared["input_bytes"]
-        if size >= COPIES * self.options.large_bytes:
-            self.room.enter_context(gpu.room(size))
+        if self.whole or prepared["bytes"] >= self.options.large_bytes:
+            self.room.enter_context(gpu.room(NEVER if self.whole else COPIES * prepared["bytes"]))
         with gpu.turn(self.whole):
             plan = self._prepare(vary)
             for number, step in enumerate(plan):
@@ -149,22 +149,10 @@ class Job:
         return self.options.run_timeout_s * (SANITIZER_PATIENCE if looked_at else 1)
 
     def _open_session(self, vary: bool) -> Session:
-        options = self.options
-        settings = Settings(
-            problem=self.problem.id,
-            source=self.problem.source,
-            protocol=options.protocol,
-            scale=options.scale,
-            trials=options.trials,
-            vary=vary,
-            families=tuple(options.families),
-            limit_s=options.run_timeout_s,
-            threads=self.place.threads,
-            seed=options.seed,
-            # A run under compute-sanitizer is told of files only.
-            large_bytes=options.large_bytes if self.place.oracles.lends and not options.sanitize else NEVER,
-        )
-        return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * options.memory_mb)
+        # A run under compute-sanitizer is told of files only.
+        lends = self.place.oracles.lends(self.problem) and not self.options.sanitize
+        settings = Settings.of(self.problem, self.options, vary, self.place.threads, lends, self.shares)
+        return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * self.options.memory_mb)
 
     def _spawn(self, scratch: Scratch, session: Session) -> Child:
         view = (*self.place.view, str(session.inputs))
@@ -270,12 +258,26 @@ class Job:
         name = step["name"] + " loaded" * (step["fresh"] and self.loadable)
         command = {"do": "trial", "inputs": name, "step": step, "loadable": self.loadable}
         varied = step["family"] != "given" or step["fresh"]
+        if self.borrows:  # both sides have let go of the last trial's before there is more
+            self.candidate.send({"do": "give back"})
+            self._candidate_says("gave back")
+            self.borrows = False
         with self.record.clock("reference"):
             drawn = self._reference(lambda: self.session.draw(command, self.candidate), varied) | {"name": name}
-        if drawn.get("lent") and self._candidate_says("borrowed").get("failed"):
-            self.place.oracles.lends = False
-            raise OracleLost("the memory of a large trial could not be mapped")  # once more, by files
+        self.drawn = name
+        if drawn.get("lent"):
+            self.borrows = True
+            self._note_borrowed(claims.text(self._candidate_says("borrowed").get("failed", "")))
         return drawn
+
+    def _note_borrowed(self, failed: str) -> None:
+        """What a candidate says of mapping what it was lent. Without it, the job is run once more: by files, or with
+        the whole memory."""
+        if self.shares and shortage.is_named(failed):
+            raise Stop("out_of_memory", "run", f"the memory of a large trial could not be mapped: {failed}")
+        if failed:
+            self.place.oracles.do_not_lend(self.problem)
+            raise OracleLost("the memory of a large trial could not be mapped")
 
     def _label(self, plan: list[Message]) -> None:
         """Steps that decide nothing; each that the kernel fails is a label."""
@@ -348,7 +350,7 @@ class Job:
         """At the very end too, for a profiler that ends the process takes nothing with it then."""
         if not self.options.profile or self.backend == "emulated" or self.replay.trial is None:
             return
-        self.candidate.send(self.replay.trial | {"do": "profile"})
+        self.candidate.send(self.replay.trial | {"do": "profile", "inputs": self.drawn})
         try:
             said = self._candidate_says("profiled")
         except Stop:
@@ -369,7 +371,7 @@ class Job:
         try:
             self._measure(gpu)
         except Stop as stop:
-            if self.protocol.ours:
+            if self.protocol.ours or (self.shares and endings.is_short_of_memory(stop)):
                 raise
             self.record.values["no_timing"] = stop.message
             self.record.add_labels(f"timing:{stop.outcome}")
@@ -378,13 +380,11 @@ class Job:
         self.stage = "time"
         with gpu.turn(self.whole):  # the reference runs
             self._draw(TIMING_STEP)
-        options = self.options
+        seconds, cache_dir, compiled = self.options.timing_s, self.options.cache_dir, self.options.compile_baseline
         with gpu.alone(), self.record.clock("time"):
             try:
-                contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed, options.timing_s)
-                facts = timing.facts(
-                    contest, self._ask_oracle, options.cache_dir, self.problem.id, options.compile_baseline
-                )
+                contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed, seconds)
+                facts = timing.facts(contest, self._ask_oracle, cache_dir, self.problem.id, compiled)
             except timing.Busy as error:
                 self.record.values["no_timing"] = str(error)
                 return

@@ -3,7 +3,7 @@
 Expected outputs stay in this process's memory. It serves many groups (one problem under one secret each) in turn: a
 command loop over `Reference`. Commands name their group; each has one answer:
 `open` (make the model), `plan` (the trials), `trial` (draw inputs, run the reference), `judge` (compare a candidate's
-output files), `time`, and `close`, which has none.
+output files), `time`, and `close`, whose answer comes when the group's memory is free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import evidence, lending, scale, stopwatch, wire
+from dice.verify import evidence, lending, scale, shortage, stopwatch, wire
 from dice.verify.channel import Channel
 from dice.verify.endings import NO_MEMORY
 from dice.verify.execution import Device
@@ -51,7 +51,9 @@ def main(link: socket.socket) -> None:
             if number in groups:  # it may have ended before it was opened
                 groups.pop(number).close()
                 device.release()
+            channel.send("closed")
             continue
+        before = shortage.met()
         try:
             if command["do"] == "open":
                 usual.apply()
@@ -59,15 +61,19 @@ def main(link: socket.socket) -> None:
             answer = groups[number].answer(command)
         except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
             answer = {"event": "failed", "message": str(error)}
-        except torch.OutOfMemoryError:
-            answer = {"event": "failed", "message": NO_MEMORY}
         except RuntimeError as error:
-            if not device.is_broken():
+            if shortage.is_shortage(error):
+                answer = {"event": "failed", "message": NO_MEMORY}
+            elif device.is_broken():
+                answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
+            else:
                 raise
-            answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
+        if shortage.met() > before and command.get("shares", number in groups and groups[number].shares):
+            answer = {"event": "failed", "message": NO_MEMORY}  # it made do with less than it needs
         if device.is_broken():  # also where the error was met in a mere attempt, and the command has an answer
             channel.send("failed", message=answer.get("message", "it made an error on the GPU"), broken=True)
             return
+        device.trim()
         held = groups[number].held_bytes if number in groups else 0
         channel.send(**answer, held_bytes=held, memory_mb=_memory_mb())
 
@@ -104,10 +110,10 @@ class _Group:
     """One problem under one secret."""
 
     def __init__(self, spec: Message, device: Device):
-        self.spec = spec
+        self.spec, self.shares = spec, spec["shares"]
         self.folder = Path(spec["inputs"])
         self.own = Path.cwd() / str(spec["group"])
-        self.own.mkdir()
+        self.own.mkdir(exist_ok=True)  # opened once more where memory was short at first
         self.trials: dict[str, Trial | None] = {}
         self.lent: dict[str, Lent] = {}  # of the trials whose inputs are in no file
         self.held_bytes = 0
@@ -153,7 +159,7 @@ class _Group:
         self.reference.construct_fresh(spec["fresh_seed"])
         self._show(arguments, "init")
         self._show(state, "state")
-        return {"event": "prepared", "scale": self.reference.scale, "input_bytes": self.reference.input_bytes}
+        return {"event": "prepared", "scale": self.reference.scale, "bytes": self.reference.largest_bytes}
 
     def _show(self, value: Any, name: str) -> None:
         """Write a value where candidates read it."""
@@ -200,12 +206,21 @@ class _Group:
         if trial is None:
             return
         if _size(trial.inputs) + _size(trial.expected) >= self.spec["large_bytes"]:
-            with contextlib.suppress(lending.CannotLend):  # it goes by file then
-                self.lent[name] = Lent(trial, not self.reference.device.emulated)
+            self._lend(name, trial)
         wire.write(trial.inputs, self.folder, name, self.lent[name].inputs if name in self.lent else None)
         if trial.rng:
             wire.write(trial.rng, self.folder, f"{name} rng")
         self.held_bytes += _trial_size(trial)
+
+    def _lend(self, name: str, trial: Trial) -> None:
+        """Make memory for the trial, which else goes by file. Where only others are in the way, it does not: that takes
+        minutes."""
+        try:
+            self.lent[name] = Lent(trial, not self.reference.device.emulated)
+        except lending.CannotLend as error:
+            if shortage.is_shortage(error) and self.shares:
+                del self.trials[name]
+                raise
 
     def _forget_trials(self) -> None:
         for lent in self.lent.values():

@@ -21,17 +21,20 @@ from pathlib import Path
 
 from dice.problem import Problem
 from dice.verify.cancel import Cancellation, Spawner
-from dice.verify.options import Backend
+from dice.verify.endings import NO_MEMORY
+from dice.verify.options import Backend, Options
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
 from dice.verify.turns import CONTEXTS
 
+NEVER = 1 << 62  # bytes
 JOBS_PER_SECRET = 64
 GROUPS_PER_ORACLE = 300  # then it is replaced: problems leave traces in a process
 KEPT_GROUPS = 8  # without a job, per oracle
 KEPT_BYTES = 1 << 30  # of inputs and outputs of groups without a job, per oracle
 CONTEXT_S = 60.0  # for an oracle's context, which few others are made beside
+CLOSE_S = 30.0  # for freeing what a group holds
 SECRET_BITS, SEED_BITS = 63, 31
 
 
@@ -130,6 +133,24 @@ class Settings:
     threads: int
     seed: int | None
     large_bytes: int  # of a trial: so much crosses no file
+    shares: bool  # the GPU's memory with other jobs: what it lacks, they may have
+
+    @classmethod
+    def of(cls, problem: Problem, options: Options, vary: bool, threads: int, lends: bool, shares: bool) -> Settings:
+        return cls(
+            problem=problem.id,
+            source=problem.source,
+            protocol=options.protocol,
+            scale=options.scale,
+            trials=options.trials,
+            vary=vary,
+            families=tuple(options.families),
+            limit_s=options.run_timeout_s,
+            threads=threads,
+            seed=options.seed,
+            large_bytes=options.large_bytes if lends else NEVER,
+            shares=shares,
+        )
 
 
 class Session:
@@ -206,7 +227,7 @@ class Session:
                     raise ReferenceFailed(answer["message"])
                 group.held_bytes = answer["held_bytes"]
                 oracle.note(answer)
-            if keep:
+            if keep and answer.get("message") != NO_MEMORY:  # which may be there next time
                 group.answers[keep] = answer
         if answer["event"] == "failed":
             raise ReferenceFailed(answer["message"])
@@ -246,7 +267,7 @@ class Oracles:
         self._numbers = itertools.count()
         self._large: set[Settings] = set()  # problems whose inputs are too large to keep
         self._fragile: set[str] = set()  # problems that ended an oracle
-        self.lends = True  # memory for large trials: not where a process could not map it
+        self._unlendable: set[str] = set()  # problems with a trial whose memory a candidate could not map
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
     def open(self, spawner: Spawner, settings: Settings, memory_mb: int) -> Session:
@@ -269,6 +290,13 @@ class Oracles:
         most likely. It meets no others from now on, so that no other jobs of an oracle are lost to it again."""
         with self._lock:
             self._fragile.add(settings.problem)
+
+    def do_not_lend(self, problem: Problem) -> None:
+        """Its large trials go by file from now on."""
+        self._unlendable.add(problem.id)
+
+    def lends(self, problem: Problem) -> bool:
+        return problem.id not in self._unlendable
 
     def is_fragile(self, problem: Problem) -> bool:
         return problem.id in self._fragile
@@ -354,5 +382,10 @@ class Oracles:
 
 def _forget(oracle: _Oracle, group: _Group) -> None:
     with oracle.lock:
-        if not oracle.lost:
-            oracle.child.send({"do": "close", "group": group.number})
+        if oracle.lost:
+            return
+        oracle.child.send({"do": "close", "group": group.number})
+        try:  # others are let in when its memory is free, not before
+            wait_for(oracle.child, (), time.monotonic() + CLOSE_S)
+        except (ChildEnded, DeadlineExceeded):
+            oracle.lost = True

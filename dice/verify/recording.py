@@ -32,12 +32,16 @@ def recording(work: Work, disturbed: Callable[[], None]) -> Iterator[None]:
     config = _ExperimentalConfig(profile_all_threads=True)
     recorder: Any = profile(record_shapes=True, experimental_config=config)
     marks = secrets.token_hex(8), secrets.token_hex(8)
-    with recorder:
+    recorder.__enter__()
+    try:
         _note(marks[0])
         try:
             yield
         finally:
             _note(marks[1])
+    finally:
+        with contextlib.suppress(RuntimeError):  # it was stopped already: on a GPU, that is an error
+            recorder.__exit__(None, None, None)
     events = recorder.kineto_results.events() if recorder.kineto_results else []
     if not {event.name() for event in events}.issuperset(marks):
         disturbed()

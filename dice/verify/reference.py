@@ -21,6 +21,7 @@ from dice.verify.compare import Comparison
 from dice.verify.execution import Device
 from dice.verify.inputs import Step
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
+from dice.verify.shortage import note as note_shortage
 from dice.verify.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
 
 # Above these, a second set of parameters costs more than it tells.
@@ -60,7 +61,7 @@ class Reference:
         self._source = source
         with blame("the file"), device.active():
             self.problem = execution.exec_file(source, folder, "problem")
-        self.input_bytes = execution.drawn_bytes(self.problem, device)
+        self.input_bytes, self.largest_bytes = workload.largest(self.problem, device)
         self.model: Any = None
         self._exact_model: Any = None
         self._fresh: tuple[State, State] | None = None
@@ -76,8 +77,7 @@ class Reference:
             self.arguments = self._cast(self.problem.get_init_inputs())
         if not self.protocol.ours:
             self.arguments = self.device.place(self.arguments)
-        started = time.monotonic()
-        model = self._new_model(seed)
+        started, model = time.monotonic(), self._new_model(seed)
         self._construct_s = time.monotonic() - started
         state = trees.state_of(model) if self.protocol.ours else {}
         self.model = self._cast(self.device.place(model))
@@ -120,8 +120,7 @@ class Reference:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self._draw(derive(secret, "trial 0"))
         self._ahead = {derive(secret, "trial 0"): first}
-        drawn = self.device.place(first)
-        seed = derive(secret, "plan")
+        drawn, seed = self.device.place(first), derive(secret, "plan")
         with unchanged(self.model):
             expected = self._forward(self.model, drawn, seed)
             amplified, labels = self._weak_inputs(drawn, expected, seed)
@@ -129,8 +128,8 @@ class Reference:
                 self._fresh = self._fresh[False], self._fresh[False]
         self.labels = tuple(labels)
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
-        fresh = self._fresh is not None
         self.device.release()
+        fresh = self._fresh is not None
         return inputs.plan(trials, seed, fresh=fresh, cheap=cheap, amplified=amplified, optional=optional)
 
     @property
@@ -263,7 +262,8 @@ class Reference:
             with torch.device("cuda"):
                 execution.seed_everything(seed)
                 return problem.get_inputs()
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            note_shortage(error)
             return None
 
     def _kept(self, *values: Any) -> tuple[Any, ...]:
@@ -271,7 +271,7 @@ class Reference:
         size = sum(tensor.nbytes for value in values for tensor in wire.tensors(value))
         if self.device.emulated or size < self.large_bytes:
             return tuple(trees.to_cpu(value) for value in values)
-        return tuple(wire.map_tensors(lambda tensor: tensor.detach().cuda().clone(), value) for value in values)
+        return tuple(wire.map_tensors(lambda tensor: tensor.detach().cuda(), value) for value in values)
 
     def _odd_problem(self) -> Any:
         source = scale.odd(self._source)
@@ -323,10 +323,11 @@ class Reference:
         """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
         if model is None:
             return None
-        widened = wire.map_tensors(trees.widened, drawn)
         try:
+            widened = wire.map_tensors(trees.widened, drawn)
             return execution.forward(model.double(), widened, seed, self.device)
-        except (RuntimeError, TypeError, ValueError):  # written for one dtype, or too large in float64
+        except (RuntimeError, TypeError, ValueError) as error:  # written for one dtype, or too large in float64
+            note_shortage(error)
             self._exact_model = None
             return None
         finally:
@@ -382,8 +383,7 @@ class Reference:
         if set(on_cpu) - set(trial.on_cpu):
             message = "forward returned a tensor on the CPU; the reference's is on the GPU."
             return Comparison(False, message, (message,))
-        values = (self.device.place(value) for value in (trial.expected, actual, trial.exact))
-        expected, actual, exact = values
+        expected, actual, exact = map(self.device.place, (trial.expected, actual, trial.exact))
         known = (self.protocol.name, exact, trial.effects, trial.roundings)
         result = compare.compare(expected, actual, *known)
         if not result.equal and result.share <= FEW and exact is not None and trial.state is None:
@@ -436,8 +436,8 @@ class Reference:
         """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
         if not self.protocol.ours or trial.exact is None or self._exact_model is None:
             return ""
-        values = (self.device.place(value) for value in (trial.expected, actual, trial.exact))
-        expected, actual, exact = (wire.tensors(value) for value in values)
+        values = map(self.device.place, (trial.expected, actual, trial.exact))
+        expected, actual, exact = map(wire.tensors, values)
         for index, leaf in enumerate(zip(expected, actual, exact, strict=False)):
             if precision.is_suspicious(*leaf):
                 return precision.downgrade(*leaf, lambda name: self._rounded(trial, name, index))  # noqa: B023
@@ -479,8 +479,8 @@ class Reference:
                 return workload.measure_ceilings(bench.stopwatch)
             if step == "compiled":
                 return stopwatch.time_compiled(self.model, bench, self.folder)
-            measure = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}[step]
-            answer: dict[str, Any] = measure(seed, calls)
+            measures = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}
+            answer: dict[str, Any] = measures[step](seed, calls)
             return answer
 
     def end_timing(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import wire
+from dice.verify import shortage, wire
 from dice.verify.protocols import KERNELBENCH_SEED
 from dice.verify.work import Work
 
@@ -62,6 +62,7 @@ class blame:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, ReferenceFailed | wire.WireError):
+            shortage.note(error)
             raise ReferenceFailed(f"{self.part} raised {type(error).__name__}: {str(error)[:500]}") from error
 
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol
 import torch
 
 from dice.verify.lending import Memory
+from dice.verify.shortage import is_shortage
 
 ALIGN = 64
 MAX_JSON_BYTES = 8 << 20
@@ -47,7 +48,7 @@ def write(value: object, folder: Path, name: str, memory: Memory | None = None) 
 
 def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory | None = None) -> Any:
     """Read a value back as CPU tensors, or as tensors of its own where `memory` is. Raises `WireError` when the files
-    are not one, or hold over `max_bytes`."""
+    are not one, or hold over `max_bytes`. A lack of memory passes as it is."""
     try:
         tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
         if memory is not None:
@@ -63,6 +64,8 @@ def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory |
         raise
     except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
         # Whatever a hostile description makes Python or PyTorch say: an integer of 5000 digits, a shape that overflows.
+        if memory is not None and is_shortage(error):  # no larger than what was lent
+            raise
         raise WireError(f"unreadable value {name}: {error}") from None
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import statistics
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from dice.verify import wire
 from dice.verify.dispatch import OperatorMode
+from dice.verify.execution import Device
 from dice.verify.flops import FlopCounter
 from dice.verify.stopwatch import Stopwatch
 
 COPY_BYTES = 1 << 30
 MATRIX = 8192
 REPEATS = 5
+MOST_OPERATORS = 2000  # of a forward on tensors without data: a loop over steps repeats itself
 
 
 class _Elements(OperatorMode):
@@ -30,6 +33,49 @@ class _Elements(OperatorMode):
             sizes = [tensor.numel() for tensor in (*wire.tensors(list(args)), *wire.tensors(result))]
             self.count += max(sizes, default=0)
         return result
+
+
+class Sizes(OperatorMode):
+    """Elements that all operators write, and bytes of the largest value that one makes. Raises `Enough` after `most`
+    operators."""
+
+    def __init__(self, most: float = float("inf")) -> None:
+        super().__init__()
+        self.elements = self.largest = self._count = 0
+        self._most = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        self._count += 1
+        if not func.is_view:
+            for tensor in wire.tensors(output):
+                self.elements += tensor.numel()
+                self.largest = max(self.largest, tensor.nbytes)
+        if self._count >= self._most:
+            raise Enough
+        return output
+
+
+class Enough(Exception):
+    """So many operators tell what there was to be told."""
+
+
+def largest(problem: ModuleType, device: Device) -> tuple[int, int]:
+    """Bytes of one draw of inputs; and the most of all inputs, all parameters and any value that one forward makes. As
+    far as can be told without running it, on tensors without data; else 0."""
+    inputs = parameters = 0
+    sizes = Sizes(MOST_OPERATORS)
+    try:
+        with torch.device("meta"), torch.no_grad(), device.active():
+            drawn = problem.get_inputs()
+            inputs = _bytes(drawn)
+            model = problem.Model(*problem.get_init_inputs())
+            parameters = _bytes(_state(model))
+            with sizes:
+                model(*drawn)
+    except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
+        pass
+    return inputs, max(inputs, parameters, sizes.largest)
 
 
 def describe(model: Any, inputs: Any) -> dict[str, int]:

@@ -131,3 +131,17 @@ def test_another_order_gives_the_answer_away_unless_the_reference_has_it_too(rep
 
 def test_counts_are_those_of_means() -> None:
     assert evidence.counts([torch.empty(3, 5), torch.empty(1, 7)]) == {3, 5, 15, 7}
+
+
+def test_a_profiler_that_cannot_be_stopped_twice_is_missed_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is on a GPU."""
+
+    def refuse() -> object:
+        _disable_profiler()
+        raise RuntimeError("Can't disable Kineto profiler when it's not running")
+
+    monkeypatch.setattr(torch.autograd.profiler, "_disable_profiler", refuse)
+    missed: list[bool] = []
+    with recording(Work(), lambda: missed.append(True)):
+        torch.softmax(X, dim=1)
+    assert missed

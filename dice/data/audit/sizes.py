@@ -24,7 +24,6 @@ import torch
 from dice.data.difficulty.census import Census
 from dice.data.difficulty.watch import Watch
 from dice.verify import execution, scale, wire, workload
-from dice.verify.dispatch import OperatorMode
 from dice.verify.roofline import Ceilings, Work
 
 REFERENCE_GPU = Ceilings(bandwidth=3.35e12, fp32=67e12, tf32=495e12, bf16=990e12, l2_bytes=50 << 20)
@@ -117,7 +116,7 @@ def measure(source: str, folder: Path, device: execution.Device) -> Size | None:
 
 def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
     """One forward on these inputs."""
-    seen = _Sizes()
+    seen = workload.Sizes()
     with torch.no_grad(), device.active(), seen, Watch(model) as watch:
         work = Work(**workload.describe(model, drawn))
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))
@@ -126,20 +125,6 @@ def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
 
 def _give_up(number: int, frame: object) -> None:
     raise TimeoutError
-
-
-class _Sizes(OperatorMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            for tensor in wire.tensors(output):
-                self.elements += tensor.numel()
-                self.largest = max(self.largest, tensor.nbytes)
-        return output
 
 
 def fit(source: str, now: Size, budget: Budget, measure_again: Callable[[str], Size | None]) -> tuple[str, Size]:

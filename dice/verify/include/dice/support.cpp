@@ -147,6 +147,12 @@ namespace at {
 
 namespace {
 // A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
+// Whether a C function of PyTorch did its work. Where Python code within it raised (a dispatch mode), it swallowed the
+// C++ exception and left Python's, which would be taken for that of the next call.
+bool worked(int32_t status) {
+  if (status != 0) PyErr_Clear();
+  return status == 0;
+}
 Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
   if (options.requires_grad() || options.pinned_memory_.value_or(false) || options.layout() != c10::kStrided) return {};
   if (options.memory_format_.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous) return {};
@@ -168,7 +174,7 @@ Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
   AtenTensorHandle handle = nullptr;
   const int32_t status = aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides, static_cast<int32_t>(options.dtype().toScalarType()),
                                                   static_cast<int32_t>(device.type()), device.index(), &handle);
-  return status == 0 ? Tensor::steal(handle) : Tensor();
+  return worked(status) ? Tensor::steal(handle) : Tensor();
 }
 bool same_layout(const Tensor& self, const c10::TensorOptions& options) {
   return self.is_contiguous() && !options.has_device() && !options.memory_format_;
@@ -185,7 +191,7 @@ Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const c10::
   const int32_t status = aoti_torch_create_tensor_from_blob(
       data, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), 0, static_cast<int32_t>(options.dtype().toScalarType()),
       static_cast<int32_t>(device.type()), device.has_index() ? device.index() : 0, &handle);
-  TORCH_CHECK(status == 0, "from_blob: PyTorch cannot make a tensor of this memory");
+  TORCH_CHECK(worked(status), "from_blob: PyTorch cannot make a tensor of this memory");
   return Tensor::steal(handle);
 }
 Tensor from_blob(void* data, IntArrayRef sizes, const c10::TensorOptions& options) {
@@ -202,7 +208,7 @@ Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options, std::optional
 }
 Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options) {
   Tensor fast = fast_empty(sizes, options);
-  if (fast.defined() && aoti_torch_zero_(fast.handle()) == 0) return fast;
+  if (fast.defined() && worked(aoti_torch_zero_(fast.handle()))) return fast;
   return dice::call<Tensor>("zeros", sizes, options);
 }
 Tensor empty_like(const Tensor& self, const c10::TensorOptions& options, std::optional<c10::MemoryFormat> format) {
@@ -217,7 +223,7 @@ Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options, std::op
   const c10::TensorOptions all = format ? options.memory_format(*format) : options;
   if (same_layout(self, all) && !all.requires_grad()) {
     Tensor fast = empty_like(self, all);
-    if (aoti_torch_zero_(fast.handle()) == 0) return fast;
+    if (worked(aoti_torch_zero_(fast.handle()))) return fast;
   }
   return dice::call<Tensor>("zeros_like", self, all);
 }
