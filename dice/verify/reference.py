@@ -228,7 +228,7 @@ class Reference:
             output = execution.forward(self.model, placed, seed, self.device)
             rng = execution.generator_states(self.device)
             on_cpu = tuple(self.device.on_cpu(output))
-            inputs_, expected = self._kept(placed, output)
+            inputs_, expected = self._kept(placed, wire.map_tensors(torch.clone, output))
             return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
 
     def _cast(self, value: Any) -> Any:
@@ -267,7 +267,7 @@ class Reference:
             return None
 
     def _kept(self, *values: Any) -> tuple[Any, ...]:
-        """Copies that nobody else writes to: on the CPU, or on the GPU where they are much."""
+        """On the CPU, or on the GPU where they are much. Nobody else writes to them."""
         size = sum(tensor.nbytes for value in values for tensor in wire.tensors(value))
         if self.device.emulated or size < self.large_bytes:
             return tuple(trees.to_cpu(value) for value in values)

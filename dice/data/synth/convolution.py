@@ -12,6 +12,7 @@ from dice.data.synth.chain import Step
 from dice.data.synth.cuda import KernelFile, lines
 from dice.data.synth.products import Operands, product
 
+SHARED_ELEMENTS = 12_000  # floats in the 48 KB that a block may have
 # For each spatial axis: extent in and out, position in and out, position in the window.
 AXES = (("D", "OD", "d", "od", "e"), ("H", "OH", "h", "oh", "r"), ("W", "OW", "w", "ow", "s"))
 
@@ -34,7 +35,7 @@ class Window:
 
     @property
     def volume(self) -> str:
-        """The window's number of places; a product where its sides differ."""
+        """The window's number of places."""
         return _product(self.kernel)
 
     def sizes(self) -> str:
@@ -42,29 +43,21 @@ class Window:
         return ", ".join(f"{out} = {self._extent(axis, size)}" for axis, (size, out, *_) in enumerate(self.axes))
 
     def _extent(self, axis: int, size: str) -> str:
-        """The extent in the numbers of the problem, none of them computed: copying is easier than calculating."""
+        """The extent in the numbers of the problem, none of them computed, and always in one form: copying is easier
+        than calculating, and than choosing."""
         stride, padding, more = self.stride[axis], self.padding[axis], self.output_padding[axis]
-        reach, dilated = self._reach(axis)
-        padded = f"2 * {padding}" if padding else ""
+        reach = self._reach(axis)
         if self.transposed:
-            scaled = f"{size} - 1" if stride == 1 else f"({size} - 1) * {stride}"
-            return f"{scaled}{padded and f' - {padded}'} + {reach}{' + 1' * dilated}{f' + {more}' if more else ''}"
-        whole = f"{size}{padded and f' + {padded}'}"
-        if stride > 1:
-            return f"({whole} - {reach}{' - 1' * dilated}) / {stride} + 1"
-        return f"{whole} - {reach}{' + 1' * (not dilated)}" if self.kernel[axis] > 1 else whole
+            return f"({size} - 1) * {stride} - 2 * {padding} + {reach} + {more} + 1"
+        return f"({size} + 2 * {padding} - {reach} - 1) / {stride} + 1"
 
     def patch(self, axis: int, outputs: int) -> str:
         """How much of the input lies under `outputs` neighbouring outputs."""
-        reach, dilated = self._reach(axis)
-        steps = f"{outputs - 1}" if self.stride[axis] == 1 else f"{outputs - 1} * {self.stride[axis]}"
-        return f"{steps} + {reach}{' + 1' * dilated}"
+        return f"{outputs - 1} * {self.stride[axis]} + {self._reach(axis)} + 1"
 
-    def _reach(self, axis: int) -> tuple[str, bool]:
-        """The window's extent; of a dilated one, one less, and True."""
-        kernel, dilation = self.kernel[axis], self.dilation[axis]
-        dilated = dilation > 1 and kernel > 1
-        return (f"{dilation} * ({kernel} - 1)" if dilated else str(kernel)), dilated
+    def _reach(self, axis: int) -> str:
+        """The distance of the window's last place from its first."""
+        return f"{self.dilation[axis]} * ({self.kernel[axis]} - 1)"
 
     def walk(self, inner: str, depth: int) -> str:
         """Loops over the window with {inner} where the input's position is inside; `continue` leaves out the rest."""
@@ -74,7 +67,7 @@ class Window:
             pad = " " * (depth + 4 * axis)
             text += f"{pad}for (int {step} = 0; {step} < {self.kernel[axis]}; {step}++) {{\n"
             text += f"{pad}    int {place} = {self._place(out, step, stride, padding, dilation)};\n"
-            if self.transposed and stride > 1:
+            if self.transposed:
                 text += (
                     f"{pad}    if ({place} < 0 || {place} % {stride} != 0) continue;\n{pad}    {place} /= {stride};\n"
                 )
@@ -88,10 +81,9 @@ class Window:
         return text
 
     def _place(self, out: str, step: str, stride: int, padding: int, dilation: int) -> str:
-        moved = step if dilation == 1 else f"{step} * {dilation}"
         if self.transposed:
-            return f"{_plus(out, padding)} - {moved}"
-        return f"{_plus(out if stride == 1 else f'{out} * {stride}', -padding)} + {moved}"
+            return f"{out} + {padding} - {step} * {dilation}"
+        return f"{out} * {stride} - {padding} + {step} * {dilation}"
 
     @property
     def inside(self) -> str:
@@ -155,7 +147,7 @@ class Convolution:
         weights = {"sweep": 6.0, "shared_weights": 2.0}
         if self.window.groups == 1:
             weights |= {"four_channels": 2.0} | ({} if self.window.transposed else {"implicit": 3.5})
-        if not self.window.transposed and len(self.window.axes) < 3:
+        if not self.window.transposed and len(self.window.axes) < 3 and self._patch_elements() <= SHARED_ELEMENTS:
             weights["tiled"] = 2.5
         style = rng.choices(tuple(weights), tuple(weights.values()))[0]
         return {
@@ -165,6 +157,13 @@ class Convolution:
             "implicit": self._implicit,
             "tiled": self._tiled,
         }[style](file, rng)
+
+    def _patch_elements(self) -> int:
+        """How many elements lie under a tile of outputs."""
+        window = self.window
+        edge = 256 if len(window.axes) == 1 else 16
+        spans = zip(window.stride, window.kernel, window.dilation, strict=True)
+        return math.prod((edge - 1) * stride + dilation * (kernel - 1) + 1 for stride, kernel, dilation in spans)
 
     # --- parts ------------------------------------------------------------
 
@@ -299,8 +298,7 @@ class Convolution:
             rest = " * ".join(spans[axis + 1 :])
             local = f"j / {rest}" if rest else "j"
             local = local if axis == 0 else f"{local} % {spans[axis]}"
-            stride = window.stride[axis]
-            first = _plus(f"{out}0" if stride == 1 else f"{out}0 * {stride}", -window.padding[axis])
+            first = f"{out}0 * {window.stride[axis]} - {window.padding[axis]}"
             body += f"            int {place} = {first} + {local};\n"
             inside.append(f"{place} >= 0 && {place} < {size}")
         body += f"            xs[j] = {' && '.join(inside)} ? x[{self._input()}] : 0.0f;\n"
@@ -308,10 +306,7 @@ class Convolution:
         taps, pad = [], 8
         for axis, (_, _, _, _, step) in enumerate(window.axes):
             body += f"{' ' * pad}for (int {step} = 0; {step} < {window.kernel[axis]}; {step}++)\n"
-            stride, dilation = window.stride[axis], window.dilation[axis]
-            own = thread[axis] if stride == 1 or edge == 256 else f"({thread[axis]})"
-            own = own if stride == 1 else f"{own} * {stride}"
-            taps.append(f"({own} + {step if dilation == 1 else f'{step} * {dilation}'})")
+            taps.append(f"({thread[axis]} * {window.stride[axis]} + {step} * {window.dilation[axis]})")
             pad += 4
         local = _flat(taps, ["", *spans[1:]])
         body += f"{' ' * pad}v += xs[{local}] * weight[{self._weight()}];\n    }}\n"
@@ -325,14 +320,10 @@ class Convolution:
 
 
 def _product(sizes: Sequence[int]) -> str:
-    """A number where all sizes are the same, else `(2 * 3)`."""
-    if len(set(sizes)) <= 1:
+    """`(3 * 3)`, not 9; one size alone."""
+    if len(sizes) <= 1:
         return str(math.prod(sizes))
     return f"({' * '.join(map(str, sizes))})"
-
-
-def _plus(text: str, number: int) -> str:
-    return text if number == 0 else f"{text} {'+' if number > 0 else '-'} {abs(number)}"
 
 
 def _flat(places: Sequence[str], sizes: Sequence[str]) -> str:

@@ -161,8 +161,10 @@ class Operands:
     batched: bool = False
 
 
-def product(rng: random.Random, operands: Operands, post: Sequence[Step], *, long_k: bool = False) -> Product:
-    """Draw a style that suits the operands. `long_k`: few outputs, each a long sum."""
+def product(
+    rng: random.Random, operands: Operands, post: Sequence[Step], *, long_k: bool = False, sliced: bool = False
+) -> Product:
+    """Draw a style that suits the operands. `long_k`: few outputs, each a long sum. `sliced`: cut into several."""
     weights = {"tiled16": 4.0, "naive": 2.0, "tiled32": 1.0, "registers": 4.5, "columns": 1.2, "split": 0.8}
     contiguous = not operands.a_k_first and not operands.b_k_first
     weights |= {"warp": 1.5 if contiguous else 0.0, "vector": 2.0 if operands.plain else 0.0}
@@ -170,7 +172,7 @@ def product(rng: random.Random, operands: Operands, post: Sequence[Step], *, lon
     weights |= {"slices": 1.0 if alone else 0.0}
     if long_k:
         weights |= {"split": 6.0, "warp": 6.0 if contiguous else 0.0, "slices": 4.0 if alone else 0.0}
-    style = rng.choices(tuple(weights), tuple(weights.values()))[0]
+    style = "slices" if sliced else rng.choices(tuple(weights), tuple(weights.values()))[0]
     return _WRITERS[style](operands, post)
 
 

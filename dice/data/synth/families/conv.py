@@ -17,6 +17,7 @@ NAME = "conv"
 CORES = {"conv": 6.0, "transposed": 3.0, "depthwise": 2.5, "grouped": 2.0, "pointwise": 1.5, "transposed_grouped": 0.8}
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 STATE = ChainState("any", 8.0, False)
+_KERNELS = {1: (2, 3, 3, 4, 5, 6, 7, 8, 9, 11, 15), 2: (2, 3, 3, 3, 3, 4, 5, 5, 6, 7, 9, 11), 3: (2, 3, 3, 3, 4, 5)}
 MAX_PRODUCTS = 2_000_000  # multiplications in the small problem: what the emulator does in a moment
 
 
@@ -38,7 +39,7 @@ def rank_of(plan: Plan) -> int:
 def draw_window(plan: Plan, rng: random.Random) -> Window:
     """Kernel, stride, padding and dilation along each axis, as the plan's features allow."""
     rank, transposed = rank_of(plan), plan.core.startswith("transposed")
-    largest = {1: (2, 3, 3, 4, 5, 7, 9), 2: (2, 3, 3, 3, 5, 7), 3: (2, 3, 3)}[rank]
+    largest = _KERNELS[rank]
     one = rng.choice(largest)
     kernel = tuple(rng.choice((1, *largest)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
     kernel = (1,) * rank if plan.core == "pointwise" else kernel
@@ -62,7 +63,11 @@ def _steps(rng: random.Random, rank: int, longer: bool, uneven: bool) -> tuple[i
     """Strides or dilations: one for all axes, or one for each."""
     if not longer:
         return (1,) * rank
-    return tuple(rng.choice((1, 2, 2, 3)) for _ in range(rank)) if uneven else (rng.choice((2, 2, 3)),) * rank
+    return (
+        tuple(rng.choice((1, 2, 2, 3, 4)) for _ in range(rank))
+        if uneven
+        else (rng.choice((2, 2, 2, 3, 3, 4, 5)),) * rank
+    )
 
 
 def draw_input(script: Script, window: Window) -> tuple[list[str], str, int]:

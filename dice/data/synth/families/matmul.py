@@ -16,7 +16,8 @@ from dice.data.synth.shapes import LARGE, SMALL, describe, sentence
 
 NAME = "matmul"
 _STATE = ChainState("any", 18.0, False)
-
+# Products that one kernel serves, whatever their batches: which of them a text asks for, shows only in its shapes.
+_ANY_BATCH = ("matmul", "bmm", "bmm4", "flat3", "flat4", "shared_left")
 
 _WEIGHTS = {"matmul": 9, "bmm": 4, "bmm4": 2, "flat3": 2, "flat4": 1, "shared_left": 1, "gram": 1.5}
 _TRANSPOSED = {
@@ -83,14 +84,21 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         describe(plan.chain("post")),
     )
 
-    file = KernelFile(script, plan.core, tensors)
-    operands = _operands(form, [*extra, *([f"v = {form.keep} ? v : 0.0f;"] if form.keep else [])], partner)
+    bare = plan.core == "matmul" and long_k and not (post or partner)
+    sliced = bare and rng.random() < 0.4  # blocks that add to one output leave no index for batches
+    any_batch = plan.core in _ANY_BATCH and not sliced
+    file = KernelFile(script, "matmul" if any_batch else plan.core, tensors)
+    operands = _operands(form, [*extra, *([f"v = {form.keep} ? v : 0.0f;"] if form.keep else [])], partner, any_batch)
     if pre:
         operands = replace(operands, a=file.load(pre, operands.a), plain=())
-    kernel = product(rng, operands, post, long_k=long_k)
-    code = file.pre(pre) + file.kernel(kernel.body, ["M", "N", "K"])
-    host = _host(form, kernel.slices) + kernel.grid(" * ".join(_extent(form, letter) for letter in form.batches))
-    return Draft(script, file.write(code, host + file.launch(kernel.launch, ["M", "N", "K"])), kernel.style)
+    kernel = product(rng, operands, post, long_k=long_k, sliced=sliced)
+    integers = ["M", "N", "K", "a_step", "b_step"] if any_batch else ["M", "N", "K"]
+    code = file.pre(pre) + file.kernel(kernel.body, integers)
+    if any_batch:
+        host = _any_host(form) + kernel.grid("out.numel() / (M * N)")
+    else:
+        host = _host(form, kernel.slices) + kernel.grid(" * ".join(_extent(form, letter) for letter in form.batches))
+    return Draft(script, file.write(code, host + file.launch(kernel.launch, integers)), kernel.style)
 
 
 def _sizes(script: Script, form: Form) -> tuple[dict[str, str], bool]:
@@ -206,7 +214,7 @@ def _einsum(rng: random.Random, form: Form) -> str:
     return f"torch.einsum({quote}{equation}{quote}, {{x}}, {{y}})"
 
 
-def _operands(form: Form, extra: list[str], partner: str) -> Operands:
+def _operands(form: Form, extra: list[str], partner: str, any_batch: bool) -> Operands:
     a_first, b_first = form.a.endswith("km"), not (form.b or form.a).endswith("nk")
     a = form.element or ("a[{k} * M + row]" if a_first else "a[row * K + {k}]")
     if form.b:
@@ -218,13 +226,16 @@ def _operands(form: Form, extra: list[str], partner: str) -> Operands:
     a = f"({form.keep_a} ? {a} : 0.0f)" if form.keep_a else a
     b = f"({form.keep_b} ? {b} : 0.0f)" if form.keep_b else b
     offset = ""
-    if form.batches:
+    if any_batch:
+        offset = "    a += blockIdx.z * a_step;\n    b += blockIdx.z * b_step;\n    out += blockIdx.z * M * N;\n"
+        offset += "    c += blockIdx.z * M * N;\n" if partner in ("add", "mul", "sub", "alpha_beta") else ""
+    elif form.batches:
         offset = "    a += blockIdx.z * M * K;\n" if len(form.a) > 2 else ""
         offset += "    b += blockIdx.z * K * N;\n" if len(form.b) > 2 else ""
         offset += "    out += blockIdx.z * M * N;\n"
         offset += "    c += blockIdx.z * M * N;\n" if partner in ("add", "mul", "sub") else ""
     at = "col * M + row" if form.out.endswith("nm") else "row * N + col"
-    return Operands(a, b, a_first, b_first, offset, extra, at, plain, bool(form.batches))
+    return Operands(a, b, a_first, b_first, offset, extra, at, plain, any_batch or bool(form.batches))
 
 
 def _extent(form: Form, letter: str) -> str:
@@ -234,6 +245,20 @@ def _extent(form: Form, letter: str) -> str:
         name, letters, letter = "a", form.a, {"n": "m"}[letter]
     place = letters.index(letter)
     return f"{name}.size({place if len(letters) < 3 or letter in 'bh' else place - len(letters)})"
+
+
+def _any_host(form: Form) -> str:
+    """The host code for any number of dimensions before the last two, on either side."""
+    host = "    int " + ", ".join(f"{letter.upper()} = {_from_end(form, letter)}" for letter in "mkn") + ";\n"
+    host += "    auto sizes = (a.dim() < b.dim() ? b : a).sizes().vec();\n"
+    host += "    sizes[sizes.size() - 2] = M;\n    sizes.back() = N;\n"
+    host += "    auto out = torch::empty(sizes, a.options());\n"
+    return host + "    int a_step = a.dim() > 2 ? M * K : 0, b_step = b.dim() > 2 ? K * N : 0;\n"
+
+
+def _from_end(form: Form, letter: str) -> str:
+    name, letters = ("a", form.a) if letter in form.a else ("b", form.b)
+    return f"{name}.size({letters.index(letter) - len(letters)})"
 
 
 def _host(form: Form, zeros: bool) -> str:

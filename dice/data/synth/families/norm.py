@@ -305,7 +305,8 @@ def _per_row(
 
 def _row_sizes(plan: Plan, script: Script, layer: _Layer, by_channel: bool) -> str:
     if plan.core in ("layer_norm", "rms_norm"):
-        size = " * ".join(f"x.size({-axis})" for axis in range(1, layer.axes + 1))
+        product = " * ".join(f"x.size({-axis})" for axis in range(1, layer.axes + 1))
+        size = "weight.numel()" if layer.weight else product  # right for however many dimensions
         return f"    int D = {size}, rows = x.numel() / D;\n"
     groups = layer.groups.cuda if layer.groups else "C"
     return f"    int C = x.size(1), inner = x.stride(1), D = C / {groups} * inner, rows = x.numel() / D;\n"

@@ -104,14 +104,16 @@ def _numbers(rng: random.Random, numbers: tuple[int, ...], kind: str = "") -> st
 
 def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     rng, rank, kind = script.rng, rank_of(plan), kind_of(plan)
-    one = rng.choice((2, 3, 3, 4, 5) if rank < 3 else (2, 3))
-    kernel = tuple(rng.choice((2, 3, 4)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
-    stride = kernel if rng.random() < 0.5 else (rng.choice((1, 2, 3)),) * rank
+    one = rng.choice((2, 3, 3, 4, 5, 6, 7, 8, 9, 11) if rank < 3 else (2, 3, 3, 4, 5))
+    kernel = tuple(rng.choice((2, 3, 4, 5, 6)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
+    stride = kernel if rng.random() < 0.5 else (rng.choice((1, 1, 2, 2, 3, 4, 5)),) * rank
     if plan.has("asymmetric") and stride != kernel and rng.random() < 0.5:
-        stride = tuple(rng.choice((1, 2, 3)) for _ in range(rank))
+        stride = tuple(rng.choice((1, 2, 3, 4)) for _ in range(rank))
     padding = tuple(rng.randint(1, max(1, size // 2)) for size in kernel) if plan.has("padded") else (0,) * rank
     padding = padding if plan.has("asymmetric") else (min(padding),) * rank
-    dilation = (2,) * rank if plan.has("dilated") else (1,) * rank
+    dilation = (rng.choice((2, 2, 3, 4)),) * rank if plan.has("dilated") else (1,) * rank
+    for dimension, size, step in zip(script.dimensions[2:], kernel, dilation, strict=False):
+        dimension.small = max(dimension.small, step * (size - 1) + 1)
     inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
     arguments = ["2"] if kind == "lp" else []
     size = _numbers(rng, kernel, kind)
