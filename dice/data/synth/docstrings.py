@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 REMARKS: dict[str, tuple[str, ...]] = {
@@ -75,6 +76,17 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "ReLU": ("a ReLU activation", "rectification"),
     "loss": ("loss function",),
 }
+# What people write instead: of little help, or about something else. Whoever learns from it has to read the code.
+_VAGUE = (
+    "a building block", "one stage of a larger model", "a step of the network", "a small example", "the core operation",
+    "a custom layer", "the forward computation", "a helper used by other modules", "a common pattern", "a test module",
+    "the operation to be optimised", "two small steps", "a simple function of the inputs", "a baseline", "our head",
+    "a few tensor operations", "part of a decoder", "part of a vision backbone", "a feature extractor", "the loss",
+    "an audio front end", "post-processing of scores", "a scoring function", "the update of one step", "a projection",
+    "two tensors", "a batch of samples", "a toy problem", "an experiment", "the naive version", "a reusable component",
+)  # fmt: skip
+_BESIDE = ("small", "simple", "plain", "basic", "single", "fused", "standard", "naive", "given", "generic", "typical")
+_COMMENTS = (" of the inputs", " of two tensors", " on a batch", " (reference)", " in one go", " for small inputs")
 Item = tuple[str, str, str]  # name, type, words
 
 
@@ -89,7 +101,7 @@ def documented(
 
     `style`: the convention of the argument list.
     """
-    title = reworded(rng, title)
+    title = loosened(rng, reworded(rng, title))
     table = {"short": SHORT, "long": SHORT if items else LONG, "init": INIT}.get(kind, FORWARD)
     summary = rng.choice(table).format(title=title, Title=title[:1].upper() + title[1:])
     parts = [summary] if summary else []
@@ -112,6 +124,23 @@ def reworded(rng: random.Random, title: str) -> str:
         if term in title and rng.random() < 0.5:
             title = title.replace(term, rng.choice(others))
     return title
+
+
+def loosened(rng: random.Random, title: str) -> str:
+    """The title as people are careless: words too many, a part of it, or nothing of it."""
+    chance = rng.random()
+    if chance < 0.6 or not title:
+        return title
+    if chance < 0.75:
+        article, space, rest = title.partition(" ")
+        if article in ("a", "an", "the") and space:
+            return f"{'the' if article == 'the' else 'a'} {rng.choice(_BESIDE)} {rest}"
+        return f"{rng.choice(_BESIDE)} {title}"
+    if chance < 0.82:
+        return title + rng.choice(_COMMENTS)
+    if chance < 0.9:
+        return rng.choice([part for part in re.split(r",? (?:followed by|and then|then|and) |, ", title) if part])
+    return rng.choice(_VAGUE)
 
 
 def _arguments(rng: random.Random, items: Sequence[Item], style: str) -> list[str]:

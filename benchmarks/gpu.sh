@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# What only a GPU can show, in stages that resume: GPU tests, nano's training, and the figures of this folder.
+#
+#   KERNELBENCH=CHECKOUT benchmarks/gpu.sh WORK STAGE...
+#
+# first        one kernel written, compiled, run and timed: is everything there?
+# tests        the tests marked `gpu` of verification, then of training, one log each
+# corpus       PAIRS (150000) training pairs and 420 held-out ones
+# sft          nano trained on from START (nano) for TRAIN (600) seconds, as recipe nano_sft; LR (1.5e-3)
+# plain        the shipped nano and the trained one on plain.jsonl
+# heldout      the trained one on the held-out pairs, both as nano_heldout.py has it
+# kernelbench  MODEL over KernelBench under three protocols, with the report
+# scores       KernelBench's own scripts on the same answers (kernelbench_scores.py)
+# train        `dice bench train` at 1.7B and mini
+# rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
+#
+# LIMIT: seconds after which no stage begins, and long ones stop to be gone on with by the same command. MODEL: nano,
+# or by default the trained one. Needs nvcc, and 16 cores to be worth the GPU's time.
+set -uo pipefail
+
+work=${1:?usage: benchmarks/gpu.sh WORK STAGE...}
+shift
+limit=${LIMIT:-1000000}
+python=${PYTHON:-python3}
+dice=("$python" -m dice)
+here=$(dirname "$0")
+bench=${KERNELBENCH:-KernelBench}
+model=${MODEL:-$work/run/model}
+export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+mkdir -p "$work/log"
+
+left() { echo $((limit - SECONDS)); }
+mark() { touch "$work/log/$1.done"; }
+logged() { # NAME COMMAND...: run it, show how it ends; its exit code
+    local name=$1 code=0
+    shift
+    "$@" >>"$work/log/$name" 2>&1 || code=$?
+    tail -n "${LINES_SHOWN:-12}" "$work/log/$name"
+    echo "[$SECONDS s] $name ended with $code"
+    return "$code"
+}
+
+first() {
+    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+    logged first "${dice[@]}" generate examples/softmax.py -o "$work/softmax_kernel.py" && mark first
+}
+
+tests() { # a test that fails is a result, too
+    logged exploits "$python" -m pytest -q -m gpu tests/exploits
+    logged verify "$python" -m pytest -q -m gpu tests/verify
+    logged training "$python" -m pytest -q -m gpu tests/train tests/decode tests/model
+    mark tests
+}
+
+corpus() {
+    logged corpus "${dice[@]}" data synth --out "$work/corpus" --pairs "${PAIRS:-150000}" --heldout 420 --control 0 \
+        --prose-free --no-verify --seed "${SEED:-301}" --decontaminate "$bench/KernelBench" && mark corpus
+}
+
+sft() {
+    logged sft "${dice[@]}" train sft --recipe nano_sft --model "${START:-nano}" --data "$work/corpus/train" \
+        --eval-data "$work/corpus/heldout.parquet" --out "$work/run" --lr "${LR:-1.5e-3}" \
+        --max-seconds "${TRAIN:-600}" --max-steps 100000 --stop-after-seconds "$(($(left) - 90))" || return
+    grep -q finished <(tail -1 "$work/log/sft") && mark sft
+}
+
+plain() {
+    for one in nano "$work/run/model"; do
+        logged plain "${dice[@]}" eval --model "$one" --problems "$here/plain.jsonl" --no-timing \
+            -o "$work/plain_$(basename "$one")" || return
+    done
+    mark plain
+}
+
+heldout() {
+    local out=$work/heldout
+    logged heldout "$python" "$here/nano_heldout.py" write --model "$model" --data "$work/corpus/heldout.parquet" \
+        --out "$out" --batch-size 128 &&
+        logged heldout "$python" "$here/nano_heldout.py" verify --out "$out" --backend cuda --timing-seconds 1 &&
+        logged heldout "$python" "$here/nano_heldout.py" report --out "$out" && mark heldout
+}
+
+kernelbench() {
+    LINES_SHOWN=40 logged kernelbench timeout "$(left)" "${dice[@]}" eval --model "$model" \
+        --problems "$bench/KernelBench" --protocol dice kernelbench dice-paper --timing-seconds "${TIMING:-1}" \
+        -o "$work/kernelbench" --report "$work/page" && mark kernelbench
+}
+
+scores() {
+    LINES_SHOWN=40 logged scores "$python" "$here/kernelbench_scores.py" --run "$work/kernelbench" \
+        --kernelbench "$bench" --out "$work/scores" --budget "$(($(left) - 20))" && mark scores
+}
+
+train() {
+    for shape in 1.7b mini; do
+        logged train "${dice[@]}" bench train --shape "$shape" --out "$work/train_$shape.json" || return
+    done
+    mark train
+}
+
+rl() {
+    logged rl "${dice[@]}" train rl --recipe nano_rl --model "$model" --infill-steps 1 --generate-steps 2 \
+        --infill-data "$RL_DATA/kernel_infilling.parquet" --generate-data "$RL_DATA/kernel_generation.parquet" \
+        --out "$work/rl" && mark rl
+}
+
+for stage in "$@"; do
+    declare -F "$stage" >/dev/null || { echo "gpu.sh: there is no stage $stage." >&2; exit 2; }
+done
+for stage in "$@"; do
+    [[ -f $work/log/$stage.done ]] && continue
+    (($(left) > 20)) || { echo "[$SECONDS s] no time is left for $stage."; break; }
+    "$stage" || break
+done
