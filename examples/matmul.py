@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Product of two small matrices."""
+    """A matrix product."""
 
     def __init__(self):
         super().__init__()

@@ -45,8 +45,8 @@ def main(link: socket.socket) -> None:
     for command in channel:
         number = command["group"]
         if command["do"] not in ("time", "close"):  # while one is timed, others may come to their end
-            for group in groups.values():
-                group.reference.end_timing()
+            for one in groups.values():
+                one.reference.end_timing()
         if command["do"] == "close":
             if number in groups:  # it may have ended before it was opened
                 groups.pop(number).close()
@@ -63,18 +63,22 @@ def main(link: socket.socket) -> None:
             answer = {"event": "failed", "message": str(error)}
         except RuntimeError as error:
             if shortage.is_shortage(error):
+                shortage.note(error)
                 answer = {"event": "failed", "message": NO_MEMORY}
             elif device.is_broken():
                 answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
             else:
                 raise
-        if shortage.met() > before and command.get("shares", number in groups and groups[number].shares):
-            answer = {"event": "failed", "message": NO_MEMORY}  # it made do with less than it needs
+        group = groups.get(number)
+        if group is not None and group.shares:
+            group.spoiled |= shortage.met() > before
+            if group.spoiled:  # it made do with less than it needs, and may have kept that
+                answer = {"event": "failed", "message": NO_MEMORY}
         if device.is_broken():  # also where the error was met in a mere attempt, and the command has an answer
             channel.send("failed", message=answer.get("message", "it made an error on the GPU"), broken=True)
             return
         device.trim()
-        held = groups[number].held_bytes if number in groups else 0
+        held = group.held_bytes if group is not None else 0
         channel.send(**answer, held_bytes=held, memory_mb=_memory_mb())
 
 
@@ -111,6 +115,7 @@ class _Group:
 
     def __init__(self, spec: Message, device: Device):
         self.spec, self.shares = spec, spec["shares"]
+        self.spoiled = False  # by a lack of memory that others caused
         self.folder = Path(spec["inputs"])
         self.own = Path.cwd() / str(spec["group"])
         self.own.mkdir(exist_ok=True)  # opened once more where memory was short at first
@@ -219,7 +224,6 @@ class _Group:
             self.lent[name] = Lent(trial, not self.reference.device.emulated)
         except lending.CannotLend as error:
             if shortage.is_shortage(error) and self.shares:
-                del self.trials[name]
                 raise
 
     def _forget_trials(self) -> None:

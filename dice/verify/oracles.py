@@ -61,6 +61,7 @@ class _Group:
     users: int = 0
     jobs: int = 0
     held_bytes: int = 0
+    spoiled: bool = False  # by a lack of memory: of no use to more jobs
 
 
 class _Oracle:
@@ -227,7 +228,8 @@ class Session:
                     raise ReferenceFailed(answer["message"])
                 group.held_bytes = answer["held_bytes"]
                 oracle.note(answer)
-            if keep and answer.get("message") != NO_MEMORY:  # which may be there next time
+            group.spoiled |= answer.get("message") == NO_MEMORY
+            if keep and not group.spoiled:
                 group.answers[keep] = answer
         if answer["event"] == "failed":
             raise ReferenceFailed(answer["message"])
@@ -323,7 +325,7 @@ class Oracles:
             return None
         for oracle in self._oracles:
             for group in oracle.groups.values():
-                fits = group.settings == settings and group.caller is caller
+                fits = group.settings == settings and group.caller is caller and not group.spoiled
                 if fits and group.jobs < JOBS_PER_SECRET and not oracle.lost:
                     return oracle, group
         return None
@@ -365,7 +367,13 @@ class Oracles:
         """Whether another job may come for it."""
         caller = group.caller
         more = caller is None or not (caller.single or caller.cancelled)
-        return more and self.share and not group.owner and group.jobs < JOBS_PER_SECRET and oracle.open_to_new
+        return (
+            more
+            and self.share
+            and not (group.owner or group.spoiled)
+            and group.jobs < JOBS_PER_SECRET
+            and oracle.open_to_new
+        )
 
     def _bury_lost(self, zygote: Zygote | None = None) -> None:
         """End the processes that serve nobody and will not, and those of a zygote before this one."""

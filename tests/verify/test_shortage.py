@@ -70,10 +70,8 @@ HUNGRY = RELU.source.replace(
 )
 
 
-@pytest.mark.parametrize("shares", [False, True])
-def test_what_a_reference_did_without_for_lack_of_memory_counts_only_where_nobody_else_has_it(
-    shares: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def share_memory(monkeypatch: pytest.MonkeyPatch, shares: bool = True) -> list[bool]:
+    """Have jobs on the CPU share memory as they do on a GPU. Returns, of each job to come, whether it has it all."""
     alone: list[bool] = []
 
     class Sharing(Job):
@@ -83,10 +81,33 @@ def test_what_a_reference_did_without_for_lack_of_memory_counts_only_where_nobod
             self.shares = shares and not self.whole
 
     monkeypatch.setattr(dice.verify.verifier, "Job", Sharing)
+    return alone
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_what_a_reference_did_without_for_lack_of_memory_counts_only_where_nobody_else_has_it(
+    shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = share_memory(monkeypatch, shares)
     with Verifier(backend="emulated", options=Options(trials=4)) as verifier:
         verdict = verifier.verify(Problem(HUNGRY), RIGHT)
     assert verdict.correct, verdict.message
     assert alone == ([False, True] if shares else [False])
+
+
+def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = share_memory(monkeypatch)
+    wide = RELU.source.replace("features = 100", "features = 700")
+    problems = [Problem(HUNGRY), Problem(wide), RELU, Problem(wide.replace("700", "900"))]
+    pairs = [(problems[number % 4], Kernel(f"{RIGHT.source}\n# {number}\n")) for number in range(24)]
+    with Verifier(backend="emulated", options=Options(trials=2, large_bytes=20_000), residents=3) as verifier:
+        for device in verifier._fleet.devices:
+            device.turns._memory = 2_000_000  # room for one of the larger problems, or for two of the others
+        outcomes = [verdict.outcome for _, verdict in verifier.verify_many(pairs, workers=9)]
+    assert outcomes == ["correct"] * 24
+    assert alone.count(True) == 6
 
 
 def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
