@@ -25,8 +25,9 @@ from dice.journal import held
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, extract_kernel
-from dice.verdict import Verdict
+from dice.verdict import Timing, Verdict
 from dice.verify import Options, Verifier
+from dice.verify.protocols import protocol_named
 
 LEAVE_S = 5.0
 Show = Callable[[str, int, int], None]  # what is done, how many, of how many
@@ -42,15 +43,16 @@ class Judging:
     workers: int | None = None
     devices: tuple[str, ...] | None = None
 
-    def verifier(self, protocol: str, without: int | None = None) -> Verifier:
-        """`without`: a GPU that something else computes on."""
+    def verifier(self, protocol: str, without: int | None = None, timed: bool = True) -> Verifier:
+        """`without`: a GPU that something else computes on. `timed`: whether timing is done where it is asked for."""
         devices: Sequence[str] | None = self.devices
         if without is not None:
             from dice.verify.options import visible_gpus
 
             names = visible_gpus()
             devices = [name for name in devices or names if name != names[without]]
-        options = replace(self.options, protocol=protocol)  # type: ignore[arg-type]
+        timing = self.options.timing and timed
+        options = replace(self.options, protocol=protocol, timing=timing)  # type: ignore[arg-type]
         return Verifier(backend=self.backend, options=options, devices=devices)
 
 
@@ -82,9 +84,9 @@ def evaluate(
 ) -> Done:
     """Generate what the folder lacks of `asked`, and judge what each protocol has not judged yet.
 
-    The first protocol judges while answers come; the others follow. Where the model computes on the only GPU that
-    kernels would be timed on, judging begins when it is done. `make_model` is called only where an answer is lacking.
-    Raises what the model and the verifier raise.
+    The first protocol judges while answers come; the others follow, and take over the times that it measured. Where
+    the model computes on the only GPU that kernels would be timed on, judging begins when it is done. `make_model` is
+    called only where an answer is lacking. Raises what the model and the verifier raise.
     """
     stored = {one.id for one in folder.generations()}
     total = len(asked) or len(stored)
@@ -117,7 +119,7 @@ def _judge(
     tasks = {task.key: task.as_problem() for task in folder.tasks()}
     stored = folder.generations()
     lacking = [one for one in stored if one.id not in known and one.task in tasks]
-    waiting: list[Generation] = []
+    timings = _timings(folder, protocol, judging)
     faults: dict[str, int] = {}
     done = len(known)
 
@@ -126,13 +128,15 @@ def _judge(
         if verdict.outcome == "infra_error":
             faults[verdict.message] = faults.get(verdict.message, 0) + 1
             return
+        if verdict.correct and generation.id in timings:
+            verdict = replace(verdict, timing=timings[generation.id], no_timing="")
         folder.add_judgement(protocol, Judgement(generation.task, generation.sample, verdict))
         done += 1
         show(f"judged ({protocol})", done, total)
 
-    def pairs() -> Iterator[tuple[Problem, Kernel]]:
+    def pairs(part: Sequence[Generation], more: Iterator[Generation] | None) -> Iterator[tuple[Problem, Kernel]]:
         seen = {one.id for one in stored}
-        for generation in chain(lacking, (one for one in coming or () if one.id not in seen)):
+        for generation in chain(part, (one for one in more or () if one.id not in seen)):
             waiting.append(generation)
             # What holds no kernel takes this way too: verdicts are then kept in one thread alone.
             yield tasks[generation.task], Kernel(generation.kernel or "")
@@ -141,14 +145,39 @@ def _judge(
     if coming is None and not lacking:
         return 0, faults
     before = done
-    with judging.verifier(protocol, occupied) as verifier:
-        for index, verdict in verifier.verify_many(pairs(), judging.workers):
-            generation = waiting[index]
-            if generation.kernel is None:
-                message = generation.error or NO_KERNEL.message
-                verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
-            keep(generation, verdict)
+    for timed in (False, True):
+        part, more = [one for one in lacking if (one.id not in timings) == timed], coming if timed else None
+        if not part and more is None:
+            continue
+        waiting: list[Generation] = []
+        with judging.verifier(protocol, occupied, timed) as verifier:
+            for index, verdict in verifier.verify_many(pairs(part, more), judging.workers):
+                generation = waiting[index]
+                if generation.kernel is None:
+                    message = generation.error or NO_KERNEL.message
+                    verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
+                keep(generation, verdict)
     return done - before, faults
+
+
+def _timings(folder: RunFolder, protocol: str, judging: Judging) -> dict[tuple[str, int], Timing]:
+    """Times that this run's other protocols measured on this GPU, of tensors of the same dtypes: one measurement serves
+    all, and no two tables differ by its noise."""
+    from dice.verify.options import probe_cuda
+
+    found: dict[tuple[str, int], Timing] = {}
+    for other in judging.protocols:
+        if (
+            other == protocol
+            or protocol_named(other).cast != protocol_named(protocol).cast
+            or not judging.options.timing
+        ):
+            continue
+        for one in folder.judgements(other):
+            timing, here = one.verdict.timing, one.verdict.device == probe_cuda()["device"]
+            if one.verdict.correct and timing and here and (timing.compile_ms or not judging.options.compile_baseline):
+                found[one.id] = timing
+    return found
 
 
 def _spare_gpu(judging: Judging, occupied: int) -> bool:

@@ -30,7 +30,6 @@ TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "deci
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
 MUTED_S = 10.0
 SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
-COPIES = 20  # of the largest value of a large problem: inputs, outputs, float64 and second looks, on both sides
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
@@ -111,7 +110,7 @@ class Job:
             prepared = self._reference(self.session.prepare, varied=False)
         self.record.values["scale"] = prepared["scale"]
         if self.whole or prepared["bytes"] >= self.options.large_bytes:
-            self.room.enter_context(gpu.room(NEVER if self.whole else COPIES * prepared["bytes"]))
+            self.room.enter_context(gpu.room(NEVER if self.whole else prepared["needed"]))
         with gpu.turn(self.whole):
             plan = self._prepare(vary)
             for number, step in enumerate(plan):

@@ -23,7 +23,7 @@ from dice.verify.channel import Channel
 from dice.verify.endings import NO_MEMORY
 from dice.verify.execution import Device
 from dice.verify.inputs import Step
-from dice.verify.reference import Reference
+from dice.verify.reference import HEAVY_ELEMENTS, Reference
 from dice.verify.scratch import remove
 from dice.verify.trial import ReferenceFailed, Trial
 
@@ -31,6 +31,9 @@ Message = dict[str, Any]
 
 OUTPUT_SLACK_BYTES = 1 << 20
 SHAREABLE_BYTES = 32 << 20  # of one trial; all trials of a smaller problem are kept, of a larger one the last
+# Of the largest value of a problem, how many fit into what a job takes at its peak: inputs, outputs, second looks and
+# what is lent, on both sides; 14 were counted with float64, 10 without.
+COPIES, HEAVY_COPIES = 16, 11
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -164,7 +167,9 @@ class _Group:
         self.reference.construct_fresh(spec["fresh_seed"])
         self._show(arguments, "init")
         self._show(state, "state")
-        return {"event": "prepared", "scale": self.reference.scale, "bytes": self.reference.largest_bytes}
+        size = self.reference.largest_bytes
+        copies = HEAVY_COPIES if size >= 4 * HEAVY_ELEMENTS else COPIES
+        return {"event": "prepared", "scale": self.reference.scale, "bytes": size, "needed": copies * size}
 
     def _show(self, value: Any, name: str) -> None:
         """Write a value where candidates read it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from dice.evaluate.run import Judging, begin, check_finished, evaluate, locked, 
 from dice.evaluate.run_folder import RunFolder
 from dice.evaluate.tasks import load_tasks
 from dice.model.checkpoint import NANO_FOLDER
+from dice.verdict import Timing
+from dice.verify import options as verify_options
 from tests.conftest import ROOT
 from tests.endpoint.server import serving
 
 CASES = ROOT / "tests" / "cases"
 PROBLEMS = {"19_ReLU": "relu", "20_RowSum": "row_sum", "21_Log": "log"}
+TIMING = Timing(1.0, 2.0, 2.0, 9)
 KERNELS = {"19_ReLU": "right_relu", "20_RowSum": "right_row_sum_shared", "21_Log": "right_log_positive_only"}
 
 
@@ -85,6 +89,30 @@ def test_answers_are_judged_under_each_protocol_and_again(bench: Path, capsys: p
 
     assert main(command(bench, out, "--seed", "1")) == 2
     assert "other" in capsys.readouterr().err
+
+
+def test_what_one_protocol_timed_no_other_times_again(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a CPU nothing is timed: what has a time, has that of the first protocol."""
+    out = bench / "run"
+    assert main(command(bench, out, "--protocol", "dice")) == 0
+    path = out / "verdicts" / "dice.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        elsewhere = row["task"].endswith("RowSum")
+        row["verdict"] |= {"timing": asdict(TIMING), "device": "another GPU" if elsewhere else "the GPU"}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(verify_options, "probe_cuda", lambda: {"device": "the GPU"})
+    assert main(command(bench, out, "--protocol", "dice", "dice-paper", "kernelbench")) == 0
+    timed = {
+        protocol: {one.task for one in RunFolder(out).judgements(protocol) if one.verdict.timing == TIMING}
+        for protocol in ("dice-paper", "kernelbench")
+    }
+    # The kernel timed on another GPU is not; the file without a kernel has no time; kernelbench casts tensors.
+    assert timed == {"dice-paper": {"level1/19_ReLU"}, "kernelbench": set()}
+    assert outcomes(out, "dice-paper") == outcomes(out, "kernelbench") == outcomes(out)
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("where", ["nano", "elsewhere"])
