@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import statistics
+import threading
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +21,7 @@ from dice.verify.stopwatch import Stopwatch
 COPY_BYTES = 1 << 30
 MATRIX = 8192
 REPEATS = 5
-MOST_OPERATORS = 2000  # of a forward on tensors without data: a loop over steps repeats itself
+MOST_OPERATORS, SHAPES_S = 2000, 2.0  # of a forward on tensors without data: a loop over steps repeats itself
 
 
 class _Elements(OperatorMode):
@@ -57,7 +61,26 @@ class Sizes(OperatorMode):
 
 
 class Enough(Exception):
-    """So many operators tell what there was to be told."""
+    """So many operators, or so much time, tell what there was to be told."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises `Enough` in the block after so long. For a process's main thread; others have no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _stop)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Enough
 
 
 def largest(problem: ModuleType, device: Device) -> tuple[int, int]:
@@ -66,7 +89,7 @@ def largest(problem: ModuleType, device: Device) -> tuple[int, int]:
     inputs = parameters = 0
     sizes = Sizes(MOST_OPERATORS)
     try:
-        with torch.device("meta"), torch.no_grad(), device.active():
+        with within(SHAPES_S), torch.device("meta"), torch.no_grad(), device.active():
             drawn = problem.get_inputs()
             inputs = _bytes(drawn)
             model = problem.Model(*problem.get_init_inputs())

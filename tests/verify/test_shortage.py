@@ -168,6 +168,7 @@ def get_init_inputs():
         ("return x if float(x.sum()) > 0 else -x", "pass", 40_000),  # needs values
         ("raise SystemExit", "pass", 40_000),
         ("for _ in range(10**9): x = x + 1", "pass", 40_000),
+        ("__import__('time').sleep(100)", "pass", 40_000),
     ],
 )
 def test_the_largest_value_of_a_forward_is_known_without_running_it(forward: str, init: str, largest: int) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import operator
-import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,17 +100,14 @@ class Budget:
 
 def measure(source: str, folder: Path, device: execution.Device) -> Size | None:
     """None where the problem needs data (`.item()`, NumPy), fails, or takes long (loops over steps do)."""
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, MEASURE_S)
     try:
-        module = execution.exec_file(source, folder, "problem_shapes")
-        with torch.device("meta"), torch.no_grad(), device.active():
-            drawn = module.get_inputs()
-            return measure_run(module.Model(*module.get_init_inputs()), drawn, device)
+        with workload.within(MEASURE_S):
+            module = execution.exec_file(source, folder, "problem_shapes")
+            with torch.device("meta"), torch.no_grad(), device.active():
+                drawn = module.get_inputs()
+                return measure_run(module.Model(*module.get_init_inputs()), drawn, device)
     except Exception:  # noqa: BLE001 - the problem's own code may raise anything; then its size is not known
         return None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
@@ -121,10 +117,6 @@ def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
         work = Work(**workload.describe(model, drawn))
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))
     return Size(work, shapes, seen.elements, seen.largest, watch.census)
-
-
-def _give_up(number: int, frame: object) -> None:
-    raise TimeoutError
 
 
 def fit(source: str, now: Size, budget: Budget, measure_again: Callable[[str], Size | None]) -> tuple[str, Size]:

@@ -14,12 +14,17 @@ from dice.data.synth.products import Operands, product
 
 SHARED_ELEMENTS = 12_000  # floats in the 48 KB that a block may have
 # For each spatial axis: extent in and out, position in and out, position in the window.
+NAMES = {"kernel": "K", "stride": "S", "padding": "P", "dilation": "D", "output_padding": "Q"}
 AXES = (("D", "OD", "d", "od", "e"), ("H", "OH", "h", "oh", "r"), ("W", "OW", "w", "ow", "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a convolution moves along each axis. `groups`: 1, a number, or 0 for one group per input channel."""
+    """How a convolution moves along each axis. `groups`: 1, a number, or 0 for one group per input channel.
+
+    `named`: the kernel is given the numbers when it is launched, and has names for them: KH, SH, PH, DH, QH, and so on
+    for other axes. Else they are written into it.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -28,6 +33,19 @@ class Window:
     output_padding: tuple[int, ...]
     transposed: bool = False
     groups: int = 1
+    named: bool = False
+
+    def text(self, what: str, axis: int) -> str:
+        """A number of that axis, or its name."""
+        return NAMES[what] + self.axes[axis][0] if self.named else str(getattr(self, what)[axis])
+
+    def names(self, *whats: str) -> list[str]:
+        return [NAMES[what] + axis[0] for what in whats for axis in self.axes]
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """What a named window's layer is asked for; the kernel's extents are those of its weights."""
+        return ("stride", "padding", "dilation", *(("output_padding",) if self.transposed else ()))
 
     @property
     def axes(self) -> tuple[tuple[str, str, str, str, str], ...]:
@@ -36,7 +54,7 @@ class Window:
     @property
     def volume(self) -> str:
         """The window's number of places."""
-        return _product(self.kernel)
+        return _product([self.text("kernel", axis) for axis in range(len(self.kernel))])
 
     def sizes(self) -> str:
         """Host text for the output's extents."""
@@ -45,7 +63,7 @@ class Window:
     def _extent(self, axis: int, size: str) -> str:
         """The extent in the numbers of the problem, none of them computed, and always in one form: copying is easier
         than calculating, and than choosing."""
-        stride, padding, more = self.stride[axis], self.padding[axis], self.output_padding[axis]
+        stride, padding, more = (self.text(what, axis) for what in ("stride", "padding", "output_padding"))
         reach = self._reach(axis)
         if self.transposed:
             return f"({size} - 1) * {stride} - 2 * {padding} + {reach} + {more} + 1"
@@ -57,16 +75,16 @@ class Window:
 
     def _reach(self, axis: int) -> str:
         """The distance of the window's last place from its first."""
-        return f"{self.dilation[axis]} * ({self.kernel[axis]} - 1)"
+        return f"{self.text('dilation', axis)} * ({self.text('kernel', axis)} - 1)"
 
     def walk(self, inner: str, depth: int) -> str:
         """Loops over the window with {inner} where the input's position is inside; `continue` leaves out the rest."""
         text = ""
         for axis, (size, _, place, out, step) in enumerate(self.axes):
-            stride, padding, dilation = self.stride[axis], self.padding[axis], self.dilation[axis]
+            stride = self.text("stride", axis)
             pad = " " * (depth + 4 * axis)
-            text += f"{pad}for (int {step} = 0; {step} < {self.kernel[axis]}; {step}++) {{\n"
-            text += f"{pad}    int {place} = {self._place(out, step, stride, padding, dilation)};\n"
+            text += f"{pad}for (int {step} = 0; {step} < {self.text('kernel', axis)}; {step}++) {{\n"
+            text += f"{pad}    int {place} = {self.place(axis, out, step)};\n"
             if self.transposed:
                 text += (
                     f"{pad}    if ({place} < 0 || {place} % {stride} != 0) continue;\n{pad}    {place} /= {stride};\n"
@@ -80,7 +98,9 @@ class Window:
             text += " " * (depth + 4 * axis) + "}\n"
         return text
 
-    def _place(self, out: str, step: str, stride: int, padding: int, dilation: int) -> str:
+    def place(self, axis: int, out: str, step: str) -> str:
+        """The input's position under a place of the window, for an output; of a transposed one, before its stride."""
+        stride, padding, dilation = (self.text(what, axis) for what in ("stride", "padding", "dilation"))
         if self.transposed:
             return f"{out} + {padding} - {step} * {dilation}"
         return f"{out} * {stride} - {padding} + {step} * {dilation}"
@@ -93,7 +113,7 @@ class Window:
     @property
     def tap(self) -> str:
         """The position in one window."""
-        return _flat([step for *_, step in self.axes], [str(size) for size in self.kernel])
+        return _flat([step for *_, step in self.axes], [self.text("kernel", axis) for axis in range(len(self.axes))])
 
     def unpack(self, index: str) -> str:
         """Declarations of the output's position from its number in a plane."""
@@ -119,7 +139,14 @@ class Convolution:
         """Sizes every style needs; XC and OC are all channels, C and O those of one group."""
         window = self.window
         names = ["C", "O"] if window.groups == 1 else ["C", "O", "XC", "OC"]
-        return names + [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes]
+        return names + self._extents
+
+    @property
+    def _extents(self) -> list[str]:
+        """Sizes of the input and the output, and what a named window is made of."""
+        window = self.window
+        made = window.names("kernel", *window.moves) if window.named else []
+        return [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes] + made
 
     @property
     def channels(self) -> tuple[str, str]:
@@ -132,11 +159,15 @@ class Convolution:
             channels = f"C = x.size(1), O = weight.size({1 if window.transposed else 0})"
         else:
             groups = window.groups or "XC"
+            if window.named:  # a transposed layer's weights do not tell
+                groups = "G" if window.transposed else "(XC / C)"
             each = f"C = XC / {groups}, O = weight.size(1), OC = O * {groups}"
             each = each if window.transposed else f"C = weight.size(1), OC = weight.size(0), O = OC / {groups}"
             channels = f"XC = x.size(1), {each}"
         spatial = ", ".join(f"{axis[0]} = x.size({place + 2})" for place, axis in enumerate(window.axes))
         out = ", ".join(axis[1] for axis in window.axes)
+        kernel = [f"{name} = weight.size({place})" for place, name in enumerate(window.names("kernel"), 2)]
+        spatial += f";\n    int {', '.join(kernel)}" if window.named else ""
         return (
             f"    int {channels};\n    int {spatial};\n    int {window.sizes()};\n"
             f"    auto out = torch::empty({{x.size(0), {outputs}, {out}}}, x.options());\n"
@@ -144,10 +175,12 @@ class Convolution:
 
     def write(self, file: KernelFile, rng: random.Random) -> tuple[str, str, str]:
         """Device code, host code and style."""
-        weights = {"sweep": 6.0, "shared_weights": 2.0}
+        fixed = not self.window.named  # arrays in shared memory take sizes that are known
+        weights = {"sweep": 6.0} | ({"shared_weights": 2.0} if fixed else {})
         if self.window.groups == 1:
             weights |= {"four_channels": 2.0} | ({} if self.window.transposed else {"implicit": 3.5})
-        if not self.window.transposed and len(self.window.axes) < 3 and self._patch_elements() <= SHARED_ELEMENTS:
+        flat = not self.window.transposed and len(self.window.axes) < 3
+        if fixed and flat and self._patch_elements() <= SHARED_ELEMENTS:
             weights["tiled"] = 2.5
         style = rng.choices(tuple(weights), tuple(weights.values()))[0]
         return {
@@ -188,7 +221,10 @@ class Convolution:
             row = f"({own} * O + {oc if self.window.groups == 1 else f'{oc} % O'})"
         else:
             row = f"({oc} * C + c)"
-        return _flat([row, *(axis[4] for axis in self.window.axes)], ["", *(str(size) for size in self.window.kernel)])
+        return _flat(
+            [row, *(axis[4] for axis in self.window.axes)],
+            ["", *(self.window.text("kernel", axis) for axis in range(len(self.window.axes)))],
+        )
 
     def _finish(self, at: str, oc: str = "oc") -> list[str]:
         return [*([f"v += bias[{oc}];"] if self.bias else []), *(text.format(at=at) for text in self.extra)]
@@ -251,7 +287,7 @@ class Convolution:
         """A matrix product of the weights with the input's windows, which are looked up and never stored."""
         window = self.window
         pointwise = set(window.kernel) == {1} and set(window.stride) == {1} and not any(window.padding)
-        names = [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes]
+        names = self._extents
         helper, b = "", "x[{k} * N + col]"
         if not pointwise:
             b = f"patch(x, {{k}}, col, {', '.join(names)})"
@@ -259,11 +295,10 @@ class Convolution:
             helper = f"__device__ float patch(const float* x, {parameters}) {{\n"
             helper += f"    int {window.unpack('p')}, c = k / {window.volume}, j = k % {window.volume};\n"
             for axis, (size, _, place, out, _) in enumerate(window.axes):
-                rest = _product(window.kernel[axis + 1 :])
-                step = "j" if rest == "1" else f"j / {rest}"
-                step = step if axis == 0 else f"{step} % {window.kernel[axis]}"
-                stride, padding, dilation = window.stride[axis], window.padding[axis], window.dilation[axis]
-                helper += f"    int {place} = {window._place(out, step, stride, padding, dilation)};\n"
+                rest = _product([window.text("kernel", other) for other in range(axis + 1, len(window.axes))])
+                step = f"j / {rest}" if rest else "j"
+                step = step if axis == 0 else f"{step} % {window.text('kernel', axis)}"
+                helper += f"    int {place} = {window.place(axis, out, step)};\n"
                 helper += f"    if ({place} < 0 || {place} >= {size}) return 0.0f;\n"
             axes = [axis[2] for axis in window.axes]
             helper += f"    return x[{_flat(['c', *axes], ['', *(axis[0] for axis in window.axes)])}];\n}}\n\n"
@@ -319,11 +354,9 @@ class Convolution:
         return file.kernel(body, self.integers), host + file.launch("grid, 256", self.integers), "tiled"
 
 
-def _product(sizes: Sequence[int]) -> str:
+def _product(sizes: Sequence[str]) -> str:
     """`(3 * 3)`, not 9; one size alone."""
-    if len(sizes) <= 1:
-        return str(math.prod(sizes))
-    return f"({' * '.join(map(str, sizes))})"
+    return sizes[0] if len(sizes) == 1 else f"({' * '.join(sizes)})" if sizes else ""
 
 
 def _flat(places: Sequence[str], sizes: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain
 from dice.data.synth.convolution import Convolution, Window
@@ -128,16 +129,19 @@ def _options(script: Script, window: Window, groups: str) -> list[str]:
 
 def layer(
     script: Script, window: Window, value: Value, shape: list[str], outputs: str, ratio: int, bias: bool
-) -> tuple[Value, str, str]:
-    """The convolution's value, and how ModelNew spells its weight and bias."""
+) -> tuple[Value, str, str, str]:
+    """The convolution's value, and how ModelNew spells its weight, its bias, and the layer that knows its numbers; ""
+    where none does."""
     rng, rank = script.rng, len(window.kernel)
     inputs = script.argument(SCALAR_NAMES["in_channels"], shape[1], "int")
     made = script.argument(SCALAR_NAMES["out_channels"], outputs, "int") if outputs else inputs
     made = f"{inputs} * {ratio}" if ratio > 1 else made
     if rng.random() < 0.75:
-        attribute = script.attribute("conv", layer_text(script, window, inputs, made, bias), shared=True)
+        text = layer_text(script, window, inputs, made, bias)
+        attribute = script.attribute("conv", text, shared=True)
         value = script.apply(f"{attribute}({{x}})", value, "convolution")
-        return value, f"{attribute}.weight", f"{attribute}.bias" if bias else ""
+        knows = "" if "'same'" in text else attribute
+        return value, f"{attribute}.weight", f"{attribute}.bias" if bias else "", knows
     groups = str(window.groups or inputs)
     each = "1" if window.groups == 0 else inputs if groups == "1" else f"{inputs} // {groups}"
     sizes = [made, each]
@@ -152,7 +156,7 @@ def layer(
     options = _options(script, window, f"groups={'self.groups' if not window.groups else groups}")
     arguments = ", ".join(["{x}", weight, *([offset] if offset else []), *options])
     name = f"F.conv{'_transpose' if window.transposed else ''}{rank}d"
-    return script.apply(f"{name}({arguments})", value, "convolution"), weight, offset
+    return script.apply(f"{name}({arguments})", value, "convolution"), weight, offset, ""
 
 
 def describe_window(plan: Plan) -> str:
@@ -168,11 +172,14 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     window = draw_window(plan, rng)
     shape, outputs, ratio = draw_input(script, window)
     x = script.input("x", shape)
-    value, weight, bias = layer(script, window, x, shape, outputs, ratio, plan.has("bias"))
+    value, weight, bias, owner = layer(script, window, x, shape, outputs, ratio, plan.has("bias"))
     value, post = script.chain(script.idle(value), plan.chain("post"), state=STATE)
     script.finish(value)
     script.title = sentence(describe_window(plan), describe(plan.chain("post")))
     tensors = [Tensor("x", "x"), Tensor("weight", weight), *([Tensor("bias", bias)] if bias else [])]
     file = KernelFile(script, NAME, tensors)
+    window = replace(window, named=bool(owner) and plan.core != "pointwise")
     code, host, style = Convolution(window, bool(bias), post).write(file, rng)
-    return Draft(script, file.write(code, host), style)
+    moves = [(name, f"{owner}.{what}[{axis}]") for what in window.moves for axis, name in enumerate(window.names(what))]
+    moves += [("G", f"{owner}.groups")] if window.transposed and window.groups != 1 else []
+    return Draft(script, file.write(code, host, moves if window.named else ()), style)

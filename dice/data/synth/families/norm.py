@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class _Layer:
     bias: str = ""
     eps: str = "1e-05f"
     groups: Scalar | None = None
+    owner: str = ""  # the layer of torch.nn that knows its groups, where there is one
     axes: int = 1  # trailing dimensions that are normalised together
 
 
@@ -95,7 +97,7 @@ def _shape(plan: Plan, script: Script) -> tuple[list[str], tuple[str, ...]]:
         roles = rng.choice((image, image, image, signal, volume, ("batch", "features")))
     else:
         roles = rng.choice((image, image, image, signal, volume))
-    groups = {1: 8} if plan.core == "group_norm" else None
+    groups = {1: rng.choice((8, 8, 12, 12, 10, 15))} if plan.core == "group_norm" else None
     shape = draw_shape(script, len(roles), roles=roles, multiple=groups)
     if plan.core == "batch_norm":
         script.dimensions[0].small = max(script.dimensions[0].small, 4)
@@ -134,6 +136,7 @@ def _module(plan: Plan, script: Script, layer: _Layer, value: Value, expression:
     attribute = script.attribute("norm", expression, shared=affine)
     if affine:
         layer.weight, layer.bias = f"{attribute}.weight", f"{attribute}.bias" if plan.has("affine=full") else ""
+        layer.owner = attribute
     return script.apply(f"{attribute}({{x}})", value, "normalize")
 
 
@@ -219,18 +222,27 @@ def _rms_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer:
 
 def _group_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
     rng = script.rng
-    groups = script.scalar("groups", rng.choice((1, 2, 2, 4, 4, 8)), hint="int")
-    layer.groups = groups
+    channels_size = script.dimensions[1]
+    common = math.gcd(channels_size.small, channels_size.large)
+    number = rng.choice([size for size in (1, 2, 2, 3, 4, 4, 5, 6, 8) if common % size == 0])
     if rng.random() < 0.65:
+        own = not plan.has("affine=none")  # then ModelNew has the layer, which knows the number
+        groups = Scalar("", script.setting("num_groups", str(number)), "groups") if own else _groups(script, number)
+        layer.groups = groups
         channels = _size(script, shape[1])
         eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
         affine = ", affine=False" if plan.has("affine=none") else ""
         return _module(plan, script, layer, value, f"nn.GroupNorm({groups.init}, {channels}{eps}{affine})")
+    groups = layer.groups = _groups(script, number)
     if not plan.has("affine=none"):
         _affine(plan, script, layer, _size(script, shape[1]))
     parameters = f", {layer.weight}, {layer.bias}" if layer.weight else ""
     eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
     return script.apply(f"F.group_norm({{x}}, {groups.forward}{parameters}{eps})", value, "group norm")
+
+
+def _groups(script: Script, number: int) -> Scalar:
+    return script.scalar("groups", number, hint="int")
 
 
 def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
@@ -300,7 +312,8 @@ def _per_row(
     code = reduction_helper(scope, "sum") + file.pre(pre)
     code += file.kernel(f"{scope.start}    int base = row * D;\n{body}", integers)
     host = f"    auto out = torch::empty_like(x);\n{_row_sizes(plan, script, layer, by_channel)}"
-    return Draft(script, file.write(code, host + file.launch(scope.grid, integers)), scope.style)
+    given = [("groups", f"{layer.owner}.num_groups")] if layer.owner and plan.core == "group_norm" else []
+    return Draft(script, file.write(code, host + file.launch(scope.grid, integers), given), scope.style)
 
 
 def _row_sizes(plan: Plan, script: Script, layer: _Layer, by_channel: bool) -> str:
