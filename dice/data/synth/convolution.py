@@ -22,8 +22,8 @@ AXES = (("D", "OD", "d", "od", "e"), ("H", "OH", "h", "oh", "r"), ("W", "OW", "w
 class Window:
     """How a convolution moves along each axis. `groups`: 1, a number, or 0 for one group per input channel.
 
-    `named`: the kernel is given the numbers when it is launched, and has names for them: KH, SH, PH, DH, QH, and so on
-    for other axes. Else they are written into it.
+    `named`: what the kernel is given when it is launched, and has names for: KH, SH, PH, DH, QH, and so on for other
+    axes. Other numbers are written into it.
     """
 
     kernel: tuple[int, ...]
@@ -33,19 +33,14 @@ class Window:
     output_padding: tuple[int, ...]
     transposed: bool = False
     groups: int = 1
-    named: bool = False
+    named: tuple[str, ...] = ()
 
     def text(self, what: str, axis: int) -> str:
         """A number of that axis, or its name."""
-        return NAMES[what] + self.axes[axis][0] if self.named else str(getattr(self, what)[axis])
+        return NAMES[what] + self.axes[axis][0] if what in self.named else str(getattr(self, what)[axis])
 
     def names(self, *whats: str) -> list[str]:
         return [NAMES[what] + axis[0] for what in whats for axis in self.axes]
-
-    @property
-    def moves(self) -> tuple[str, ...]:
-        """What a named window's layer is asked for; the kernel's extents are those of its weights."""
-        return ("stride", "padding", "dilation", *(("output_padding",) if self.transposed else ()))
 
     @property
     def axes(self) -> tuple[tuple[str, str, str, str, str], ...]:
@@ -145,8 +140,7 @@ class Convolution:
     def _extents(self) -> list[str]:
         """Sizes of the input and the output, and what a named window is made of."""
         window = self.window
-        made = window.names("kernel", *window.moves) if window.named else []
-        return [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes] + made
+        return [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes] + window.names(*window.named)
 
     @property
     def channels(self) -> tuple[str, str]:

@@ -277,6 +277,8 @@ class KernelFile:
         contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in passed)
         python = "\n".join([*before, result, *self.script.shared_init])
         imports = "import torch.nn.functional as F\n" * ("F." in python) + "import math\n" * ("math." in python)
+        each = next((name for name in ("_single", "_pair", "_triple") if any(f"{name}(" in part for part in call)), "")
+        imports += f"from torch.nn.modules.utils import {each}\n" if each else ""
         return FILE.format(
             imports=imports,
             code=code.strip("\n"),

@@ -178,8 +178,11 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     script.title = sentence(describe_window(plan), describe(plan.chain("post")))
     tensors = [Tensor("x", "x"), Tensor("weight", weight), *([Tensor("bias", bias)] if bias else [])]
     file = KernelFile(script, NAME, tensors)
-    window = replace(window, named=bool(owner) and plan.core != "pointwise")
+    moves = ("stride", "padding", "dilation", *(("output_padding",) if window.transposed else ()))
+    given: list[tuple[str, str]] = []
+    if owner and plan.core != "pointwise":
+        window = replace(window, named=("kernel", *moves))
+        given = [(name, f"{owner}.{what}[{axis}]") for what in moves for axis, name in enumerate(window.names(what))]
+        given += [("G", f"{owner}.groups")] if window.transposed and window.groups != 1 else []
     code, host, style = Convolution(window, bool(bias), post).write(file, rng)
-    moves = [(name, f"{owner}.{what}[{axis}]") for what in window.moves for axis, name in enumerate(window.names(what))]
-    moves += [("G", f"{owner}.groups")] if window.transposed and window.groups != 1 else []
-    return Draft(script, file.write(code, host, moves if window.named else ()), style)
+    return Draft(script, file.write(code, host, given), style)

@@ -78,11 +78,13 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     return write(plan, script, value, pre)
 
 
-def _call(script: Script, module: str, function: str, arguments: list[str], value: Value) -> Value:
-    """As a module of torch.nn or as a function."""
+def _call(
+    script: Script, module: str, function: str, arguments: list[str], value: Value, shared: bool = False
+) -> tuple[Value, str]:
+    """As a module of torch.nn, which ModelNew has too where it is `shared`, or as a function; and the module's name."""
     if script.rng.random() < 0.5:
-        attribute = script.attribute("pool", f"{module}({', '.join(arguments)})", shared=False)
-        return script.apply(f"{attribute}({{x}})", value, "pooling")
+        attribute = script.attribute("pool", f"{module}({', '.join(arguments)})", shared=shared)
+        return script.apply(f"{attribute}({{x}})", value, "pooling"), attribute
     first = 1 if "lp_pool" in function else 0
     named = [argument.rpartition("=") for argument in arguments]
     if script.positional:
@@ -93,7 +95,7 @@ def _call(script: Script, module: str, function: str, arguments: list[str], valu
     text = ", ".join(
         f"{name}={script.setting(name, number, stored=True)}" if name else number for name, _, number in named
     )
-    return script.apply(f"{function}({{x}}, {text})", value, "pooling")
+    return script.apply(f"{function}({{x}}, {text})", value, "pooling"), ""
 
 
 def _numbers(rng: random.Random, numbers: tuple[int, ...], kind: str = "") -> str:
@@ -127,19 +129,22 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     arguments += ["ceil_mode=True"] if plan.has("ceil") else []
     arguments += ["count_include_pad=False"] if inside and kind == "avg" else []
     title = {"max": "MaxPool", "avg": "AvgPool", "lp": "LPPool"}[kind]
-    value = _call(script, f"nn.{title}{rank}d", f"F.{kind}_pool{rank}d", arguments, value)
+    knows = {"max": ("kernel", "stride", "padding", "dilation"), "avg": ("kernel", "stride", "padding")}.get(kind, ())
+    name = f"{kind}_pool{rank}d"
+    value, owner = _call(script, f"nn.{title}{rank}d", f"F.{name}", arguments, value, shared=bool(knows))
 
-    window = Window(kernel, stride, padding, dilation, (0,) * rank)
+    window = Window(kernel, stride, padding, dilation, (0,) * rank, named=knows if owner else ())
     count = "count" if kind == "avg" and (inside or plan.has("ceil")) else window.volume
     update = KINDS[kind].update + ("\ncount++;" if count == "count" else "") + "\n"
     sizes = window.sizes()
     if plan.has("ceil"):
+        whats = ("kernel", "stride", "padding", "dilation")
         sizes = ", ".join(
-            f"{out} = pooled({size}, {k}, {s}, {p}, {d})"
-            for (size, out, *_), k, s, p, d in zip(window.axes, kernel, stride, padding, dilation, strict=True)
+            f"{out} = pooled({', '.join([size, *(window.text(what, axis) for what in whats)])})"
+            for axis, (size, out, *_) in enumerate(window.axes)
         )
     helper = CEIL if plan.has("ceil") else ""
-    return _finish(plan, script, value, pre, window, (window.walk(update, 8), count, sizes, helper))
+    return _finish(plan, script, value, pre, window, (window.walk(update, 8), count, sizes, helper), owner)
 
 
 CEIL = """// the last window must begin inside the input or its left padding
@@ -156,7 +161,7 @@ def _adaptive(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draf
     one = rng.choice((2, 3, 4, 5, 6, 7, 8))
     sizes = tuple(rng.choice((1, 2, 3, 4, 5, 7)) for _ in range(rank)) if plan.has("asymmetric") else (one,) * rank
     name = kind.capitalize()
-    value = _call(
+    value, _ = _call(
         script, f"nn.Adaptive{name}Pool{rank}d", f"F.adaptive_{kind}_pool{rank}d", [_numbers(rng, sizes)], value
     )
     window = Window(*(((1,) * rank,) * 5))
@@ -172,9 +177,16 @@ def _adaptive(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draf
 
 
 def _finish(
-    plan: Plan, script: Script, value: Value, pre: list[Step], window: Window, parts: tuple[str, str, str, str]
+    plan: Plan,
+    script: Script,
+    value: Value,
+    pre: list[Step],
+    window: Window,
+    parts: tuple[str, str, str, str],
+    owner: str = "",
 ) -> Draft:
-    """One output a thread. `parts`: the loops over the window, the divisor, the output's extents, a helper."""
+    """One output a thread. `parts`: the loops over the window, the divisor, the output's extents, a helper. `owner`:
+    the layer that knows the window's numbers, as one or as one for each axis."""
     walk, count, extents, helper = parts
     kind = KINDS[kind_of(plan)]
     value, post = script.chain(value, plan.chain("post"), state=_STATE)
@@ -188,13 +200,18 @@ def _finish(
         f"float v = {kind.first};",
     )
     text += walk.replace("{load}", load) + lines(kind.result.format(count=count), post)
-    names = [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes]
+    names = [axis[0] for axis in window.axes] + [axis[1] for axis in window.axes] + window.names(*window.named)
     code, launch, style = file.sweep(script.rng, text, ["n", *names])
     spatial = ", ".join(f"{axis[0]} = x.size({place + 2})" for place, axis in enumerate(window.axes))
     host = f"    int {spatial};\n    int {extents};\n"
     host += f"    auto out = torch::empty({{x.size(0), x.size(1), {plane.replace(' * ', ', ')}}}, x.options());\n"
     host += "    int n = out.numel();\n"
-    return Draft(script, file.write(helper + file.pre(pre) + code, host + launch), style)
+    each = ("_single", "_pair", "_triple")[len(window.axes) - 1]
+    given = [  # one expression for the parameters of all axes
+        (", int ".join(window.names(what)), f"*{each}({owner}.{what.replace('kernel', 'kernel_size')})")
+        for what in window.named
+    ]
+    return Draft(script, file.write(helper + file.pre(pre) + code, host + launch, given), style)
 
 
 def _global(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
@@ -210,11 +227,11 @@ def _global(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     if plan.has("keepdim") and rng.random() < 0.6:
         ones = rng.choice(("1", f"({', '.join('1' * rank)})")) if rank > 1 else "1"
         module = f"nn.Adaptive{kind.capitalize()}Pool{rank}d"
-        value = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
+        value, _ = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
     elif not plan.has("keepdim") and rng.random() < 0.5:
         ones = rng.choice(("1", f"({', '.join('1' * rank)})")) if rank > 1 else "1"
         module = f"nn.Adaptive{kind.capitalize()}Pool{rank}d"
-        value = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
+        value, _ = _call(script, module, f"F.adaptive_{kind}_pool{rank}d", [ones], value)
         forms = ("{x}.flatten(1)", "torch.flatten({x}, 1)", "{x}.flatten(start_dim=1)", "{x}" + ".squeeze(-1)" * rank)
         value = script.apply(rng.choice((*forms, "{x}.view({x}.size(0), -1)")), value, "flatten")
     else:
