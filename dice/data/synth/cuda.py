@@ -271,7 +271,7 @@ class KernelFile:
         given = inputs or ()  # numbers among the arguments of forward
         call = [tensor.python for tensor in self.tensors]
         call += [expression for _, expression in integers] + [
-            name if name in given else f"self.{name}" for name in scalars
+            name if name in given else self.script.sources.get(name, f"self.{name}") for name in scalars
         ]
         passed = [tensor.name for tensor in self.tensors if tensor.is_input]
         contiguous = "".join(f"    {name} = {name}.contiguous();\n" for name in passed)

@@ -84,6 +84,7 @@ class Script:
         self.shared_init: list[str] = []  # lines of __init__ the kernel needs too: parameters, scalars
         self.body: list[str] = []
         self.scalars: dict[str, str] = {}  # name -> C++ type of the scalars ModelNew passes to its kernel, in order
+        self.sources: dict[str, str] = {}  # where ModelNew has a scalar from, if not from an attribute of that name
         self.constants: dict[str, str] = {}  # further constants of the file
         self.class_constants: dict[str, str] = {}  # attributes of the class
         self.modules: dict[str, str] = {}  # expression -> attribute, of layers without parameters

@@ -6,7 +6,16 @@ import math
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after, statements
+from dice.data.synth.chain import (
+    ChainState,
+    Step,
+    chain_length,
+    chains,
+    draw_chain,
+    python_number,
+    state_after,
+    statements,
+)
 from dice.data.synth.cuda import (
     BLOCK_SHUFFLE,
     ELEMENT_GRID,
@@ -112,6 +121,10 @@ def _eps(script: Script, layer: _Layer) -> Scalar:
     return scalar
 
 
+def _eps_of_layer(script: Script) -> str:
+    return script.setting("eps", python_number(script.rng.choice(_EPS), script.rng))
+
+
 def _affine(plan: Plan, script: Script, layer: _Layer, size: str) -> None:
     """Affine parameters held by the module itself."""
     rng = script.rng
@@ -131,12 +144,13 @@ def _size(script: Script, mark: str, role: str = "size") -> str:
 
 
 def _module(plan: Plan, script: Script, layer: _Layer, value: Value, expression: str) -> Value:
-    """A layer of torch.nn; when it is affine the kernel's ModelNew holds it too, for its parameters."""
-    affine = not plan.has("affine=none")
-    attribute = script.attribute("norm", expression, shared=affine)
-    if affine:
+    """A layer of torch.nn, which the kernel's ModelNew has too, for its parameters and numbers."""
+    attribute = layer.owner = script.attribute("norm", expression, shared=True)
+    if not plan.has("affine=none"):
         layer.weight, layer.bias = f"{attribute}.weight", f"{attribute}.bias" if plan.has("affine=full") else ""
-        layer.owner = attribute
+    layer.eps = "eps" if "eps" not in script.scalars else "norm_eps"
+    script.names.add(layer.eps)
+    script.scalars[layer.eps], script.sources[layer.eps] = "float", f"{attribute}.eps"
     return script.apply(f"{attribute}({{x}})", value, "normalize")
 
 
@@ -154,7 +168,7 @@ def _layer_norm(plan: Plan, script: Script, value: Value, shape: list[str], laye
     spelled = rng.choice((listed, f"[{', '.join(sizes)}]")) if len(sizes) > 1 or rng.random() < 0.3 else sizes[0]
     if rng.random() < 0.6:
         use_default = rng.random() < 0.5
-        eps = "" if use_default else f", eps={_eps(script, layer).init}"
+        eps = "" if use_default else f", eps={_eps_of_layer(script)}"
         affine = ", elementwise_affine=False" if plan.has("affine=none") else ""
         return _module(plan, script, layer, value, f"nn.LayerNorm({spelled}{eps}{affine})")
     _affine(plan, script, layer, listed if len(sizes) > 1 else sizes[0])
@@ -198,7 +212,7 @@ def _rms_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer:
     size = _size(script, shape[-1]) if not plan.has("affine=none") or rng.random() < 0.2 else ""
     if size and rng.random() < 0.25:
         affine = ", elementwise_affine=False" if plan.has("affine=none") else ""
-        return _module(plan, script, layer, value, f"nn.RMSNorm({size}, eps={_eps(script, layer).init}{affine})")
+        return _module(plan, script, layer, value, f"nn.RMSNorm({size}, eps={_eps_of_layer(script)}{affine})")
     if not plan.has("affine=none"):
         _affine(plan, script, layer, size)
     eps = _eps(script, layer)
@@ -226,23 +240,17 @@ def _group_norm(plan: Plan, script: Script, value: Value, shape: list[str], laye
     common = math.gcd(channels_size.small, channels_size.large)
     number = rng.choice([size for size in (1, 2, 2, 3, 4, 4, 5, 6, 8) if common % size == 0])
     if rng.random() < 0.65:
-        own = not plan.has("affine=none")  # then ModelNew has the layer, which knows the number
-        groups = Scalar("", script.setting("num_groups", str(number)), "groups") if own else _groups(script, number)
-        layer.groups = groups
+        groups = layer.groups = Scalar("", script.setting("num_groups", str(number)), "groups")
         channels = _size(script, shape[1])
-        eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
+        eps = "" if rng.random() < 0.6 else f", eps={_eps_of_layer(script)}"
         affine = ", affine=False" if plan.has("affine=none") else ""
         return _module(plan, script, layer, value, f"nn.GroupNorm({groups.init}, {channels}{eps}{affine})")
-    groups = layer.groups = _groups(script, number)
+    groups = layer.groups = script.scalar("groups", number, hint="int")
     if not plan.has("affine=none"):
         _affine(plan, script, layer, _size(script, shape[1]))
     parameters = f", {layer.weight}, {layer.bias}" if layer.weight else ""
     eps = "" if rng.random() < 0.5 else f", eps={_eps(script, layer).forward}"
     return script.apply(f"F.group_norm({{x}}, {groups.forward}{parameters}{eps})", value, "group norm")
-
-
-def _groups(script: Script, number: int) -> Scalar:
-    return script.scalar("groups", number, hint="int")
 
 
 def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], layer: _Layer) -> Value:
@@ -267,7 +275,7 @@ def _channel_norm(plan: Plan, script: Script, value: Value, shape: list[str], la
     instance = plan.core == "instance_norm"
     if rng.random() < 0.6:
         size = _size(script, shape[1])
-        eps = "" if rng.random() < 0.6 else f", eps={_eps(script, layer).init}"
+        eps = "" if rng.random() < 0.6 else f", eps={_eps_of_layer(script)}"
         flag = (", affine=True" if instance else "") if affine else ("" if instance else ", affine=False")
         name = f"nn.InstanceNorm{suffix}" if instance else f"nn.BatchNorm{suffix}"
         flag += "" if instance or rng.random() < 0.5 else ", track_running_stats=False"
