@@ -146,13 +146,13 @@ Object options_dict(const c10::TensorOptions& options) {
 namespace at {
 
 namespace {
-// A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
 // Whether a C function of PyTorch did its work. Where Python code within it raised (a dispatch mode), it swallowed the
 // C++ exception and left Python's, which would be taken for that of the next call.
 bool worked(int32_t status) {
   if (status != 0) PyErr_Clear();
   return status == 0;
 }
+// A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
 Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
   if (options.requires_grad() || options.pinned_memory_.value_or(false) || options.layout() != c10::kStrided) return {};
   if (options.memory_format_.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous) return {};
