@@ -58,6 +58,7 @@ corpus() {
 }
 
 sft() {
+    (($(left) > 120)) || { echo "[$SECONDS s] no time is left for sft."; return 1; }
     logged sft "${dice[@]}" train sft --recipe nano_sft --model "${START:-nano}" --data "$work/corpus/train" \
         --eval-data "$work/corpus/heldout.parquet" --out "$work/run" --lr "${LR:-1.5e-3}" \
         --max-seconds "${TRAIN:-600}" --max-steps 100000 --stop-after-seconds "$(($(left) - 90))" || return

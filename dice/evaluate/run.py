@@ -166,16 +166,14 @@ def _timings(folder: RunFolder, protocol: str, judging: Judging) -> dict[tuple[s
     from dice.verify.options import probe_cuda
 
     found: dict[tuple[str, int], Timing] = {}
-    for other in judging.protocols:
-        if (
-            other == protocol
-            or protocol_named(other).cast != protocol_named(protocol).cast
-            or not judging.options.timing
-        ):
-            continue
+    cast = protocol_named(protocol).cast
+    alike = [one for one in judging.protocols if one != protocol and protocol_named(one).cast == cast]
+    for other in alike if judging.options.timing else ():
         for one in folder.judgements(other):
-            timing, here = one.verdict.timing, one.verdict.device == probe_cuda()["device"]
-            if one.verdict.correct and timing and here and (timing.compile_ms or not judging.options.compile_baseline):
+            timing = one.verdict.timing
+            if not one.verdict.correct or timing is None or one.verdict.device != probe_cuda()["device"]:
+                continue
+            if timing.compile_ms or not judging.options.compile_baseline:
                 found[one.id] = timing
     return found
 

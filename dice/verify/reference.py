@@ -479,8 +479,8 @@ class Reference:
                 return workload.measure_ceilings(bench.stopwatch)
             if step == "compiled":
                 return stopwatch.time_compiled(self.model, bench, self.folder)
-            measures = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}
-            answer: dict[str, Any] = measures[step](seed, calls)
+            measure = {"round": bench.round, "block": bench.block, "empty_block": bench.empty_block}[step]
+            answer: dict[str, Any] = measure(seed, calls)
             return answer
 
     def end_timing(self) -> None:

@@ -13,8 +13,8 @@ from dice.data.synth.cuda import KernelFile, lines
 from dice.data.synth.products import Operands, product
 
 SHARED_ELEMENTS = 12_000  # floats in the 48 KB that a block may have
+NAMES = {"kernel": "K", "stride": "S", "padding": "P", "dilation": "D", "output_padding": "Q"}  # before the axis
 # For each spatial axis: extent in and out, position in and out, position in the window.
-NAMES = {"kernel": "K", "stride": "S", "padding": "P", "dilation": "D", "output_padding": "Q"}
 AXES = (("D", "OD", "d", "od", "e"), ("H", "OH", "h", "oh", "r"), ("W", "OW", "w", "ow", "s"))
 
 
@@ -185,12 +185,16 @@ class Convolution:
             "tiled": self._tiled,
         }[style](file, rng)
 
+    @property
+    def _edge(self) -> int:
+        """Outputs along each axis of a tile."""
+        return 256 if len(self.window.axes) == 1 else 16
+
     def _patch_elements(self) -> int:
         """How many elements lie under a tile of outputs."""
         window = self.window
-        edge = 256 if len(window.axes) == 1 else 16
         spans = zip(window.stride, window.kernel, window.dilation, strict=True)
-        return math.prod((edge - 1) * stride + dilation * (kernel - 1) + 1 for stride, kernel, dilation in spans)
+        return math.prod((self._edge - 1) * stride + dilation * (kernel - 1) + 1 for stride, kernel, dilation in spans)
 
     # --- parts ------------------------------------------------------------
 
@@ -309,7 +313,7 @@ class Convolution:
     def _tiled(self, file: KernelFile, rng: random.Random) -> tuple[str, str, str]:
         """A block shares the input patch under its tile of outputs, one input channel at a time."""
         window, outputs = self.window, self.channels[1]
-        edge = 256 if len(window.axes) == 1 else 16
+        edge = self._edge
         spans = [f"P{axis[0]}" for axis in window.axes]
         total = " * ".join(spans)
         patches = ", ".join(f"{span} = {window.patch(axis, edge)}" for axis, span in enumerate(spans))

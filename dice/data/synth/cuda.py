@@ -261,13 +261,16 @@ class KernelFile:
     ) -> str:
         """The whole file. `host` is the body between the `contiguous` lines and `return out`.
 
-        `integers` are further host parameters with the expression that `forward` passes for each. Where PyTorch does
-        part of the work: `inputs` are the arguments of `forward`, `before` its lines before the kernel is called, and
-        `result` what it returns, with {} for the kernel's output.
+        `integers` are further host parameters with the expression that `forward` passes for each; an expression that
+        unpacks into several has their names with spaces between. Where PyTorch does part of the work: `inputs` are the
+        arguments of `forward`, `before` its lines before the kernel is called, and `result` what it returns, with {}
+        for the kernel's output.
         """
         scalars = self.script.scalars
         parameters = [f"torch::Tensor {tensor.name}" for tensor in self.tensors]
-        parameters += [f"int {name}" for name, _ in integers] + [f"{ctype} {name}" for name, ctype in scalars.items()]
+        parameters += [f"int {name}" for names, _ in integers for name in names.split()] + [
+            f"{ctype} {name}" for name, ctype in scalars.items()
+        ]
         given = inputs or ()  # numbers among the arguments of forward
         call = [tensor.python for tensor in self.tensors]
         call += [expression for _, expression in integers] + [

@@ -33,7 +33,7 @@ class Form:
     @property
     def batches(self) -> str:
         """Letters of the dimensions that each block's third index runs over."""
-        return "".join(letter for letter in self.out if letter in "bh") if not self.flat else ""
+        return "".join(letter for letter in self.out if letter in "bh")
 
     @property
     def flat(self) -> bool:

@@ -95,7 +95,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     integers = ["M", "N", "K", "a_step", "b_step"] if any_batch else ["M", "N", "K"]
     code = file.pre(pre) + file.kernel(kernel.body, integers)
     if any_batch:
-        host = _any_host(form) + kernel.grid("out.numel() / (M * N)")
+        host = _host_of_any_batch(form) + kernel.grid("out.numel() / (M * N)")
     else:
         host = _host(form, kernel.slices) + kernel.grid(" * ".join(_extent(form, letter) for letter in form.batches))
     return Draft(script, file.write(code, host + file.launch(kernel.launch, integers)), kernel.style)
@@ -231,42 +231,36 @@ def _operands(form: Form, extra: list[str], partner: str, any_batch: bool) -> Op
         offset += "    c += blockIdx.z * M * N;\n" if partner in ("add", "mul", "sub", "alpha_beta") else ""
     elif form.batches:
         offset = "    a += blockIdx.z * M * K;\n" if len(form.a) > 2 else ""
-        offset += "    b += blockIdx.z * K * N;\n" if len(form.b) > 2 else ""
         offset += "    out += blockIdx.z * M * N;\n"
         offset += "    c += blockIdx.z * M * N;\n" if partner in ("add", "mul", "sub") else ""
     at = "col * M + row" if form.out.endswith("nm") else "row * N + col"
     return Operands(a, b, a_first, b_first, offset, extra, at, plain, any_batch or bool(form.batches))
 
 
-def _extent(form: Form, letter: str) -> str:
+def _extent(form: Form, letter: str, from_end: bool = False) -> str:
     """The size of a dimension in host code, counted from the end where a batch may stand in front."""
     name, letters = ("a", form.a) if letter in form.a else ("b", form.b)
     if letter not in letters:
         name, letters, letter = "a", form.a, {"n": "m"}[letter]
+    from_end = from_end or (len(letters) > 2 and letter not in "bh")
     place = letters.index(letter)
-    return f"{name}.size({place if len(letters) < 3 or letter in 'bh' else place - len(letters)})"
+    return f"{name}.size({place - len(letters) if from_end else place})"
 
 
-def _any_host(form: Form) -> str:
+def _extents(form: Form, from_end: bool = False) -> str:
+    """The host line of M, K and N."""
+    return "    int " + ", ".join(f"{letter.upper()} = {_extent(form, letter, from_end)}" for letter in "mkn") + ";\n"
+
+
+def _host_of_any_batch(form: Form) -> str:
     """The host code for any number of dimensions before the last two, on either side."""
-    host = "    int " + ", ".join(f"{letter.upper()} = {_from_end(form, letter)}" for letter in "mkn") + ";\n"
-    host += "    auto sizes = (a.dim() < b.dim() ? b : a).sizes().vec();\n"
+    host = _extents(form, from_end=True) + "    auto sizes = (a.dim() < b.dim() ? b : a).sizes().vec();\n"
     host += "    sizes[sizes.size() - 2] = M;\n    sizes.back() = N;\n"
     host += "    auto out = torch::empty(sizes, a.options());\n"
     return host + "    int a_step = a.dim() > 2 ? M * K : 0, b_step = b.dim() > 2 ? K * N : 0;\n"
 
 
-def _from_end(form: Form, letter: str) -> str:
-    name, letters = ("a", form.a) if letter in form.a else ("b", form.b)
-    return f"{name}.size({letters.index(letter) - len(letters)})"
-
-
 def _host(form: Form, zeros: bool) -> str:
     make = "zeros" if zeros else "empty"
-    if form.flat:
-        host = f"    int K = a.size(-1), M = a.numel() / K, N = {_extent(form, 'n')};\n"
-        host += "    auto sizes = a.sizes().vec();\n    sizes.back() = N;\n"
-        return host + f"    auto out = torch::{make}(sizes, a.options());\n"
-    host = "    int " + ", ".join(f"{letter.upper()} = {_extent(form, letter)}" for letter in "mkn") + ";\n"
     sizes = ", ".join(letter.upper() if letter in "mn" else _extent(form, letter) for letter in form.out)
-    return host + f"    auto out = torch::{make}({{{sizes}}}, a.options());\n"
+    return _extents(form) + f"    auto out = torch::{make}({{{sizes}}}, a.options());\n"

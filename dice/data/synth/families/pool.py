@@ -130,8 +130,8 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     arguments += ["count_include_pad=False"] if inside and kind == "avg" else []
     title = {"max": "MaxPool", "avg": "AvgPool", "lp": "LPPool"}[kind]
     knows = {"max": ("kernel", "stride", "padding", "dilation"), "avg": ("kernel", "stride", "padding")}.get(kind, ())
-    name = f"{kind}_pool{rank}d"
-    value, owner = _call(script, f"nn.{title}{rank}d", f"F.{name}", arguments, value, shared=bool(knows))
+    function = f"F.{kind}_pool{rank}d"
+    value, owner = _call(script, f"nn.{title}{rank}d", function, arguments, value, shared=bool(knows))
 
     window = Window(kernel, stride, padding, dilation, (0,) * rank, named=knows if owner else ())
     count = "count" if kind == "avg" and (inside or plan.has("ceil")) else window.volume
@@ -207,8 +207,8 @@ def _finish(
     host += f"    auto out = torch::empty({{x.size(0), x.size(1), {plane.replace(' * ', ', ')}}}, x.options());\n"
     host += "    int n = out.numel();\n"
     each = ("_single", "_pair", "_triple")[len(window.axes) - 1]
-    given = [  # one expression for the parameters of all axes
-        (", int ".join(window.names(what)), f"*{each}({owner}.{what.replace('kernel', 'kernel_size')})")
+    given = [
+        (" ".join(window.names(what)), f"*{each}({owner}.{what.replace('kernel', 'kernel_size')})")
         for what in window.named
     ]
     return Draft(script, file.write(helper + file.pre(pre) + code, host + launch, given), style)
