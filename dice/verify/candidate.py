@@ -70,6 +70,8 @@ class Candidate:
         self.inputs, self.outputs = Path(spec["inputs"]), Path(spec["outputs"])
         self.lent: dict[str, tuple[lending.Memory, lending.Memory]] = {}  # of inputs and outputs, by the inputs' name
         self.model: Any = None
+        self.bench: Any = None
+        self.tf32 = False  # for convolutions, in what is not timed
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
         self.records = False  # what PyTorch computes, by its profiler too
@@ -106,6 +108,9 @@ class Candidate:
             "profile": self._profile,
         }
         for command in self.channel:
+            self.device.timing = command["do"] == "time"
+            if not self.device.timing:
+                self.bench = None
             actions[command["do"]](module, command)
             self.device.release()
 
@@ -166,6 +171,11 @@ class Candidate:
         memory = self.lent[name][0] if name in self.lent else None
         return self.device.place(wire.read(self.inputs, name, memory=memory))
 
+    def _shown(self, name: str) -> Any:
+        """Inputs on the device, for our own eyes."""
+        memory = self.lent[name][0] if name in self.lent else None
+        return self.device.place(wire.show(self.inputs, name, memory))
+
     def _write(self, output: Any, command: dict[str, Any]) -> None:
         lent = self.lent.get(command["inputs"])
         try:
@@ -182,6 +192,7 @@ class Candidate:
         self.model = None
         arguments = wire.read(self.inputs, "init")
         if command["cast"] is not None:  # KernelBench's order of things
+            self.tf32 = True
             self.device.allow_tf32(True)
             arguments = self.device.place(arguments)
         execution.seed_everything(command["seed"])
@@ -189,10 +200,10 @@ class Candidate:
             model = module.ModelNew(*arguments)
         loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
-            state = wire.read(self.inputs, command["state"])
+            state = wire.show(self.inputs, command["state"])
             loadable = _takes(model, state)
             fewer = trees.elements(model.state_dict()) < trees.elements(state)
-            _copy_state(model, wire.read(self.inputs, command["varied"]) if loadable and command["varied"] else state)
+            _copy_state(model, wire.show(self.inputs, command["varied"]) if loadable and command["varied"] else state)
             self._label_state(model)
         self.model = self.device.place(model)
         if command["cast"]:
@@ -275,9 +286,7 @@ class Candidate:
 
     def _changed(self, inputs: Any, name: str) -> list[int]:
         """Indices of the input tensors that `forward` wrote to."""
-        fresh = self._read(name)
-        pairs = zip(wire.tensors(inputs), wire.tensors(fresh), strict=False)
-        return [index for index, (used, kept) in enumerate(pairs) if not compare.same_values(used, kept)]
+        return list(trees.changed(inputs, self._shown(name)))
 
     def _profile(self, module: Any, command: dict[str, Any]) -> None:
         inputs = self._read(command["inputs"])
@@ -287,9 +296,10 @@ class Candidate:
     def _time(self, module: Any, command: dict[str, Any]) -> None:
         _STAGE[0] = "time"
         answer: dict[str, Any] = {}
+        self.device.allow_tf32(True)  # as its users run it; so is the reference
         with torch.no_grad():
             if command["step"] == "start":
-                inputs = self._read(command["inputs"])
+                inputs = self._shown(command["inputs"])
                 self.bench = stopwatch.Bench(
                     self.model, inputs, command["salted"], stopwatch.CudaStopwatch(), command["flushes"]
                 )
@@ -302,6 +312,7 @@ class Candidate:
                     answer = measure(command["seed"], command["calls"])
                 except stopwatch.LazyOutput as error:
                     raise WrongReturn(f"{error}.") from None
+        self.device.allow_tf32(self.tf32)
         self.channel.send("timed", **answer)
 
 

@@ -17,6 +17,7 @@ import torch
 from dice.verify import evidence, fake_cuda, wire
 
 KEPT_BYTES = 1 << 30  # of GPU memory, by PyTorch's allocator
+STRETCH = 1 << 26  # words of a fingerprint at a time: it takes some five times their memory
 
 
 def exec_file(source: str, folder: Path, name: str, preamble: str = "") -> types.ModuleType:
@@ -46,6 +47,7 @@ class Device:
 
     def __init__(self, backend: str):
         self.emulated = backend == "emulated"
+        self.timing = False  # no memory goes back then: to ask the driver for it anew takes longer than a call
 
     def prepare(self, threads: int) -> None:
         """Set the process up once, before any code from outside runs in it."""
@@ -100,14 +102,16 @@ class Device:
 
     def release(self) -> None:
         """Give memory that is no longer used back to the GPU, where others need it, once it is much."""
-        if self.emulated or torch.cuda.memory_reserved() < KEPT_BYTES:
+        if self.emulated or self.timing or torch.cuda.memory_reserved() < KEPT_BYTES:
             return
         gc.collect()
         torch.cuda.empty_cache()
 
     def trim(self) -> None:
         """The same, often and at no cost: of what is known to be free."""
-        if not self.emulated and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= KEPT_BYTES:
+        if self.emulated or self.timing:
+            return
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= KEPT_BYTES:
             torch.cuda.empty_cache()
 
 
@@ -172,5 +176,10 @@ def _fingerprint(tensor: torch.Tensor) -> int:
         return 0
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
-    places = torch.arange(words.numel(), device=words.device, dtype=torch.int32)
-    return int((words * (places * 2 + 1)).sum(dtype=torch.int64))  # odd weights: no change of one word is lost
+    total = 0
+    for start in range(0, words.numel(), STRETCH):
+        part = words[start : start + STRETCH]
+        places = torch.arange(part.numel(), device=part.device, dtype=torch.int32)
+        # Odd weights: no change of one word is lost.
+        total = 3 * total + int((part * (places * 2 + 1)).sum(dtype=torch.int64))
+    return total

@@ -15,7 +15,10 @@ from dice.verify.turns import Turns
 
 RESIDENTS = 8  # candidates on one GPU at once, each with a context of half a gigabyte or more
 ORACLES = 4  # per GPU
-MEMORY_SHARE = 0.65  # contexts, of which there are two dozen, and small jobs take the rest
+# Of a GPU's memory, not the jobs': contexts of the oracles, what they keep of groups without a job and do not give back
+# yet; and a margin. On a small GPU, at most half of it.
+ORACLE_BYTES, MARGIN_BYTES = 2 << 30, 2 << 30
+HOST_SHARE = 0.65  # of the memory of a machine that emulates
 
 
 class Device:
@@ -30,10 +33,11 @@ class Device:
 
 
 def _memory(backend: Backend) -> int:
-    """Bytes for the tensors of large jobs."""
+    """Bytes for jobs."""
     if backend == "cuda":
-        return int(MEMORY_SHARE * probe_cuda()["memory"])
-    return int(MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        total = int(probe_cuda()["memory"])
+        return max(total // 2, total - ORACLES * ORACLE_BYTES - MARGIN_BYTES)
+    return int(HOST_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 class Fleet:

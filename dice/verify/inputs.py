@@ -131,7 +131,7 @@ def nudge(inputs: Any, usual: Any) -> Any:
 def _disturb(tensor: torch.Tensor) -> torch.Tensor:
     if not is_free(tensor):
         return tensor.reshape(-1).roll(1).reshape(tensor.shape)
-    return tensor * torch.rand_like(tensor).add_(0.5)
+    return torch.rand_like(tensor).add_(0.5).mul_(tensor)
 
 
 def _at(inputs: Any, index: int, change: Any) -> Any:
@@ -160,16 +160,16 @@ def is_free(tensor: torch.Tensor) -> bool:
 
 
 def _centre(tensor: torch.Tensor) -> torch.Tensor:
-    values = tensor[tensor != 0]
-    positive = float((values > 0).float().mean())
-    if 0.05 < positive < 0.95:
+    count = int(torch.count_nonzero(tensor))
+    if not count or 0.05 < int(torch.count_nonzero(tensor > 0)) / count < 0.95:
         return tensor
-    return torch.where(tensor == 0, tensor, tensor - values.float().mean().to(tensor.dtype))
+    mean = float(tensor.sum(dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32)) / count
+    return (tensor - mean).masked_fill_(tensor == 0, 0.0)
 
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
-    return (tensor / step).round() * step if step > 0 else tensor
+    return (tensor / step).round_().mul_(step) if step > 0 else tensor
 
 
 def _transposed(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
 from dice.verify.record import Record, ReferenceBroken, Stop
 from dice.verify.scratch import Scratch, is_crowded_out
 from dice.verify.sources import Sources
-from dice.verify.turns import CONTEXTS, Turns
+from dice.verify.turns import CONTEXT_BYTES, CONTEXTS, Turns
 
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT = "output"
@@ -43,7 +43,6 @@ class Job:
         self.record = Record()
         self.hurt_device = False  # whether something ended badly on the device, so that it should be looked at
         self.short_of_memory = False  # whether it ended for lack of memory, of which others had some
-        self.run_left, self.compile_left = options.run_timeout_s, options.compile_timeout_s
         self.stage: Stage = "load"
         self.protocol = protocol_named(options.protocol)
         self.feedback, self.replay = Feedback(kernel.source), sanitizer.Replay()
@@ -105,12 +104,14 @@ class Job:
 
     def _go_through(self, vary: bool, gpu: Turns) -> None:
         self._introduce()
-        self._load(gpu)
-        with gpu.turn(self.whole), self.record.clock("reference"):
-            prepared = self._reference(self.session.prepare, varied=False)
-        self.record.values["scale"] = prepared["scale"]
-        if self.whole or prepared["bytes"] >= self.options.large_bytes:
-            self.room.enter_context(gpu.room(NEVER if self.whole else prepared["needed"]))
+        self._load()
+        with self.record.clock("reference"):
+            opened = self._reference(self.session.open, varied=False)
+        self.record.values["scale"] = opened["scale"]
+        # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
+        context = CONTEXT_BYTES if self.backend == "cuda" else 0
+        self.room.enter_context(gpu.room(NEVER if self.whole else opened["needed"] + context))
+        self._make_context()
         with gpu.turn(self.whole):
             plan = self._prepare(vary)
             for number, step in enumerate(plan):
@@ -162,13 +163,11 @@ class Job:
         return self.place.spawner.spawn("candidate", asdict(limits))
 
     def _introduce(self) -> None:
-        common = {
+        self.replay.spec = {
             "backend": self.backend,
             "threads": self.place.threads,
             "inputs": str(self.session.inputs),
             "outputs": str(self.scratch.root / "outputs"),
-        }
-        self.replay.spec = common | {
             "source": self.kernel.source,
             # KernelBench runs both files in one namespace.
             "preamble": "" if self.protocol.ours else self.problem.source,
@@ -177,7 +176,7 @@ class Job:
         }
         self.candidate.send(self.replay.spec)
 
-    def _load(self, gpu: Turns) -> None:
+    def _load(self) -> None:
         endings.await_start(self.candidate)
         self.record.values["sandbox"] = self.candidate.sandbox
         with self.record.clock("load"):
@@ -185,15 +184,17 @@ class Job:
         self.record.seconds["load"] -= self.record.build_wall
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
+
+    def _make_context(self) -> None:
         self.stage = "run"
-        self.room.enter_context(gpu.context(self.whole))
         with CONTEXTS, self.record.clock("run"):
             self.candidate.send({"do": "open"})
             self._candidate_says("opened")
 
     def _prepare(self, vary: bool) -> list[Message]:
-        """The candidate's model constructed; the plan of the trials."""
+        """Both models constructed; the plan of the trials."""
         with self.record.clock("reference"):
+            self._reference(self.session.construct, varied=False)
             planned = self._reference(self.session.plan, varied=vary)
         self.record.add_labels(*planned["labels"])
         plan: list[Message] = planned["plan"]

@@ -177,11 +177,15 @@ class Session:
         """Of the parameters, and of the second set of parameters."""
         return self._group.seeds
 
-    def prepare(self, others: Iterable[Child] = ()) -> Message:
-        """Construct the reference, or find it constructed; see `ask`."""
+    def open(self, others: Iterable[Child] = ()) -> Message:
+        """How large the problem is, and how much memory of the GPU it needs; takes none of it. See `ask`."""
         settings, group = self._settings, self._group
         told = asdict(settings) | {"do": "open", "inputs": str(group.folder), "secret": group.secret}
         return self.ask(told | {"seed": group.seeds[0], "fresh_seed": group.seeds[1]}, others, keep="open")
+
+    def construct(self, others: Iterable[Child] = ()) -> Message:
+        """Construct the reference, or find it constructed; see `ask`."""
+        return self.ask({"do": "construct"}, others, keep="construct")
 
     def plan(self, others: Iterable[Child] = ()) -> Message:
         """The trials; see `ask`."""

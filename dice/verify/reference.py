@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,20 +17,20 @@ from typing import Any
 
 import torch
 
-from dice.verify import compare, evidence, execution, inputs, jitter, precision, scale, stopwatch, trees, wire, workload
+from dice.verify import compare, evidence, execution, inputs, jitter, probing, scale, stopwatch, trees, wire, workload
 from dice.verify.compare import Comparison
 from dice.verify.execution import Device
 from dice.verify.inputs import Step
+from dice.verify.precision import downgrade, is_suspicious, rounded
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
 from dice.verify.shortage import note as note_shortage
 from dice.verify.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
+from dice.verify.workload import HEAVY_ELEMENTS
 
 # Above these, a second set of parameters costs more than it tells.
 FRESH_CONSTRUCT_S, FRESH_ELEMENTS = 1.0, 30_000_000
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-MAX_PROBED = 16  # inputs looked at one by one
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
-HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 
 
@@ -61,7 +62,7 @@ class Reference:
         self._source = source
         with blame("the file"), device.active():
             self.problem = execution.exec_file(source, folder, "problem")
-        self.input_bytes, self.largest_bytes = workload.largest(self.problem, device)
+        self.sizes = workload.sizes(self.problem, device)
         self.model: Any = None
         self._exact_model: Any = None
         self._fresh: tuple[State, State] | None = None
@@ -119,11 +120,13 @@ class Reference:
         if not vary or not self.protocol.ours:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self._draw(derive(secret, "trial 0"))
-        self._ahead = {derive(secret, "trial 0"): first}
+        if self.sizes.inputs < self.large_bytes:  # drawn on the CPU, which takes its time
+            self._ahead = {derive(secret, "trial 0"): first}
         drawn, seed = self.device.place(first), derive(secret, "plan")
         with unchanged(self.model):
             expected = self._forward(self.model, drawn, seed)
-            amplified, labels = self._weak_inputs(drawn, expected, seed)
+            forward = functools.partial(self._forward, self.model, seed=seed)
+            amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
             if self._fresh is not None and not self._bears(self._fresh[True], drawn, seed):
                 self._fresh = self._fresh[False], self._fresh[False]
         self.labels = tuple(labels)
@@ -144,42 +147,6 @@ class Reference:
             return trees.is_finite(self._forward(model, drawn, seed))
         except ReferenceFailed:
             return False
-
-    def _weak_inputs(self, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
-        """Inputs whose influence a comparison would not notice, each with the magnitude at which it would."""
-        amplified, labels = [], []
-        tensors = wire.tensors(drawn)
-        for index, tensor in enumerate(tensors[:MAX_PROBED]):
-            factors = (1.0, *inputs.AMPLIFY) if inputs.is_free(tensor) else (1.0,)
-            found = self._factor_that_matters(drawn, expected, seed, index, factors)
-            if found is None:
-                labels.append(f"unused_input:{index}")
-            elif found == 0.0:
-                labels.append(f"weak_input:{index}")
-            elif found > 1.0:
-                amplified.append((index, found))
-        return amplified, labels
-
-    def _factor_that_matters(
-        self, drawn: Any, expected: Any, seed: int, index: int, factors: Sequence[float]
-    ) -> float | None:
-        """The least factor for input `index` at which losing it shows; 0 for none of them, None for no reaction at
-        all."""
-        reacts = False
-        for factor in factors:
-            base = inputs.vary(drawn, Step("", "", index=index, factor=factor)) if factor != 1.0 else drawn
-            try:
-                before = expected if factor == 1.0 else self._forward(self.model, base, seed)
-                execution.seed_everything(seed)
-                after = self._forward(self.model, inputs.disturb(base, index), seed)
-            except ReferenceFailed:
-                return factor if factor == 1.0 else 0.0  # other values do not suit the problem: nothing to learn
-            if not (trees.is_finite(before) and trees.is_finite(after)):
-                break
-            if not compare.compare(before, trees.between(before, after)).equal:
-                return factor
-            reacts = reacts or not trees.identical(before, after)
-        return 0.0 if reacts else None
 
     def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
         """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
@@ -228,7 +195,8 @@ class Reference:
             output = execution.forward(self.model, placed, seed, self.device)
             rng = execution.generator_states(self.device)
             on_cpu = tuple(self.device.on_cpu(output))
-            inputs_, expected = self._kept(placed, wire.map_tensors(torch.clone, output))
+            spare = _is_heavy(placed, output) and not execution.aliased(output, placed)
+            inputs_, expected = self._kept(placed, _own(output, spare))
             return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
 
     def _cast(self, value: Any) -> Any:
@@ -243,7 +211,7 @@ class Reference:
     def _draw(self, seed: int, family: str = "") -> Any:
         problem = self._odd_problem() if family == "odd sizes" else self.problem
         with blame("get_inputs()"), self.device.active():
-            drawn = self._draw_on_gpu(problem, seed) if self.input_bytes >= self.large_bytes else None
+            drawn = self._draw_on_gpu(problem, seed) if self.sizes.inputs >= self.large_bytes else None
             if drawn is None:
                 execution.seed_everything(seed)
                 drawn = problem.get_inputs()
@@ -267,11 +235,11 @@ class Reference:
             return None
 
     def _kept(self, *values: Any) -> tuple[Any, ...]:
-        """On the CPU, or on the GPU where they are much. Nobody else writes to them."""
+        """On the CPU, or on the device where they are much. Nobody else writes to them."""
         size = sum(tensor.nbytes for value in values for tensor in wire.tensors(value))
-        if self.device.emulated or size < self.large_bytes:
+        if size < self.large_bytes:
             return tuple(trees.to_cpu(value) for value in values)
-        return tuple(wire.map_tensors(lambda tensor: tensor.detach().cuda(), value) for value in values)
+        return tuple(wire.map_tensors(torch.Tensor.detach, self.device.place(value)) for value in values)
 
     def _odd_problem(self) -> Any:
         source = scale.odd(self._source)
@@ -286,25 +254,30 @@ class Reference:
             return execution.forward(model, wire.map_tensors(torch.Tensor.clone, drawn), seed, self.device)
 
     def _run(
-        self, model: Any, exact_model: Any, drawn: Any, seed: int, step: Step, must_suit: bool = False
+        self,
+        model: Any,
+        exact_model: Any,
+        drawn: Any,
+        seed: int,
+        step: Step,
+        must_suit: bool = False,
+        spare: bool = False,
     ) -> Trial | None:
         """One trial of these inputs, with the step's family applied; None where it must suit the reference and does
-        not. Leaves the buffers of the model as a single forward does."""
+        not. Leaves the buffers of the model as a single forward does. `spare`: nobody needs the inputs afterwards."""
         base = inputs.vary(self.device.place(drawn), step)
         with blame("forward"):
-            placed = wire.map_tensors(torch.Tensor.clone, base)
+            placed = base if spare else wire.map_tensors(torch.Tensor.clone, base)
             before = execution.fingerprints(model)
             census = evidence.Census()
             output = execution.forward(model, placed, seed, self.device, census=census)
             self.writes = tuple({*self.writes, *execution.written(model, before)})
-            pairs = enumerate(zip(wire.tensors(placed), wire.tensors(base), strict=True))
-            changed = tuple(index for index, (used, kept) in pairs if not compare.same_values(used, kept))
+            changed = trees.changed(placed, base)
             aliased = tuple(execution.aliased(output, placed))
             on_cpu = tuple(self.device.on_cpu(output))
-            # The output may be an input, and what comes now may write to it.
-            output = wire.map_tensors(lambda tensor: tensor.detach().clone(), output)
-        del placed
-        heavy = trees.elements(base) + trees.elements(output) > HEAVY_ELEMENTS
+            heavy = _is_heavy(base, output)
+            del placed
+            output = _own(output, heavy and not aliased)
         exact = None if heavy else self._exact(exact_model, base, seed)
         if must_suit and not jitter.is_well_posed(output, exact):
             return None
@@ -439,8 +412,8 @@ class Reference:
         values = map(self.device.place, (trial.expected, actual, trial.exact))
         expected, actual, exact = map(wire.tensors, values)
         for index, leaf in enumerate(zip(expected, actual, exact, strict=False)):
-            if precision.is_suspicious(*leaf):
-                return precision.downgrade(*leaf, lambda name: self._rounded(trial, name, index))  # noqa: B023
+            if is_suspicious(*leaf):
+                return downgrade(*leaf, lambda name: self._rounded(trial, name, index))  # noqa: B023
         return ""
 
     def _rounded(self, trial: Trial, name: str, index: int) -> torch.Tensor | None:
@@ -449,8 +422,8 @@ class Reference:
         model.load_state_dict(trial.state or {}, strict=False)
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.copy_(precision.rounded(parameter, name))
-        drawn = wire.map_tensors(lambda tensor: precision.rounded(tensor, name), self.device.place(trial.inputs))
+                parameter.copy_(rounded(parameter, name))
+        drawn = wire.map_tensors(lambda tensor: rounded(tensor, name), self.device.place(trial.inputs))
         output = self._exact(model, drawn, trial.seed)
         tensors = wire.tensors(output)
         return tensors[index] if index < len(tensors) else None
@@ -462,6 +435,7 @@ class Reference:
             placed = self.device.place(inputs)
             salted = stopwatch.continuous(placed)
             self._bench = stopwatch.Bench(self.model, placed, salted, stopwatch.CudaStopwatch(), frugal=True)
+            self.device.timing = True
             answer: dict[str, Any] = self._bench.warm_up(warm_up_s) | {"salted": salted}
             self._bench.flushes = answer["flushes"]
             return answer
@@ -487,6 +461,7 @@ class Reference:
         """Give back the device memory that timing took: copies of the inputs, and outputs."""
         if self._bench is not None:
             self._bench = None
+            self.device.timing = False
             self.device.release()
 
     def timed_trial(self, seed: int, call: int) -> Trial:
@@ -495,6 +470,30 @@ class Reference:
         (drawn,) = self._kept(self._bench.fill(seed, call))
         forward_seed = stopwatch.call_seed(seed, call)
         exact_model = self._exact_model if self.protocol.ours else None
-        trial = self._run(self.model, exact_model, drawn, forward_seed, Step("timing", "given"))
+        spare = trees.elements(drawn) > HEAVY_ELEMENTS
+        trial = self._run(self.model, exact_model, drawn, forward_seed, Step("timing", "given"), spare=spare)
         assert trial is not None
         return trial
+
+    def as_timed(self, trial: Trial) -> Trial | None:
+        """The same with the output that PyTorch's defaults give, under which both sides are timed (convolutions in
+        TF32), and the one in full precision to tell how exact that is. None where it is no other."""
+        if not self.protocol.ours or "contraction" not in trial.work.elements:
+            return None
+        self.device.allow_tf32(True)
+        with unchanged(self.model):
+            output = self._forward(self.model, self.device.place(trial.inputs), trial.seed)
+        (expected,) = self._kept(output)
+        if trees.identical(expected, trial.expected):
+            return None
+        return replace(trial, expected=expected, exact=trial.expected)
+
+
+def _is_heavy(drawn: Any, output: Any) -> bool:
+    return trees.elements(drawn) + trees.elements(output) > HEAVY_ELEMENTS
+
+
+def _own(output: Any, spare: bool) -> Any:
+    """The output for good. It may be an input, or a tensor of the model's that the next forward writes to; `spare`: it
+    is none, and will have been judged by then."""
+    return wire.map_tensors(lambda tensor: tensor.detach() if spare else tensor.detach().clone(), output)

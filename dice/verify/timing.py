@@ -163,6 +163,8 @@ def run(ask_oracle: Ask, ask_candidate: Ask, check: Callable[[Message], None], s
         for side in order:
             answers[side] = (ask_oracle if side == "oracle" else ask_candidate)(command)
         check_report(answers["candidate"], calls)
+        if answers["oracle"].get("stalled"):
+            raise Busy("the GPU had too little memory left to run the reference without waiting for it")
         contest.reference.add(answers["oracle"])
         contest.kernel.add(answers["candidate"])
         contest.bandwidths.append(answers["oracle"]["bandwidth"])

@@ -52,8 +52,15 @@ def identical(one: Any, other: Any) -> bool:
     return all(compare.same_values(*pair) for pair in pairs)
 
 
+def changed(used: Any, kept: Any) -> tuple[int, ...]:
+    """Indices of the tensors that are no longer what they were."""
+    pairs = enumerate(zip(wire.tensors(used), wire.tensors(kept), strict=True))
+    return tuple(index for index, (one, other) in pairs if one is not other and not compare.same_values(one, other))
+
+
 def is_finite(value: Any) -> bool:
-    return all(bool(t.isfinite().all()) for t in wire.tensors(value) if t.is_floating_point() or t.is_complex())
+    floats = (tensor for tensor in wire.tensors(value) if tensor.is_floating_point() or tensor.is_complex())
+    return all(bool(part.isfinite().all()) for tensor in floats for part in compare.stretches(tensor))
 
 
 def shape_of(value: Any) -> Any:

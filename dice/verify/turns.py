@@ -6,10 +6,11 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-# Contexts that are made at once. The driver makes one at a time, whichever GPU it is for; who waits there for many
-# others, seems to hang.
-CONTEXTS = threading.BoundedSemaphore(4)
-CONTEXTS_A_TURN = 3
+CONTEXTS = threading.BoundedSemaphore(
+    4
+)  # made at once: the driver makes one at a time, and who waits there seems to hang
+CONTEXT_BYTES = 1 << 30  # of a candidate: what the driver takes, and buffers of PyTorch's libraries
+PASSES = 16  # how often others may go first that need less
 
 
 class Turns:
@@ -18,9 +19,8 @@ class Turns:
 
     def __init__(self, most: int = 1 << 10, memory: int = 1 << 62) -> None:
         self._most, self._memory = most, memory
-        self._contexts = threading.BoundedSemaphore(CONTEXTS_A_TURN * most)
-        self._gathering = threading.Lock()
         self._taken = 0
+        self._queue: list[_Waiting] = []
         self._changed = threading.Condition()
         self._together = 0
         self._alone = False
@@ -43,29 +43,32 @@ class Turns:
         return self.alone() if whole else self.together()
 
     @contextlib.contextmanager
-    def context(self, whole: bool) -> Iterator[None]:
-        """A context on the device, from before it is made to its end: each takes memory, also of those who wait for
-        their turn. `whole`: with no other beside it. Enter it before `room`."""
-        with contextlib.ExitStack() as held:
-            if whole:
-                held.enter_context(self._gathering)
-            for _ in range(CONTEXTS_A_TURN * self._most if whole else 1):
-                held.enter_context(self._contexts)
-            yield
-
-    @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Memory for a large job, from now to its end. Enter it before a turn: whoever waits here has none."""
-        size = min(size, self._memory)
+        """So much memory, to the end of the block. Enter it before a turn: whoever waits here has none. First come,
+        first served, but where that one does not fit yet, others that do may pass it a few times."""
+        own = _Waiting(min(size, self._memory))
         with self._changed:
-            self._changed.wait_for(lambda: self._taken + size <= self._memory)
-            self._taken += size
+            self._queue.append(own)
+            try:
+                self._changed.wait_for(lambda: self._may_enter(own))
+                for other in self._queue[: self._queue.index(own)]:
+                    other.passed += 1
+                self._taken += own.size
+            finally:
+                self._queue.remove(own)
+                self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                self._taken -= size
+                self._taken -= own.size
                 self._changed.notify_all()
+
+    def _may_enter(self, own: _Waiting) -> bool:
+        if self._taken + own.size > self._memory:
+            return False
+        ahead = self._queue[: self._queue.index(own)]
+        return all(other.passed < PASSES for other in ahead)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -82,3 +85,10 @@ class Turns:
             with self._changed:
                 self._alone = False
                 self._changed.notify_all()
+
+
+class _Waiting:
+    """A job that waits for room."""
+
+    def __init__(self, size: int):
+        self.size, self.passed = size, 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import stat
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ import torch
 from dice.verify.lending import Memory
 from dice.verify.shortage import is_shortage
 
-ALIGN = 64
+ALIGN = 512  # as PyTorch aligns tensors on a GPU
 MAX_JSON_BYTES = 8 << 20
 MAX_DEPTH = 20
 _DTYPES = {
@@ -69,6 +70,20 @@ def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory |
         raise WireError(f"unreadable value {name}: {error}") from None
 
 
+def show(folder: Path, name: str, memory: Memory | None = None) -> Any:
+    """As `read`, but the tensors are not copies: the memory itself, or the file, of which only what is written to
+    becomes the process's own. For what a trusted process wrote and leaves as it is. Raises `WireError`."""
+    tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
+    if memory is not None:
+        return _decode(tree, _Lent(memory, shown=True), 0)
+    with _open(folder / f"{name}.bin") as data:
+        size = os.fstat(data.fileno()).st_size
+        if not size:
+            return _decode(tree, _File(data), 0)
+        mapped = mmap.mmap(data.fileno(), size, access=mmap.ACCESS_COPY)
+    return _decode(tree, _Lent(Memory(size, -1, torch.frombuffer(mapped, dtype=torch.uint8)), shown=True), 0)
+
+
 def room(value: object) -> int:
     """Bytes of memory that `write` needs for a value."""
     return sum(-(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN for tensor in tensors(value))
@@ -106,6 +121,9 @@ class _Bytes(Protocol):
 
     def fill(self, tensor: torch.Tensor, offset: int) -> None: ...
 
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Not a copy, where that is what is wanted."""
+
     @property
     def device(self) -> torch.device: ...
 
@@ -130,10 +148,13 @@ class _File:
         if self._data.readinto(view) != len(view):  # type: ignore[attr-defined]
             raise WireError("a file cut short")
 
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
 
 class _Lent:
-    def __init__(self, memory: Memory):
-        self._memory, self.size = memory, memory.size
+    def __init__(self, memory: Memory, shown: bool = False):
+        self._memory, self.size, self._shown = memory, memory.size, shown
         self.device = memory.bytes.device
         self._end = 0
 
@@ -147,6 +168,9 @@ class _Lent:
 
     def fill(self, tensor: torch.Tensor, offset: int) -> None:
         _flat(tensor).copy_(self._memory.view(offset, tensor.numel(), tensor.dtype))
+
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        return self._memory.view(offset, count, dtype) if self._shown else None
 
 
 def _encode(value: object, data: _Bytes, depth: int) -> dict[str, Any]:
@@ -235,10 +259,14 @@ def _decode_tensor(spec: dict[str, Any], data: _Bytes) -> torch.Tensor:
     count = math.prod(shape)
     if offset + count * dtype.itemsize > data.size:
         raise WireError("a tensor larger than its file")
+    if stride is not None:
+        _check_stride(shape, stride)
+    flat = data.elements(offset, count, dtype) if count else None
+    if flat is not None:
+        return flat.view(shape) if stride is None else flat.as_strided(shape, stride)
     if stride is None:
         tensor = torch.empty(shape, dtype=dtype, device=data.device)
     else:
-        _check_stride(shape, stride)
         tensor = torch.empty_strided(shape, stride, dtype=dtype, device=data.device)
     if count:
         data.fill(tensor, offset)

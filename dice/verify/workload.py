@@ -7,12 +7,13 @@ import signal
 import statistics
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from dice.verify import wire
+from dice.verify import stopwatch, timing, wire
 from dice.verify.dispatch import OperatorMode
 from dice.verify.execution import Device
 from dice.verify.flops import FlopCounter
@@ -21,6 +22,7 @@ from dice.verify.stopwatch import Stopwatch
 COPY_BYTES = 1 << 30
 MATRIX = 8192
 REPEATS = 5
+HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
 MOST_OPERATORS, SHAPES_S = 2000, 2.0  # of a forward on tensors without data: a loop over steps repeats itself
 
 
@@ -39,7 +41,7 @@ class _Elements(OperatorMode):
         return result
 
 
-class Sizes(OperatorMode):
+class Values(OperatorMode):
     """Elements that all operators write, and bytes of the largest value that one makes. Raises `Enough` after `most`
     operators."""
 
@@ -83,22 +85,55 @@ def _stop(number: int, frame: object) -> None:
     raise Enough
 
 
-def largest(problem: ModuleType, device: Device) -> tuple[int, int]:
-    """Bytes of one draw of inputs; and the most of all inputs, all parameters and any value that one forward makes. As
-    far as can be told without running it, on tensors without data; else 0."""
-    inputs = parameters = 0
-    sizes = Sizes(MOST_OPERATORS)
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a problem: of one draw of inputs, of parameters and buffers, of the output, and of the largest value
+    that an operator makes."""
+
+    inputs: int = 0
+    parameters: int = 0
+    outputs: int = 0
+    value: int = 0
+
+    @property
+    def largest(self) -> int:
+        return max(self.inputs, self.parameters, self.value)
+
+    @property
+    def is_heavy(self) -> bool:
+        """As far as sizes tell; an element may take less than four bytes."""
+        return self.inputs + self.outputs > 4 * HEAVY_ELEMENTS
+
+    @property
+    def needed(self) -> int:
+        """What both sides of a verification take at their peak, contexts aside: copies of inputs and outputs, lent ones
+        among them, and what a forward makes meanwhile; in float64 too where there is memory for that."""
+        slots = self.inputs * stopwatch.copies(self.inputs)
+        kept = min(timing.ROUND_CALLS * self.outputs, max(timing.KEEP_BYTES, self.outputs))
+        if self.is_heavy:
+            checked = 4 * self.inputs + 3 * self.outputs + 2 * self.value
+            timed = 2 * self.inputs + 2 * slots + kept + 3 * self.outputs + 2 * self.value
+        else:
+            checked = 8 * self.inputs + 6 * self.outputs + 6 * self.value
+            timed = 4 * self.inputs + 2 * slots + kept + 6 * self.outputs + 6 * self.value
+        return max(checked, timed) + 6 * self.parameters
+
+
+def sizes(problem: ModuleType, device: Device) -> Sizes:
+    """Sizes of a problem, as far as can be told without running it, on tensors without data; else 0."""
+    inputs = parameters = outputs = 0
+    values = Values(MOST_OPERATORS)
     try:
         with within(SHAPES_S), torch.device("meta"), torch.no_grad(), device.active():
             drawn = problem.get_inputs()
             inputs = _bytes(drawn)
             model = problem.Model(*problem.get_init_inputs())
             parameters = _bytes(_state(model))
-            with sizes:
-                model(*drawn)
+            with values:
+                outputs = _bytes(model(*drawn))
     except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
         pass
-    return inputs, max(inputs, parameters, sizes.largest)
+    return Sizes(inputs, parameters, outputs or values.largest, values.largest)
 
 
 def describe(model: Any, inputs: Any) -> dict[str, int]:

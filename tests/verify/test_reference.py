@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import problem_texts as texts
@@ -316,3 +316,55 @@ def get_init_inputs():
 def test_what_a_problem_does_wrong_is_told_of_it(make: Make, old: str, new: str, words: str) -> None:
     with pytest.raises(ReferenceFailed, match=words):
         draw(make(PLAIN.replace(old, new)))
+
+
+# As convolutions in TF32 are: of 24 bits of each product's factors, 11 are left.
+TF32 = """
+import torch
+
+def cut(x):
+    return (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(16, 16, 3)
+    def forward(self, x):
+        if torch.backends.cudnn.allow_tf32 and x.dtype == torch.float32:
+            return torch.nn.functional.conv1d(cut(x), cut(self.conv.weight), self.conv.bias)
+        return self.conv(x)
+
+def get_inputs():
+    return [torch.randn(8, 16, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    usual = torch.backends.cudnn.allow_tf32
+    monkeypatch.setattr(Device, "allow_tf32", lambda _, on: setattr(torch.backends.cudnn, "allow_tf32", on))
+    yield
+    torch.backends.cudnn.allow_tf32 = usual
+
+
+def test_what_is_timed_may_be_as_exact_as_the_reference_is_then(make: Make, tf32: None) -> None:
+    reference = make(TF32)
+    trial = draw(reference)
+    reference.device.allow_tf32(True)
+    with torch.no_grad():
+        timed = reference.model(*trial.inputs)
+    assert not reference.judge(trial, timed).equal
+    other = reference.as_timed(trial)
+    assert other is not None
+    for right in (timed, trial.expected, trial.exact.float()):
+        assert reference.judge(other, right).equal
+    for wrong in (timed * 1.02, timed.bfloat16().float(), timed.roll(1, 0), torch.zeros_like(timed)):
+        assert not reference.judge(other, wrong).equal
+
+
+def test_where_nothing_is_rounded_what_is_timed_is_judged_as_ever(make: Make, tf32: None) -> None:
+    for source in (texts.RELU, texts.MATMUL):
+        reference = make(source)
+        assert reference.as_timed(draw(reference)) is None

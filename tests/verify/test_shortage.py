@@ -104,7 +104,7 @@ def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end
     pairs = [(problems[number % 4], Kernel(f"{RIGHT.source}\n# {number}\n")) for number in range(24)]
     with Verifier(backend="emulated", options=Options(trials=2, large_bytes=20_000), residents=3) as verifier:
         for device in verifier._fleet.devices:
-            device.turns._memory = 2_000_000  # room for one of the larger problems, or for two of the others
+            device.turns._memory = 2_000_000  # room for one of the larger problems, or for some of the others
         outcomes = [verdict.outcome for _, verdict in verifier.verify_many(pairs, workers=9)]
     assert outcomes == ["correct"] * 24
     assert alone.count(True) == 6
@@ -117,7 +117,8 @@ def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
     try:
         for _ in range(5):
             with oracles.open(Spawner(zygote, Cancellation(single=True)), settings, 4096) as session:
-                session.prepare()
+                session.open()
+                session.construct()
                 assert any(session.inputs.iterdir())
             assert not session.inputs.exists()
     finally:
@@ -172,4 +173,5 @@ def get_init_inputs():
     ],
 )
 def test_the_largest_value_of_a_forward_is_known_without_running_it(forward: str, init: str, largest: int) -> None:
-    assert workload.largest(problem(forward, init), Device("emulated")) == (40_000, largest)
+    found = workload.sizes(problem(forward, init), Device("emulated"))
+    assert (found.inputs, found.largest) == (40_000, largest)

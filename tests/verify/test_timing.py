@@ -34,6 +34,9 @@ class HostStopwatch:
     def synchronize(self) -> None:
         pass
 
+    def allocations(self) -> int:
+        return 0
+
 
 class Scripted:
     """A side whose calls take `ms` with noise, and that can lie or hide."""
@@ -364,3 +367,63 @@ def test_the_candidate_is_told_the_references_flushes_and_may_hide_as_long() -> 
     assert timing.excess_ms(10 * (0.1 + launches_ms) + timing.MESSAGE_MS, 10, 0.0, 0.1) > 0
     hidden_ms = 3 * 1e3 * timing.FLUSH_BYTES / 1e12
     assert timing.excess_ms(10 * (0.1 + launches_ms) + timing.MESSAGE_MS, 10, 0.0, 0.1, hidden_ms) == 0
+
+
+class Allocating(HostStopwatch):
+    """Its calls ask the driver for memory, `times` times in all, and then take a second."""
+
+    def __init__(self, times: int):
+        super().__init__()
+        self.times, self.asked = times, 0
+
+    def allocations(self) -> int:
+        return self.asked
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        waits = self.flushes > 2 and self.asked < self.times
+        self.asked += waits
+        return call(), 1000.0 if waits else 1.0, 0.1
+
+
+@pytest.mark.parametrize("times, stalled", [(0, False), (1, False), (2, False), (1000, True)])
+def test_a_call_that_waits_for_memory_is_timed_once_more(times: int, stalled: bool) -> None:
+    bench = stopwatch.Bench(torch.sin, [torch.rand(8) - 0.5], [0], Allocating(times))
+    answer = bench.round(3, 4)
+    assert answer["stalled"] == stalled
+    assert stalled or set(answer["ms"] + answer["idle_ms"]) == {1.0}
+    assert len(answer["ms"]) == len(answer["checksums"]) == 4
+
+
+def test_a_reference_that_waits_for_memory_is_not_timed() -> None:
+    reference = Scripted(1.0)
+
+    def stalled(step: timing.Message) -> timing.Message:
+        return reference(step) | {"stalled": True}
+
+    with pytest.raises(timing.Busy, match="memory"):
+        timing.run(stalled, Scripted(0.5), lambda _: None)
+
+
+def test_outputs_of_a_round_are_kept_in_the_same_memory_as_those_of_the_last() -> None:
+    bench = bench_of(torch.sin, torch.rand(50) - 0.5)
+    bench.round(1, 3)
+    first, pointers = bench.kept[1].clone(), [tensor.data_ptr() for tensor in bench.kept]
+    bench.round(2, 3)
+    assert [tensor.data_ptr() for tensor in bench.kept] == pointers
+    assert not torch.equal(bench.kept[1], first)
+    bench.model = lambda x: {"sine": torch.sin(x), "times": 1}  # no form that memory is kept for
+    bench.round(2, 4)
+    assert len(bench.kept) == 4 and bench.kept[3]["times"] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.uint8])
+def test_a_checksum_is_of_every_byte(dtype: torch.dtype) -> None:
+    values = torch.arange(37).to(dtype)
+    for start in (0, 1):  # also where its memory begins within a word
+        tensor = values[start:]
+        known = int(stopwatch.checksum(tensor))
+        for index in (0, 17, tensor.numel() - 1):
+            other = tensor.clone()
+            other[index] = not other[index] if dtype == torch.bool else other[index] + 3
+            assert int(stopwatch.checksum(other)) != known
+        assert int(stopwatch.checksum([tensor.clone()])) == known

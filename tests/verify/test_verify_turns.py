@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
-from dice.verify.turns import Turns
+from dice.verify.turns import PASSES, Turns
 
 WAIT_S = 5
 
@@ -40,29 +41,74 @@ def test_timing_waits_for_checks_and_holds_off_new_ones() -> None:
     assert events == ["timing", "check"]
 
 
-def test_who_has_the_device_alone_waits_for_all_contexts_and_two_such_do_not_wait_for_each_other() -> None:
-    turns = Turns(most=2)
-    events: list[str] = []
-    small = turns.context(whole=False)
-    small.__enter__()
+class Rooms:
+    """Threads that wait for room, hold it until told, and note when they got it."""
 
-    def work(name: str, whole: bool) -> None:
-        with turns.context(whole):
-            events.append(f"{name} begins")
-            time.sleep(0.05)
-            events.append(f"{name} ends")
+    def __init__(self, turns: Turns):
+        self.turns, self.entered = turns, list[str]()
+        self._leave: dict[str, threading.Event] = {}
+        self._threads: dict[str, threading.Thread] = {}
 
-    names = [("large", True), ("larger", True)]
-    threads = [threading.Thread(target=work, args=one, daemon=True) for one in names]
-    for thread in threads:
-        thread.start()
-    threads[0].join(0.2)
-    assert events == []
-    small.__exit__(None, None, None)
-    threads.append(threading.Thread(target=work, args=("next", False), daemon=True))
-    threads[-1].start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert len(events) == 6
-    for begins, ends in zip(events[::2], events[1::2], strict=True):
-        assert begins.split()[0] == ends.split()[0], "one at a time"
+    def ask(self, name: str, size: int) -> None:
+        self._leave[name] = threading.Event()
+        self._threads[name] = threading.Thread(target=self._hold, args=(name, size), daemon=True)
+        self._threads[name].start()
+        settled = time.monotonic() + 0.05
+        while time.monotonic() < settled and name not in self.entered:
+            time.sleep(0.001)
+
+    def leave(self, name: str) -> None:
+        self._leave[name].set()
+        self._threads[name].join(WAIT_S)
+        assert not self._threads[name].is_alive()
+        time.sleep(0.05)
+
+    def _hold(self, name: str, size: int) -> None:
+        with self.turns.room(size):
+            self.entered.append(name)
+            self._leave[name].wait(WAIT_S)
+
+
+def test_jobs_share_the_memory_and_one_that_needs_all_of_it_gets_it() -> None:
+    rooms = Rooms(Turns(memory=100))
+    rooms.ask("some", 60)
+    rooms.ask("all", 1 << 40)
+    rooms.ask("more", 50)
+    assert rooms.entered == ["some"]
+    rooms.leave("some")
+    assert rooms.entered == ["some", "all"]
+    rooms.leave("all")
+    assert rooms.entered == ["some", "all", "more"]
+    rooms.leave("more")
+    assert rooms.turns._taken == 0 and rooms.turns._queue == []
+
+
+def test_small_jobs_pass_a_large_one_that_does_not_fit_yet_but_not_for_ever() -> None:
+    rooms = Rooms(Turns(memory=100))
+    rooms.ask("first", 60)
+    rooms.ask("large", 50)
+    for number in range(PASSES + 3):
+        rooms.ask(f"small {number}", 1)
+    passed = [f"small {number}" for number in range(PASSES)]
+    assert rooms.entered == ["first", *passed]
+    rooms.leave("first")
+    assert rooms.entered[len(passed) + 1] == "large" and len(rooms.entered) == PASSES + 5
+    for name in list(rooms.entered):
+        rooms.leave(name)
+
+
+def test_who_gives_up_waiting_holds_up_nobody() -> None:
+    turns = Turns(memory=10)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    with turns.room(10):
+        turns._changed.wait_for = interrupt  # type: ignore[method-assign, assignment]
+        with contextlib.suppress(Interrupted), turns.room(5):
+            raise AssertionError
+        assert turns._queue == []
+    assert turns._taken == 0

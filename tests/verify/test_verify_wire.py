@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dice.verify import wire
+from dice.verify import lending, wire
 from dice.verify.compare import same_values
 
 DTYPES = [
@@ -116,3 +116,33 @@ def test_deep_nesting_links_pipes_and_size_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "value.bin")
     with pytest.raises(wire.WireError, match="regular"):
         wire.read(tmp_path, "value")
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_value_can_be_shown_without_a_copy_and_written_to_without_harm_to_the_file(
+    tmp_path: Path, lent: bool
+) -> None:
+    value = {
+        "a": torch.rand(5, 7),
+        "b": [torch.arange(6).reshape(2, 3).t(), torch.zeros(0), torch.tensor(True)],
+        "c": 3,
+    }
+    memory = lending.lend(wire.room(value), on_gpu=False) if lent else None
+    wire.write(value, tmp_path, "value", memory)
+    shown = wire.show(tmp_path, "value", memory)
+    for kept, there in zip(wire.tensors(value), wire.tensors(shown), strict=True):
+        assert torch.equal(kept, there) and kept.stride() == there.stride() and kept.dtype == there.dtype
+    shown["a"].zero_()
+    again = wire.read(tmp_path, "value", memory=memory)
+    assert torch.equal(again["a"], torch.zeros(5, 7) if lent else value["a"])
+    if memory is not None:
+        memory.close()
+
+
+def test_an_empty_value_can_be_shown_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    wire.write({}, tmp_path, "empty")
+    assert wire.show(tmp_path, "empty") == {}
+    wire.write([torch.rand(300)], tmp_path, "cut")
+    (tmp_path / "cut.bin").write_bytes(b"12345678")
+    with pytest.raises(ValueError):
+        wire.show(tmp_path, "cut")

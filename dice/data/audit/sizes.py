@@ -112,7 +112,7 @@ def measure(source: str, folder: Path, device: execution.Device) -> Size | None:
 
 def measure_run(model: Any, drawn: Any, device: execution.Device) -> Size:
     """One forward on these inputs."""
-    seen = workload.Sizes()
+    seen = workload.Values()
     with torch.no_grad(), device.active(), seen, Watch(model) as watch:
         work = Work(**workload.describe(model, drawn))
     shapes = tuple(tuple(tensor.shape) for tensor in wire.tensors(drawn))

@@ -1,0 +1,150 @@
+"""What a verification of a large problem takes at its peak, both sides together: no more than it asks for."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_timing import HostStopwatch
+
+from dice.verify import compare, execution, oracle, reference, stopwatch, timing, trees, wire, workload
+from dice.verify.dispatch import OperatorMode
+from dice.verify.execution import Device
+
+MB = 1 << 20
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {forward}
+def get_inputs():
+    return [torch.rand(64, 256, 64)]
+def get_init_inputs():
+    return []
+"""
+INPUT = 4 * MB
+SLACK = oracle.OUTPUT_SLACK_BYTES + MB
+
+
+class Allocations(OperatorMode):
+    """Bytes of all tensors' storages that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in wire.tensors(result):
+            self.see(tensor)
+        return result
+
+    def see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if tensor.device.type != "meta" and key not in self.alive:
+            self.alive[key] = storage.nbytes()
+            weakref.finalize(storage, self.alive.pop, key, None)
+            self.most = max(self.most, sum(self.alive.values()))
+
+
+@pytest.fixture
+def heavy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> bool:
+    """Sizes of the test's problems are what gigabytes are on a GPU; or a little less, where float64 is asked for."""
+    for module in (workload, reference):
+        monkeypatch.setattr(module, "HEAVY_ELEMENTS", 1 << 18 if request.param else 1 << 24)
+    monkeypatch.setattr(oracle, "SHAREABLE_BYTES", MB)
+    monkeypatch.setattr(compare, "STRETCH", 1 << 14)
+    monkeypatch.setattr(execution, "STRETCH", 1 << 14)
+    monkeypatch.setattr(stopwatch, "CudaStopwatch", HostStopwatch)
+    monkeypatch.setattr(stopwatch, "ROTATE_BYTES", INPUT if request.param else 4 * INPUT)
+    monkeypatch.setattr(stopwatch, "LARGE_BYTES", MB // 8)
+    monkeypatch.setattr(timing, "KEEP_BYTES", INPUT if request.param else 4 * INPUT)
+    return bool(request.param)
+
+
+def group_of(forward: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> oracle._Group:
+    monkeypatch.chdir(folder)
+    (folder / "inputs").mkdir()
+    spec = {"shares": False, "inputs": str(folder / "inputs"), "group": 0, "threads": 1, "protocol": "dice"}
+    spec |= {"source": SOURCE.format(forward=forward), "scale": None, "limit_s": 1e9, "large_bytes": MB, "secret": 5}
+    device = Device("emulated")
+    monkeypatch.setattr(reference.scale, "fit", lambda source, *_: (source, {}))
+    return oracle._Group(spec | {"seed": 1, "fresh_seed": 2, "trials": 5, "vary": True, "families": ()}, device)
+
+
+def run_trials(group: oracle._Group, forward: Any, outputs: Path) -> None:
+    """A verification's trials; `forward` stands for the candidate, which does what `candidate.py` does."""
+    group.answer({"do": "construct"})
+    for step in group.answer({"do": "plan"})["plan"]:
+        name = step["name"]
+        drawn = group.answer({"do": "trial", "inputs": name, "step": step, "loadable": False})
+        if not drawn["family"]:
+            continue
+        lent = group.lent[name]
+        inputs = wire.read(group.folder, name, memory=lent.inputs)
+        output = forward(*inputs)
+        wire.write(output, outputs, "output", lent.outputs)
+        assert trees.changed(inputs, wire.show(group.folder, name, lent.inputs)) == ()
+        del inputs, output
+        judged = group.answer({"do": "judge", "inputs": name, "outputs": str(outputs), "output": "output"})
+        assert judged["equal"], judged["message"]
+
+
+def time_it(group: oracle._Group, forward: Any, outputs: Path) -> None:
+    step = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
+    step |= {"index": -1, "factor": 1.0, "number": 0}
+    group.answer({"do": "trial", "inputs": "timing", "step": step, "loadable": False})
+    lent = group.lent["timing"]
+    started = group.answer({"do": "time", "step": "start", "inputs": "timing", "warm_up_s": 0.0})
+    pristine = wire.show(group.folder, "timing", lent.inputs)
+    bench = stopwatch.Bench(forward, pristine, started["salted"], HostStopwatch())
+    bench.warm_up(0.0)
+    calls = timing._calls(started["call_ms"], started["output_bytes"])
+    for seed in range(2):
+        group.answer({"do": "time", "step": "round", "seed": seed, "calls": calls})
+        checksums = bench.round(seed, calls)["checksums"]
+        wire.write(bench.kept[0], outputs, "output", lent.outputs)
+        command = {"do": "time", "step": "check", "seed": seed, "call": 0, "checksum": checksums[0]}
+        judged = group.answer(command | {"inputs": "timing", "outputs": str(outputs), "output": "output"})
+        assert judged["equal"], judged["message"]
+
+
+@pytest.mark.parametrize("heavy", [True, False], indirect=True, ids=["heavy", "in float64 too"])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "torch.relu(x)",
+        "x * torch.sigmoid(x)",
+        "0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * x**3)))",
+        "x / torch.sqrt((x * x).mean(1, keepdim=True))",
+        "torch.softmax(x, 1)",
+        "x.sum(1)",
+        "torch.nn.functional.avg_pool1d(x, 2)",
+        "x @ x.transpose(1, 2)",
+        "torch.cumsum(x, 1)",
+    ],
+)
+def test_both_sides_together_take_no_more_than_was_asked_for(
+    forward: str, heavy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Allocations()
+    with counted:
+        group = group_of(forward, tmp_path, monkeypatch)
+        sizes = group.reference.sizes
+        assert sizes.inputs == INPUT and sizes.is_heavy == heavy
+        (tmp_path / "outputs").mkdir()
+
+        def candidate(x: torch.Tensor) -> torch.Tensor:
+            return group.reference.problem.Model()(x)  # type: ignore[no-any-return]
+
+        run_trials(group, candidate, tmp_path / "outputs")
+        checked = counted.most
+        counted.most = 0
+        time_it(group, candidate, tmp_path / "outputs")
+        timed = counted.most
+    assert max(checked, timed) <= sizes.needed + SLACK
