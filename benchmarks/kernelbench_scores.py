@@ -38,7 +38,9 @@ from dice.evaluate.metrics import faster, speedup
 from dice.evaluate.run_folder import Generation, RunFolder, Task
 from dice.journal import append_row, read_rows
 from dice.verdict import Verdict
+from dice.verify import workload
 from dice.verify.cache import default_cache_dir
+from dice.verify.execution import Device, exec_file
 
 PROTOCOL = "kernelbench"
 TRIALS, TIMING_TRIALS = 5, 100  # of its scripts
@@ -188,7 +190,8 @@ def _crowded(row: Row) -> bool:
 
 
 def answers_of(folder: RunFolder, limit: int | None) -> list[tuple[Task, Generation, Verdict]]:
-    """First samples that our protocol judged, for KernelBench's analysis looks at no other. Raises `UserError`."""
+    """First samples that our protocol judged, for KernelBench's analysis looks at no other; of the `limit` smallest
+    problems. Raises `UserError`."""
     tasks = {task.key: task for task in folder.tasks()}
     if {task.level for task in tasks.values()} - {1, 2, 3, 4}:
         raise UserError(f"{folder.path} is no run over KernelBench's levels.")
@@ -200,7 +203,20 @@ def answers_of(folder: RunFolder, limit: int | None) -> list[tuple[Task, Generat
     ]
     if not found:
         raise UserError(f"{folder.path} was not judged under {PROTOCOL}.")
-    return sorted(found, key=lambda one: (one[0].level, one[0].number))[:limit]
+    if limit is not None:
+        found = sorted(found, key=lambda one: _size(one[0]))[:limit]
+    return sorted(found, key=lambda one: (one[0].level, one[0].number))
+
+
+def _size(task: Task) -> float:
+    """Bytes of its inputs, parameters and output, as far as can be told without running it."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            problem = exec_file(task.source, Path(folder), "problem")
+    except Exception:  # a package that is not here
+        return float("inf")
+    sizes = workload.sizes(problem, Device("emulated"))
+    return sizes.inputs + sizes.parameters + sizes.outputs
 
 
 def analyse(root: Path, out: Path, level: int, tasks: Sequence[Task], rows: dict[str, Row], base: Path) -> Row:
@@ -357,7 +373,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, required=True, help="folder of a `dice eval` run judged as `kernelbench`")
     parser.add_argument("--kernelbench", type=Path, required=True, help="folder of KernelBench's source")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--limit", type=int, help="the first so many answers alone")
+    parser.add_argument("--limit", type=int, help="so many answers alone, of the problems of the least memory")
     parser.add_argument(
         "--budget", type=float, default=float("inf"), help="seconds after which it stops; call again to go on"
     )

@@ -105,7 +105,7 @@ class Job:
     def _go_through(self, vary: bool, gpu: Turns) -> None:
         self._introduce()
         self._load()
-        with self.record.clock("reference"):
+        with gpu.together(), self.record.clock("reference"):
             opened = self._reference(self.session.open, varied=False)
         self.record.values["scale"] = opened["scale"]
         # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
