@@ -30,7 +30,7 @@ data() {
         "${dice[@]}" data tokenizer --data "$out/corpus/train" --out "$out/tokenizer" --vocab-size 2048
     fi
     # The control set has the compositions of a training set, all at sizes that can be emulated.
-    "${dice[@]}" data synth --out "$out/rl-corpus" --pairs 1 --heldout "${HELDOUT:-420}" --control "${RL_PAIRS:-4000}" \
+    "${dice[@]}" data synth --out "$out/rl-corpus" --pairs "${RL_PAIRS:-4000}" --heldout "${HELDOUT:-420}" --control "${RL_PAIRS:-4000}" \
         --no-verify --seed 301 "${apart[@]}"
     for set in control heldout; do
         if [[ ! -f $out/$set.parquet ]]; then # written whole

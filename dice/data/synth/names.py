@@ -20,7 +20,7 @@ RESERVED = frozenset(
 x y z w v n i j k m s t c p b h r out D M N K C G row rows col base inner half weight bias top left sum part
 lane first start step size query key head index index_of length channel total limit low high count H W L O T B
 OH OW OD OL OC ON KD KH KW SD SH SW PD PH PW DD DH DW QD QH QW XC mean var best sizes blocks grid spatial plane
-scale_by dims numel pooled groups
+scale_by dims numel pooled groups warp before
 """)
 )
 _NOUNS = _words("""

@@ -38,13 +38,17 @@ MIN = """float m = INFINITY;
 {loop} m = fminf(m, {load});
 <min:m>
 """
-EXP = (
-    MAX
-    + """float s = 0.0f;
-{loop} s += expf({load} - m);
+# In one pass: what was summed below an earlier maximum is scaled down when a larger value comes. It begins with a
+# finite one, for two infinite ones have no difference.
+EXP = """float m = -1e30f, s = 0.0f;
+{loop} {{
+    float d = {load}, t = fmaxf(m, d);
+    s = s * expf(m - t) + expf(d - t);
+    m = t;
+}}
+<top:s>
 <sum:s>
 """
-)
 ARGMAX = """float m = -INFINITY;
 int k = 0;
 {loop} {{
@@ -159,10 +163,18 @@ def row_body(body: str, loop: str, load: str, scope: Scope) -> str:
     for line in body.format(loop=loop, load=load).splitlines():
         if line.startswith("<"):
             kind, variable = line.strip("<>").split(":")
-            lines.append(_pick(variable, scope) if kind == "pick" else scope.reduce(kind, variable))
+            special = {"pick": _pick, "top": _top}.get(kind)
+            lines.append(special(variable, scope) if special else scope.reduce(kind, variable))
         else:
             lines.append(f"    {line}\n")
     return "".join(lines)
+
+
+def _top(variable: str, scope: Scope) -> str:
+    """The largest maximum of all threads, and what each has summed, below that."""
+    if not scope.helper:
+        return ""
+    return f"    float t = m;\n    m = {scope.helper}_max(m);\n    {variable} *= expf(t - m);\n"
 
 
 def _pick(kind: str, scope: Scope) -> str:

@@ -6,7 +6,16 @@ from __future__ import annotations
 import random
 
 from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
-from dice.data.synth.cuda import BLOCK_SHUFFLE, BLOCK_TREE, KernelFile, Tensor, lines, reduction_helper
+from dice.data.synth.cuda import (
+    BLOCK_SHUFFLE,
+    BLOCK_TREE,
+    ELEMENT_GRID,
+    TOTAL,
+    KernelFile,
+    Tensor,
+    lines,
+    reduction_helper,
+)
 from dice.data.synth.phrasing import SCALAR_NAMES
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.script import Script, Value
@@ -89,20 +98,22 @@ def _finish(plan: Plan, script: Script, value: Value) -> list[Step]:
 
 
 def _whole(plan: Plan, script: Script, value: Value, pre: list[Step], shape: list[str]) -> Draft:
-    """Each block finds the sum by itself: no block has to wait for another."""
+    """One kernel for the sum, of which each block adds its part, and one for the elements."""
     spellings, term, divisor = WHOLE[plan.core]
     value = script.apply(script.rng.choice(spellings), value, PHRASES[plan.core])
     post = _finish(plan, script, value)
     file = KernelFile(script, NAME, [Tensor("x", "x")])
+    sums, own = KernelFile(script, "sum", file.tensors), KernelFile(script, NAME, [*file.tensors, Tensor("sum", "sum")])
     scope = script.rng.choice((BLOCK_SHUFFLE, BLOCK_TREE))
-    load = file.load(pre, "x[j]")
-    body = "    float s = 0.0f;\n    for (int j = threadIdx.x; j < n; j += 256) {\n"
-    body += lines(f"float v = {load};", f"s += {term.format(v='v')};") + "    }\n    s = block_sum(s);\n"
-    body += "    for (int i = blockIdx.x * 256 + threadIdx.x; i < n; i += gridDim.x * 256) {\n"
-    body += lines(f"float v = {file.load(pre, 'x[i]')} / {divisor};", post, "out[i] = v;") + "    }\n"
-    code = reduction_helper(scope, "sum") + file.pre(pre) + file.kernel(body, ["n"])
-    host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
-    return Draft(script, file.write(code, host + file.launch("std::min((n + 255) / 256, 64), 256", ["n"])), scope.style)
+    load = file.load(pre, "x[i]")
+    total = TOTAL.format(lines=lines(f"float v = {load};", f"v = {term.format(v='v')};"), result="s").replace("(out", "(sum")
+    text = lines("float s = sum[0];", f"float v = {load} / {divisor};", post)
+    code = reduction_helper(scope, "sum") + file.pre(pre) + sums.kernel(total, ["n"])
+    code = code.replace("float* out", "float* sum") + "\n\n" + own.per_element(text)
+    host = "    auto out = torch::empty_like(x);\n    auto sum = torch::zeros({1}, x.options());\n"
+    host += "    int n = x.numel();\n    int blocks = std::min((n + 255) / 256, 1024);\n"
+    host += sums.launch("blocks, 256", ["n"]).replace("out.", "sum.") + own.launch(ELEMENT_GRID, ["n"])
+    return Draft(script, file.write(code, host), f"two_kernels_{scope.style}")
 
 
 def _local(plan: Plan, script: Script, value: Value, pre: list[Step], shape: list[str]) -> Draft:

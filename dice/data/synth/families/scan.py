@@ -90,24 +90,27 @@ SERIAL = """    float s = {first};
     {loop} {{
 {step}    }}
 """
-# 256 neighbours at a time: each takes what stands 1, 2, 4, ... places before it; the carry comes from earlier ones.
-BLOCK = """    __shared__ float p[256];
+# 256 neighbours at a time: in each warp, everybody takes what stands 1, 2, 4, ... places before; then the warps' totals
+# are passed on, and the last one's is what the next 256 begin with.
+BLOCK = """    __shared__ float p[8];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float s = {first};
     for (int top = 0; top < D; top += 256) {{
         int j = {place};
-        p[threadIdx.x] = top + threadIdx.x < D ? {load} : {first};
-        __syncthreads();
-        for (int k = 1; k < 256; k *= 2) {{
-            float before = threadIdx.x >= k ? p[threadIdx.x - k] : {first};
-            __syncthreads();
-            p[threadIdx.x] = {before_own};
-            __syncthreads();
+        float v = top + threadIdx.x < D ? {load} : {first};
+        for (int k = 1; k < 32; k *= 2) {{
+            float before = __shfl_up_sync(0xffffffff, v, k);
+            if (lane >= k) v = {before_own};
         }}
-        if (top + threadIdx.x < D) {{
-            float v = {carry_own};
-{store}        }}
-        s = {carry_last};
+        if (lane == 31) p[warp] = v;
         __syncthreads();
+        for (int k = 0; k < 8; k++) {{
+            if (k == warp) v = {carry_own};
+            s = {carry_last};
+        }}
+        __syncthreads();
+        if (top + threadIdx.x < D) {{
+{store}        }}
     }}
 """
 WARP = """    float s = {first};
@@ -182,15 +185,14 @@ def _body(scan: Scan, axis: Axis, load: str, store: tuple[object, ...]) -> tuple
             body = f"    if ({axis.scope.lead}) {{\n{_deeper(body)}    }}\n"
         return body, "serial" if threads else axis.scope.style
     place = f"D - 1 - top - {threads}" if scan.reverse else f"top + {threads}"
-    own = "p[threadIdx.x]" if threads == "threadIdx.x" else "v"
     text = BLOCK if threads == "threadIdx.x" else WARP
     body = text.format(
         first=scan.first,
         place=place,
         load=load,
-        before_own=scan.join.format(a="before", b=own),
-        carry_own=scan.join.format(a="s", b=own),
-        carry_last=scan.join.format(a="s", b="p[255]"),
+        before_own=scan.join.format(a="before", b="v"),
+        carry_own=scan.join.format(a="s", b="v"),
+        carry_last=scan.join.format(a="s", b="p[k]"),
         store=lines(store, indent=12),  # type: ignore[arg-type]
     )
     return body, "block_scan" if text is BLOCK else "warp_scan"
