@@ -11,6 +11,7 @@
 # heldout      the trained one on the held-out pairs, both as nano_heldout.py has it
 # kernelbench  MODEL over KernelBench under three protocols, with the report
 # scores       KernelBench's own scripts on the same answers (kernelbench_scores.py), of the SCORES (120) smallest problems
+# forms        several kernels for the same problem side by side (kernel_forms.py)
 # train        `dice bench train` at 1.7B and mini
 # rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
 #
@@ -90,6 +91,10 @@ kernelbench() {
 scores() {
     LINES_SHOWN=40 logged scores "$python" "$here/kernelbench_scores.py" --run "$work/kernelbench" \
         --kernelbench "$bench" --out "$work/scores" --limit "${SCORES:-120}" --budget "$(($(left) - 20))" && mark scores
+}
+
+forms() {
+    LINES_SHOWN=20 logged forms "$python" "$here/kernel_forms.py" --out "$work/forms.json" && mark forms
 }
 
 train() {
