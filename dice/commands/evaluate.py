@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]
 NATIVE_DEFAULTS: Settings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
 COMPACT_DEFAULTS: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
+MOST_SAMPLES = 10_000  # of one problem: a list of them is made
 OUR_OWN = frozenset({"remasking", "confidence_threshold", "mode"})  # settings that only our decoder has
 OTHER_DEFAULTS: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 
@@ -107,6 +108,8 @@ def _plan(args: Eval) -> Plan:
         raise UserError("Give --problems: a folder in KernelBench's form, any folder of problems, or a table.")
     at_least(1, samples=args.samples, limit=args.limit)
     at_least(0, batch=args.batch)
+    if args.samples > MOST_SAMPLES:
+        raise UserError(f"--samples must be at most {MOST_SAMPLES:,}, not {args.samples}.")
     row = find(args.row) if args.row else None
     tasks = load_tasks(args.problems, args.level, args.ids, args.subset)[: args.limit]
     kind = _kind(args, row)

@@ -231,7 +231,7 @@ class Job:
         self.replay.trial = command
         with self.record.clock("run"):
             ran = self._candidate_says("ran")
-        self.record.note_launches(claims.counts(ran.get("launches")), step["core"])
+        self.record.note_launches(claims.counts(ran.get("launches")), step["core"], drawn["sizes"])
         if self.protocol.ours and step["decides"]:
             self.record.honesty.note_trial(drawn, ran, self.report.library_families)
         damaged = claims.texts(ran.get("damaged"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +42,10 @@ class Record:
     honesty: Honesty = field(default_factory=Honesty)
     build_wall: float = 0.0  # spent on builds, waiting for a free core included
 
-    def note_launches(self, counts: Mapping[str, int], core: bool) -> None:
-        """The candidate's kernels that ran in a trial, by name."""
+    def note_launches(self, counts: Mapping[str, int], core: bool, sizes: Sequence[int]) -> None:
+        """The candidate's kernels that ran in a trial, by name. `sizes`: elements of the reference's output tensors."""
+        if not counts and list(sizes) == [0]:  # there is nothing that they could write
+            return
         self.idle_trials += not counts
         self.ran_trials += 1
         for name, count in counts.items() if core else ():

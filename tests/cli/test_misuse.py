@@ -62,6 +62,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("generate problem.py problem.py -o damaged", "problem_kernel.py would be written twice"),
         (f"{EVAL} --ids 1-99999999999", "'1-99999999999' is no number and no range"),
         (f"{EVAL} --report file", A_FILE),
+        (f"{EVAL} --samples 1000000000000000000 --out run", "--samples must be at most 10,000"),
         ("eval --answers deep.json --problems problem.py", "deep.json cannot be read as JSON: it is nested too deeply"),
         (f"{EVAL} --run-timeout 0", "limits must be positive"),
         (f"{EVAL} --workers 0", "--workers must be at least 1, not 0"),

@@ -167,3 +167,11 @@ def test_assumptions_about_layout_and_size_are_labels_on_request(emulated: Verif
         families=("transposed",),
     )
     assert verdict.labels == ("fails:transposed",)
+
+
+def test_a_kernel_with_nothing_to_write_need_not_run(emulated: Verifier) -> None:
+    host = LAUNCH_SCALE.replace("scale_kernel<<<", "if (n) scale_kernel<<<")
+    empty = texts.problem("return x * 2", "[torch.rand(batch_size, 0)]")
+    assert verify(emulated, empty, kernel(host=host)).outcome == "correct"
+    idle = verify(emulated, DOUBLE, kernel(host="return x * 2;"))
+    assert idle.outcome == "deceptive", "where there is something, it has to"

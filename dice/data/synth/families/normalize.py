@@ -106,7 +106,9 @@ def _whole(plan: Plan, script: Script, value: Value, pre: list[Step], shape: lis
     sums, own = KernelFile(script, "sum", file.tensors), KernelFile(script, NAME, [*file.tensors, Tensor("sum", "sum")])
     scope = script.rng.choice((BLOCK_SHUFFLE, BLOCK_TREE))
     load = file.load(pre, "x[i]")
-    total = TOTAL.format(lines=lines(f"float v = {load};", f"v = {term.format(v='v')};"), result="s").replace("(out", "(sum")
+    total = TOTAL.format(lines=lines(f"float v = {load};", f"v = {term.format(v='v')};"), result="s").replace(
+        "(out", "(sum"
+    )
     text = lines("float s = sum[0];", f"float v = {load} / {divisor};", post)
     code = reduction_helper(scope, "sum") + file.pre(pre) + sums.kernel(total, ["n"])
     code = code.replace("float* out", "float* sum") + "\n\n" + own.per_element(text)
