@@ -109,8 +109,8 @@ class Job:
             opened = self._reference(self.session.open, varied=False)
         self.record.values["scale"] = opened["scale"]
         # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
-        context = CONTEXT_BYTES if self.backend == "cuda" else 0
-        self.room.enter_context(gpu.room(NEVER if self.whole else opened["needed"] + context))
+        needed = opened["needed"] + CONTEXT_BYTES * (self.backend == "cuda")
+        self.room.enter_context(gpu.room(NEVER if self.whole else needed))
         self._make_context()
         with gpu.turn(self.whole):
             plan = self._prepare(vary)
@@ -203,11 +203,9 @@ class Job:
         return plan
 
     def _construct(self, fresh: bool = False) -> None:
-        plain, other = self.session.seeds
+        seed, states = self.session.seeds[0], {"state": "state", "varied": ""}
         if fresh:
-            seed, states = other, {"state": "fresh state", "varied": "fresh state varied"}
-        else:
-            seed, states = plain, {"state": "state", "varied": ""}
+            seed, states = self.session.seeds[1], {"state": "fresh state", "varied": "fresh state varied"}
         seed, cast = (seed, None) if self.protocol.ours else (KERNELBENCH_SEED, self.protocol.cast)
         command: Message = {"do": "construct", "seed": seed, "cast": cast} | states
         self.candidate.send(command)
@@ -271,8 +269,7 @@ class Job:
         return drawn
 
     def _note_borrowed(self, failed: str) -> None:
-        """What a candidate says of mapping what it was lent. Without it, the job is run once more: by files, or with
-        the whole memory."""
+        """What a candidate says of mapping what it was lent. Without it, the job runs once more: by files, or alone."""
         if self.shares and shortage.is_named(failed):
             raise Stop("out_of_memory", "run", f"the memory of a large trial could not be mapped: {failed}")
         if failed:
@@ -291,7 +288,7 @@ class Job:
 
     def _judge(self, name: str, where: str, ran: Message, precision: bool) -> None:
         said: Message = {claim: claims.integers(ran.get(claim)) for claim in ("changed", "aliased", "on_cpu")}
-        said["written"] = claims.texts(ran.get("written"))
+        said |= {"written": claims.texts(ran.get("written"))}
         precision = precision and not any(label.startswith("precision") for label in self.record.values["labels"])
         command = {"do": "judge", "inputs": name, "precision": precision} | self._output() | said
         with self.record.clock("compare"):
@@ -386,6 +383,8 @@ class Job:
                 contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed, seconds)
                 facts = timing.facts(contest, self._ask_oracle, cache_dir, self.problem.id, compiled)
             except timing.Busy as error:
+                if self.shares and isinstance(error, timing.Stalled):
+                    raise Stop("out_of_memory", "time", f"{error}.") from None
                 self.record.values["no_timing"] = str(error)
                 return
             except timing.Malformed as error:

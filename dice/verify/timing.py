@@ -54,6 +54,10 @@ class Busy(Exception):
     """Something else was at work on the device, so the reference's times mean nothing."""
 
 
+class Stalled(Busy):
+    """Memory was so short that the reference had to wait for it."""
+
+
 class Malformed(Exception):
     """The candidate's report of its times is no such report."""
 
@@ -164,7 +168,7 @@ def run(ask_oracle: Ask, ask_candidate: Ask, check: Callable[[Message], None], s
             answers[side] = (ask_oracle if side == "oracle" else ask_candidate)(command)
         check_report(answers["candidate"], calls)
         if answers["oracle"].get("stalled"):
-            raise Busy("the GPU had too little memory left to run the reference without waiting for it")
+            raise Stalled("the GPU had too little memory left to run the reference without waiting for it")
         contest.reference.add(answers["oracle"])
         contest.kernel.add(answers["candidate"])
         contest.bandwidths.append(answers["oracle"]["bandwidth"])

@@ -6,9 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-CONTEXTS = threading.BoundedSemaphore(
-    4
-)  # made at once: the driver makes one at a time, and who waits there seems to hang
+# Contexts that are made at once: the driver makes one at a time, and who waits there for many others, seems to hang.
+CONTEXTS = threading.BoundedSemaphore(4)
 CONTEXT_BYTES = 1 << 30  # of a candidate: what the driver takes, and buffers of PyTorch's libraries
 PASSES = 16  # how often others may go first that need less
 
