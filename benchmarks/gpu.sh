@@ -4,6 +4,7 @@
 #   KERNELBENCH=CHECKOUT benchmarks/gpu.sh WORK STAGE...
 #
 # first        one kernel written, compiled, run and timed: is everything there?
+# memory       the GPU tests of shared memory and of timing
 # tests        the tests marked `gpu` of verification, then of training, one log each
 # corpus       PAIRS (150000) training pairs and 420 held-out ones
 # sft          nano trained on from START (nano) for TRAIN (600) seconds, as recipe nano_sft; LR (1.5e-3)
@@ -44,6 +45,11 @@ logged() { # NAME COMMAND...: run it, show how it ends; its exit code
 first() {
     nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
     logged first "${dice[@]}" generate examples/softmax.py -o "$work/softmax_kernel.py" && mark first
+}
+
+memory() {
+    LINES_SHOWN=30 logged memory "$python" -m pytest -q -m gpu tests/verify/test_lending.py tests/verify/test_timing_gpu.py
+    mark memory
 }
 
 tests() { # a test that fails is a result, too
