@@ -14,6 +14,8 @@ from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
+CASES = Path(__file__).parent.parent / "cases"
+
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Verdict]]:
@@ -43,6 +45,43 @@ def test_a_plain_relu_is_near_the_ceiling_of_the_device(verdicts: dict[str, Verd
     timing = verdicts["honest_fast"].timing
     assert timing is not None and timing.bytes_moved == 2 * 4 * 4096 * 4096
     assert 0.5 < timing.kernel_ms / timing.ceiling_ms < 10
+
+
+CONVOLUTION = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(64, 64, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))
+
+def get_inputs():
+    return [torch.rand(16, 64, 128, 128)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.gpu
+def test_a_library_convolution_is_as_fast_and_as_inexact_as_the_references() -> None:
+    source = (CASES / "right_relu.py").read_text()
+    layer = "        self.conv = torch.nn.Conv2d(64, 64, 3)\n"
+    head, call, tail = source.partition("    def forward(self, x):\n")
+    source = (
+        f"{head}    def __init__(self):\n        super().__init__()\n{layer}\n{call}        x = self.conv(x)\n{tail}"
+    )
+    with Verifier(backend="cuda", options=Options(timing_s=0.5)) as verifier:
+        verdict = verifier.verify(Problem(CONVOLUTION, name="convolution"), Kernel(source))
+        assert verdict.correct and verdict.timing is not None, verdict.message
+        wrong = verifier.verify(
+            Problem(CONVOLUTION, name="convolution"),
+            Kernel(source.replace("= self.conv(x)", "= self.conv(x.half().float() * 1.01)")),
+        )
+    assert wrong.outcome == "wrong"
 
 
 def test_the_cheats_are_python(tmp_path: Path) -> None:
