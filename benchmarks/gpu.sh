@@ -28,6 +28,7 @@ dice=("$python" -m dice)
 here=$(dirname "$0")
 bench=${KERNELBENCH:-KernelBench}
 model=${MODEL:-$work/run/model}
+run=$work/$([[ $model == */* ]] && echo trained || echo "$model") # what reports call it
 export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 mkdir -p "$work/log"
 
@@ -91,11 +92,11 @@ heldout() {
 kernelbench() {
     LINES_SHOWN=40 logged kernelbench timeout "$(left)" "${dice[@]}" eval --model "$model" \
         --problems "$bench/KernelBench" --protocol dice kernelbench dice-paper --timing-seconds "${TIMING:-1}" \
-        -o "$work/kernelbench" --report "$work/page" && mark kernelbench
+        -o "$run" --report "$work/page" && mark kernelbench
 }
 
 scores() {
-    LINES_SHOWN=40 logged scores "$python" "$here/kernelbench_scores.py" --run "$work/kernelbench" \
+    LINES_SHOWN=40 logged scores "$python" "$here/kernelbench_scores.py" --run "$run" \
         --kernelbench "$bench" --out "$work/scores" --limit "${SCORES:-120}" --budget "$(($(left) - 20))" && mark scores
 }
 

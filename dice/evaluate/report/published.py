@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dice.evaluate.rows import ROWS
 
-PROTOCOL = "the paper's: tolerance 1e-2, 5 trials, robust check, one-shot prompt"
+PROTOCOL = "the paper's protocol: tolerance 1e-2, 5 trials, robust check, one-shot prompt"
 Shares = tuple[float, float, float]
 Levels = dict[int, Shares]
 LEVEL_SIZES = {1: 100, 2: 100, 3: 50}  # KernelBench's
