@@ -190,8 +190,14 @@ def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:
         return None
     if one.shape != other.shape:
         return math.inf
-    difference = (one.to(other.dtype) - other).abs().double()
-    return float(difference[difference.isfinite()].square().mean().nan_to_num().sqrt())
+    squares, count = 0.0, 0
+    for part, others in zip(
+        torch.split(one.reshape(-1), STRETCH), torch.split(other.reshape(-1), STRETCH), strict=True
+    ):
+        difference = (part.to(others.dtype) - others).abs().double()
+        finite = difference.isfinite()
+        squares, count = squares + float(difference[finite].square().sum()), count + int(finite.sum())
+    return math.sqrt(squares / count) if count else 0.0
 
 
 def _pair(

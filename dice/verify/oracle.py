@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import evidence, lending, scale, shortage, stopwatch, wire
+from dice.verify import evidence, lending, scale, shortage, stopwatch, wire, workload
 from dice.verify.channel import Channel
 from dice.verify.endings import NO_MEMORY
 from dice.verify.execution import Device
@@ -39,6 +39,7 @@ def main(link: socket.socket) -> None:
     device = Device(channel.receive()["backend"])
     device.prepare(1)
     device.open()
+    workload.prepare()
     channel.send("ready")
     groups: dict[int, _Group] = {}
     usual = _Settings.now()
@@ -272,7 +273,7 @@ class _Group:
         claims = {name: command.get(name, ()) for name in ("changed", "aliased", "written", "on_cpu")}
         result = self.reference.judge(trial, actual, **claims)
         labels = list(result.labels)
-        if command.get("precision") or not result.equal:  # it may tell why
+        if "precision" in command and (command["precision"] or not result.equal):  # it may tell why
             labels += filter(None, [self.reference.precision_label(trial, actual)])
         return asdict(result) | {"event": "judged", "labels": labels}
 

@@ -195,8 +195,8 @@ class Reference:
             output = execution.forward(self.model, placed, seed, self.device)
             rng = execution.generator_states(self.device)
             on_cpu = tuple(self.device.on_cpu(output))
-            spare = _is_heavy(placed, output) and not execution.aliased(output, placed)
-            inputs_, expected = self._kept(placed, _own(output, spare))
+            spare = workload.is_heavy(placed, output) and not execution.aliased(output, placed)
+            inputs_, expected = self._kept(placed, trees.own(output, spare))
             return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
 
     def _cast(self, value: Any) -> Any:
@@ -275,9 +275,9 @@ class Reference:
             changed = trees.changed(placed, base)
             aliased = tuple(execution.aliased(output, placed))
             on_cpu = tuple(self.device.on_cpu(output))
-            heavy = _is_heavy(base, output)
+            heavy = workload.is_heavy(base, output)
             del placed
-            output = _own(output, heavy and not aliased)
+            output = trees.own(output, heavy and not aliased)
         exact = None if heavy else self._exact(exact_model, base, seed)
         if must_suit and not jitter.is_well_posed(output, exact):
             return None
@@ -359,6 +359,9 @@ class Reference:
         expected, actual, exact = map(self.device.place, (trial.expected, actual, trial.exact))
         known = (self.protocol.name, exact, trial.effects, trial.roundings)
         result = compare.compare(expected, actual, *known)
+        if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
+            message = "the output is less exact than the reference's under PyTorch's defaults."
+            return Comparison(False, message, (message,))
         if not result.equal and result.share <= FEW and exact is not None and trial.state is None:
             result = compare.compare(expected, actual, *known, self._slacks(trial, exact))
         faults = []
@@ -486,14 +489,4 @@ class Reference:
         (expected,) = self._kept(output)
         if trees.identical(expected, trial.expected):
             return None
-        return replace(trial, expected=expected, exact=trial.expected)
-
-
-def _is_heavy(drawn: Any, output: Any) -> bool:
-    return trees.elements(drawn) + trees.elements(output) > HEAVY_ELEMENTS
-
-
-def _own(output: Any, spare: bool) -> Any:
-    """The output for good. It may be an input, or a tensor of the model's that the next forward writes to; `spare`: it
-    is none, and will have been judged by then."""
-    return wire.map_tensors(lambda tensor: tensor.detach() if spare else tensor.detach().clone(), output)
+        return replace(trial, expected=expected, exact=trial.expected, rounded=True)

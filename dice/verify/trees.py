@@ -52,10 +52,25 @@ def identical(one: Any, other: Any) -> bool:
     return all(compare.same_values(*pair) for pair in pairs)
 
 
+def own(value: Any, spare: bool) -> Any:
+    """An output for good. It may be an input, or a tensor of the model's that the next forward writes to; `spare`: it
+    is none, and will have been judged by then."""
+    return wire.map_tensors(lambda tensor: tensor.detach() if spare else tensor.detach().clone(), value)
+
+
 def changed(used: Any, kept: Any) -> tuple[int, ...]:
     """Indices of the tensors that are no longer what they were."""
     pairs = enumerate(zip(wire.tensors(used), wire.tensors(kept), strict=True))
     return tuple(index for index, (one, other) in pairs if one is not other and not compare.same_values(one, other))
+
+
+def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
+    """Whether an output is about as near to the exact one as the expected one is (rms)."""
+    for one, own, true in zip(*(wire.tensors(value) for value in (actual, expected, exact)), strict=False):
+        off, allowed = compare.rms_difference(one, true), compare.rms_difference(own, true)
+        if off is not None and allowed is not None and off > compare.NO_WORSE_RMS * allowed + compare.SMALLEST:
+            return False
+    return True
 
 
 def is_finite(value: Any) -> bool:

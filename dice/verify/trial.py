@@ -45,6 +45,7 @@ class Trial:
     rng: tuple[torch.Tensor, ...] = ()
     work: Work = field(default_factory=Work)  # what PyTorch computed
     state: State | None = None  # the parameters, where they are not the model's own
+    rounded: bool = False  # `expected` is what PyTorch's defaults give, and `exact` the same in full float32
 
     @property
     def output_bytes(self) -> int:

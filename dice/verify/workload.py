@@ -23,7 +23,11 @@ COPY_BYTES = 1 << 30
 MATRIX = 8192
 REPEATS = 5
 HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
-MOST_OPERATORS, SHAPES_S = 2000, 2.0  # of a forward on tensors without data: a loop over steps repeats itself
+MOST_OPERATORS, SHAPES_S, SHAPES_CPU_S = (
+    2000,
+    8.0,
+    2.0,
+)  # of a forward on tensors without data: a loop over steps repeats itself
 
 
 class _Elements(OperatorMode):
@@ -67,18 +71,27 @@ class Enough(Exception):
 
 
 @contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raises `Enough` in the block after so long. For a process's main thread; others have no limit."""
+def within(seconds: float, cpu_seconds: float = 0.0) -> Iterator[None]:
+    """Raises `Enough` in the block after so long, or so much of the processors (0: whatever it takes): on a busy
+    machine that is not the same. For a process's main thread; others have no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, _stop)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
+    with _Alarm(signal.SIGALRM, signal.ITIMER_REAL, seconds), _Alarm(signal.SIGPROF, signal.ITIMER_PROF, cpu_seconds):
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, before)
+
+
+class _Alarm:
+    def __init__(self, number: signal.Signals, timer: int, seconds: float):
+        self._number, self._timer, self._seconds = number, timer, seconds
+
+    def __enter__(self) -> None:
+        self._handler = signal.signal(self._number, _stop)
+        self._before = signal.setitimer(self._timer, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(self._timer, *self._before)
+        signal.signal(self._number, self._handler)
 
 
 def _stop(number: int, frame: object) -> None:
@@ -119,12 +132,22 @@ class Sizes:
         return max(checked, timed) + 6 * self.parameters
 
 
+def is_heavy(inputs: Any, outputs: Any) -> bool:
+    return sum(tensor.numel() for tensor in (*wire.tensors(inputs), *wire.tensors(outputs))) > HEAVY_ELEMENTS
+
+
+def prepare() -> None:
+    """Import what PyTorch needs for tensors without data: a second, which is no problem's."""
+    with torch.device("meta"):
+        torch.relu(torch.rand(2))
+
+
 def sizes(problem: ModuleType, device: Device) -> Sizes:
     """Sizes of a problem, as far as can be told without running it, on tensors without data; else 0."""
     inputs = parameters = outputs = 0
     values = Values(MOST_OPERATORS)
     try:
-        with within(SHAPES_S), torch.device("meta"), torch.no_grad(), device.active():
+        with within(SHAPES_S, SHAPES_CPU_S), torch.device("meta"), torch.no_grad(), device.active():
             drawn = problem.get_inputs()
             inputs = _bytes(drawn)
             model = problem.Model(*problem.get_init_inputs())

@@ -132,6 +132,7 @@ def time_it(group: oracle._Group, forward: Any, outputs: Path) -> None:
 def test_both_sides_together_take_no_more_than_was_asked_for(
     forward: str, heavy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    workload.prepare()
     counted = Allocations()
     with counted:
         group = group_of(forward, tmp_path, monkeypatch)
@@ -148,3 +149,29 @@ def test_both_sides_together_take_no_more_than_was_asked_for(
         time_it(group, candidate, tmp_path / "outputs")
         timed = counted.most
     assert max(checked, timed) <= sizes.needed + SLACK
+
+
+CUT = "(x.view(torch.int32) & ~0x1FFF).view(torch.float32)"  # what TF32 leaves of a float
+
+
+@pytest.mark.parametrize("heavy", [True, False], indirect=True, ids=["heavy", "in float64 too"])
+def test_an_output_that_is_timed_may_be_as_inexact_as_the_references(
+    heavy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(Device, "allow_tf32", lambda _, on: setattr(torch.backends.cudnn, "allow_tf32", on))
+    rounds = "torch.backends.cudnn.allow_tf32 and x.dtype == torch.float32"
+    group = group_of(f"(lambda y: y @ y.transpose(1, 2))({CUT} if {rounds} else x)", tmp_path, monkeypatch)
+    group.answer({"do": "construct"})
+    group.answer({"do": "plan"})
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+
+    def inexact(x: torch.Tensor) -> torch.Tensor:
+        x = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+        return x @ x.transpose(1, 2)
+
+    time_it(group, inexact, outputs)
+    time_it(group, lambda x: x @ x.transpose(1, 2), outputs)
+    with pytest.raises(AssertionError, match="less exact than the reference"):
+        time_it(group, lambda x: 1.004 * (x @ x.transpose(1, 2)), outputs)
