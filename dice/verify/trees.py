@@ -9,6 +9,8 @@ import torch
 
 from dice.verify import compare, wire
 
+ROUNDING = 1e-5  # of the rms: what two right sums differ by
+
 
 def elements(value: Any) -> int:
     return sum(tensor.numel() for tensor in wire.tensors(value))
@@ -68,7 +70,10 @@ def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
     """Whether an output is about as near to the exact one as the expected one is (rms)."""
     for one, own, true in zip(*(wire.tensors(value) for value in (actual, expected, exact)), strict=False):
         off, allowed = compare.rms_difference(one, true), compare.rms_difference(own, true)
-        if off is not None and allowed is not None and off > compare.NO_WORSE_RMS * allowed + compare.SMALLEST:
+        if off is None or allowed is None:
+            continue
+        size = torch.linalg.vector_norm(own if own.dtype.itemsize >= 4 else own.float()) / own.numel() ** 0.5
+        if off > compare.NO_WORSE_RMS * allowed + ROUNDING * float(size):
             return False
     return True
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dice.verify import compare as compare_module
+from dice.verify import trees
 from dice.verify.compare import NOISE_CAP, compare, same_values
 
 ONES = torch.ones(4, 3)
@@ -234,3 +235,14 @@ def test_comparison_by_stretches_changes_nothing(monkeypatch: pytest.MonkeyPatch
 )
 def test_values_of_every_kind(expected: object, actual: object, equal: bool) -> None:
     assert compare(expected, actual).equal is equal
+
+
+def test_as_exact_as_the_reference_is_within_three_times_its_own_distance() -> None:
+    exact = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    expected = exact + 1e-3 * torch.randn(1000, generator=torch.Generator().manual_seed(2))
+    off = torch.randn(1000, generator=torch.Generator().manual_seed(3))
+    assert trees.is_as_exact(exact + 2e-3 * off, expected, exact)
+    assert not trees.is_as_exact(exact + 5e-3 * off, expected, exact)
+    assert trees.is_as_exact([exact + 1e-6 * off, exact.long()], [exact, exact.long()], [exact, exact.long()])
+    assert not trees.is_as_exact(exact + 1e-4 * off, exact, exact)
+    assert not trees.is_as_exact(exact[:10], expected, exact)
