@@ -64,10 +64,12 @@ class Turns:
                 self._changed.notify_all()
 
     def _may_enter(self, own: _Waiting) -> bool:
-        if self._taken + own.size > self._memory:
-            return False
         ahead = self._queue[: self._queue.index(own)]
-        return all(other.passed < PASSES for other in ahead)
+        held_up = all(other.passed < PASSES and not self._fits(other) for other in ahead)
+        return self._fits(own) and held_up
+
+    def _fits(self, one: _Waiting) -> bool:
+        return self._taken + one.size <= self._memory
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

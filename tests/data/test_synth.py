@@ -57,8 +57,9 @@ def test_kernels_have_the_parts_that_others_take_apart(train: list[Pair]) -> Non
     for pair in train[:300]:
         parts = pair.kernel.split()
         assert parts.prefix + parts.core + parts.suffix == pair.kernel.source
-        assert pair.kernel.defines_model_new and len(pair.kernel.global_functions) == 1
-        assert pair.kernel.bound_functions == (pair.kernel.global_functions[0].replace("_kernel", "_cuda"),)
+        *before, last = pair.kernel.global_functions
+        assert pair.kernel.defines_model_new and before in ([], ["sum_kernel"])
+        assert pair.kernel.bound_functions == (last.replace("_kernel", "_cuda"),)
         answer = prompts.extract_kernel(prompts.reply(pair.kernel))
         assert answer is not None and answer.source.strip() == pair.kernel.source.strip()
 
