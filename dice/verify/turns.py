@@ -65,8 +65,8 @@ class Turns:
 
     def _may_enter(self, own: _Waiting) -> bool:
         ahead = self._queue[: self._queue.index(own)]
-        held_up = all(other.passed < PASSES and not self._fits(other) for other in ahead)
-        return self._fits(own) and held_up
+        may_pass = all(other.passed < PASSES and not self._fits(other) for other in ahead)
+        return self._fits(own) and may_pass
 
     def _fits(self, one: _Waiting) -> bool:
         return self._taken + one.size <= self._memory

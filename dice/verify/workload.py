@@ -109,10 +109,6 @@ class Sizes:
     value: int = 0
 
     @property
-    def largest(self) -> int:
-        return max(self.inputs, self.parameters, self.value)
-
-    @property
     def is_heavy(self) -> bool:
         """As far as sizes tell; an element may take less than four bytes."""
         return self.inputs + self.outputs > 4 * HEAVY_ELEMENTS
@@ -143,7 +139,8 @@ def prepare() -> None:
 
 
 def sizes(problem: ModuleType, device: Device) -> Sizes:
-    """Sizes of a problem, as far as can be told without running it, on tensors without data; else 0."""
+    """Sizes of a problem, as far as can be told without running it, on tensors without data. Of a forward that does
+    not come to its end so, what it made until then, or as much as goes in; else 0."""
     inputs = parameters = outputs = 0
     values = Values(MOST_OPERATORS)
     try:
@@ -156,7 +153,8 @@ def sizes(problem: ModuleType, device: Device) -> Sizes:
                 outputs = _bytes(model(*drawn))
     except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
         pass
-    return Sizes(inputs, parameters, outputs or values.largest, values.largest)
+    made = values.largest if outputs else max(inputs, values.largest)
+    return Sizes(inputs, parameters, outputs or made, made)
 
 
 def describe(model: Any, inputs: Any) -> dict[str, int]:
