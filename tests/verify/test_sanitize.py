@@ -6,13 +6,14 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator_harness import CACHE, CASES, LIBRARIES, ROOT
+from emulator_harness import CACHE, CASES, ROOT
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -45,18 +46,18 @@ print(json.dumps(found))
 @cache
 def found() -> dict[str, list[list[dict[str, Any]]]]:
     """Findings of each entry of races.cu, for each thread order."""
-    library = _compile(SOURCE)
     orders = ",".join(map(str, ORDERS))
-    command = [sys.executable, "-c", SCRIPT, str(emulator.runtime(CACHE)), str(library), orders, *ENTRIES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # of this process: others may be at the same
+        library = _compile(SOURCE, Path(folder))
+        command = [sys.executable, "-c", SCRIPT, str(emulator.runtime(CACHE)), str(library), orders, *ENTRIES]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, list[list[dict[str, Any]]]] = json.loads(done.stdout)
     return result
 
 
-def _compile(source: str) -> Path:
-    LIBRARIES.mkdir(exist_ok=True)
-    text, output, library = (LIBRARIES / name for name in ("races.cpp", "races.o", "races.so"))
+def _compile(source: str, folder: Path) -> Path:
+    text, output, library = (folder / name for name in ("races.cpp", "races.o", "races.so"))
     text.write_text('#line 1 "cuda_source"\n' + emulator.translate(source))
     flags = emulator.compile_flags(sanitize=True)
     link = [flag for flag in flags if flag.startswith("-Wl")]
