@@ -23,7 +23,16 @@ from dice.problem import Problem
 from dice.verify.cancel import Cancellation, Spawner
 from dice.verify.endings import NO_MEMORY
 from dice.verify.options import Backend, Options
-from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, Zygote, wait_for
+from dice.verify.process import (
+    Cancelled,
+    Child,
+    ChildEnded,
+    DeadlineExceeded,
+    MachineryError,
+    Message,
+    Zygote,
+    wait_for,
+)
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
 from dice.verify.turns import CONTEXTS
@@ -252,6 +261,9 @@ class Session:
             return answer
         except DeadlineExceeded:
             raise ReferenceFailed(f"it took over {limit_s:g} s") from None
+        except Cancelled:
+            self._cancellation.check()  # or else it was meant for the request before this one
+            raise OracleLost("the oracle was killed with a job that was called off") from None
         except ChildEnded as end:
             if end.ended.ours:
                 raise MachineryError(f"the oracle was lost: {oracle.how_it_ended(end)}") from None
@@ -399,5 +411,5 @@ def _forget(oracle: _Oracle, group: _Group) -> None:
         oracle.child.send({"do": "close", "group": group.number})
         try:  # others are let in when its memory is free, not before
             wait_for(oracle.child, (), time.monotonic() + CLOSE_S)
-        except (ChildEnded, DeadlineExceeded):
+        except (ChildEnded, DeadlineExceeded, Cancelled):
             oracle.lost = True

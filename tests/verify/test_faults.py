@@ -25,6 +25,9 @@ from dice.problem import Problem
 from dice.verify import BackendUnavailable, Options, Verifier
 from dice.verify.builds import BuildService
 from dice.verify.cache import default_cache_dir
+from dice.verify.cancel import Cancellation, Spawner
+from dice.verify.oracles import OracleLost, Oracles, Settings
+from dice.verify.process import Zygote
 from dice.verify.sandbox import descendants
 from dice.verify.scratch import PREFIX, sweep
 from dice.verify.sources import Sources
@@ -199,6 +202,26 @@ def test_oracle_killed_under_way_has_the_job_run_again(verifier: Verifier) -> No
         killer.start()
     verdict = verifier.verify(RELU, with_code("import time\ntime.sleep(1.5)"))
     assert killers and verdict.correct and not any(map(lives, oracles))
+
+
+@pytest.mark.parametrize("request_under_way", [True, False])
+def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_under_way: bool) -> None:
+    zygote = Zygote()
+    oracles = Oracles("emulated", "", 1)
+    settings = Settings.of(RELU, Options(), True, 1, lends=True, shares=True)
+    called_off, going_on = Cancellation(single=True), Cancellation(single=True)
+    try:
+        with oracles.open(Spawner(zygote, called_off), settings, 4096) as session:
+            session.open()
+            with oracles.open(Spawner(zygote, going_on), settings, 4096) as other:
+                called_off.watch(other._oracle.child)  # as it is from the start of a request to its end
+                called_off.cancel()
+                if request_under_way:
+                    with pytest.raises(OracleLost):
+                        other.open()
+    finally:
+        oracles.close()
+        zygote.close()
 
 
 def test_oracle_killed_every_time_says_nothing_about_the_kernel(verifier: Verifier) -> None:
