@@ -100,7 +100,7 @@ class Verdict:
     toolchain: str = ""
     headers: str = ""  # "slim" (shadow headers) | "full" (PyTorch's own)
     scale: dict[str, Any] = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
-    seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage; `wait`: for others
     protocol: str = ""  # how right was judged, see dice/verify/protocols.py; "" in verdicts from before it was noted
     determinism: bool | None = None  # the same inputs gave the same bits twice; None when not tried
     evidence: dict[str, Any] = field(default_factory=dict)  # of who computed the outputs, see dice/verify/evidence.py

@@ -50,6 +50,7 @@ class Job:
 
     def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
+        self.gpu = gpu
         self.report = report = static.examine(self.kernel)
         self.record.values = {"deceptions": report.deceptions, "backend": self.backend, "protocol": self.protocol.name}
         self.record.values["lacking"] = self.place.lacking
@@ -58,11 +59,11 @@ class Job:
         try:
             self._check_static(report)
             try:
-                self._check(vary=not self.place.oracles.is_fragile(self.problem), gpu=gpu)
+                self._check(vary=not self.place.oracles.is_fragile(self.problem))
             except ReferenceBroken as broken:
                 if not broken.varied or (self.shares and broken.message == endings.NO_MEMORY):
                     raise Stop("unsupported", "run", f"the problem's own reference failed: {broken.message}") from None
-                self._check(vary=False, gpu=gpu)
+                self._check(vary=False)
             raise AssertionError("a check always ends in a Stop")
         except ReferenceBroken as broken:
             stop = Stop("unsupported", "run", f"the problem's own reference failed: {broken.message}")
@@ -82,7 +83,7 @@ class Job:
         if not report.has_cuda and self.protocol.refuses_kind(report.deceptions):
             raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
 
-    def _check(self, vary: bool, gpu: Turns) -> None:
+    def _check(self, vary: bool) -> None:
         self.run_left, self.compile_left = self._run_timeout_s, self.options.compile_timeout_s
         self.borrows = False  # whether the candidate holds memory of a trial
         self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
@@ -97,42 +98,47 @@ class Job:
         ):
             self.scratch, self.session, self.candidate = scratch, session, candidate
             try:
-                self._go_through(vary, gpu)
+                self._go_through(vary)
             except Stop as stop:
                 session.check_kept()
-                raise self._sanitized(stop, gpu) from None
+                raise self._sanitized(stop) from None
 
-    def _go_through(self, vary: bool, gpu: Turns) -> None:
+    def _go_through(self, vary: bool) -> None:
         self._introduce()
         self._load()
-        with gpu.together(), self.record.clock("reference"):
+        with self.record.after(self.gpu.together()), self.record.clock("reference"):
             opened = self._reference(self.session.open, varied=False)
         self.record.values["scale"] = opened["scale"]
         # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
         needed = opened["needed"] + CONTEXT_BYTES * (self.backend == "cuda")
-        self.room.enter_context(gpu.room(NEVER if self.whole else needed))
+        self.room.enter_context(self.record.after(self.gpu.room(NEVER if self.whole else needed)))
         self._make_context()
-        with gpu.turn(self.whole):
+        with self._turn():
             plan = self._prepare(vary)
-            for number, step in enumerate(plan):
-                if step["decides"]:
+        for number, step in enumerate(plan):
+            if step["decides"]:
+                with self._turn():
                     self._trial(number, step)
         self._conclude()
-        self._time(gpu)
-        with gpu.turn(self.whole):
-            self._label(plan)
+        self._time()
+        self._label(plan)
+        with self._turn():
             self._intervene(vary)
             self._profile()
         raise Stop("correct", "done", "")
 
-    def _sanitized(self, stop: Stop, gpu: Turns) -> Stop:
+    def _turn(self) -> contextlib.AbstractContextManager[None]:
+        """On the GPU, for a step: all who check must be through with theirs before another job can be timed."""
+        return self.record.after(self.gpu.turn(self.whole))
+
+    def _sanitized(self, stop: Stop) -> Stop:
         """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""
         if not sanitizer.applies(self.options, self.backend, stop.outcome):
             return stop
         view = (*self.place.view, str(self.session.inputs))
         limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
         folder, names = self.scratch.root / "sanitizer", self.kernel.global_functions
-        with gpu.together(), self.record.clock("sanitize"):
+        with self.record.after(self.gpu.together()), self.record.clock("sanitize"):
             report = sanitizer.examine(
                 self.place.spawner, limits, self.replay, folder, names, self.options.run_timeout_s, (self.candidate,)
             )
@@ -155,10 +161,10 @@ class Job:
         return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * self.options.memory_mb)
 
     def _spawn(self, scratch: Scratch, session: Session) -> Child:
-        view = (*self.place.view, str(session.inputs))
-        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
         # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
         one_queue = not (self.options.timing and static.may_overlap(self.kernel.source))
+        view = (*self.place.view, str(session.inputs))
+        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
         limits = replace(limits, scratch=str(scratch.root / "outputs"), one_queue=one_queue)
         return self.place.spawner.spawn("candidate", asdict(limits))
 
@@ -239,7 +245,8 @@ class Job:
             self.record.values["determinism"] = ran.get("deterministic") is True
             self.record.add_labels("reuses_output" if ran.get("overwritten") is True else "")
         self._refuse(self.feedback.note_findings(ran.get("findings")))
-        where = f"trial {number + 1} ({_describe(drawn['family'], step)})"
+        parameters = ", other parameters" if step["fresh"] else ""
+        where = f"trial {number + 1} ({drawn['family']} inputs{parameters})"
         self._judge(drawn["name"], where, ran, step["family"] == "given")
         self.record.values["trials_passed"] += step["core"]
         if step["fresh"]:
@@ -282,7 +289,8 @@ class Job:
             if step["decides"]:
                 continue
             try:
-                self._trial(number, step)
+                with self._turn():
+                    self._trial(number, step)
             except Stop:
                 self.record.add_labels(f"fails:{step['family']}")
 
@@ -355,30 +363,30 @@ class Job:
             return
         self.record.values["profile"] = claims.gpu_times(said.get("times"))
 
-    def _time(self, gpu: Turns) -> None:
+    def _time(self) -> None:
         if self.backend == "emulated":
             self.record.values["no_timing"] = "emulation says nothing about speed on a GPU"
         elif not self.options.timing:
             self.record.values["no_timing"] = "not asked for"
         else:
-            self._measure_by_protocol(gpu)
+            self._measure_by_protocol()
 
-    def _measure_by_protocol(self, gpu: Turns) -> None:
+    def _measure_by_protocol(self) -> None:
         """KernelBench's answer stands, whatever is met in its timing: there it is a label."""
         try:
-            self._measure(gpu)
+            self._measure()
         except Stop as stop:
             if self.protocol.ours or (self.shares and endings.is_short_of_memory(stop)):
                 raise
             self.record.values["no_timing"] = stop.message
             self.record.add_labels(f"timing:{stop.outcome}")
 
-    def _measure(self, gpu: Turns) -> None:
+    def _measure(self) -> None:
         self.stage = "time"
-        with gpu.turn(self.whole):  # the reference runs
+        with self._turn():  # the reference runs
             self._draw(TIMING_STEP)
         seconds, cache_dir, compiled = self.options.timing_s, self.options.cache_dir, self.options.compile_baseline
-        with gpu.alone(), self.record.clock("time"):
+        with self.record.after(self.gpu.alone()), self.record.clock("time"):
             try:
                 contest = timing.run(self._ask_oracle, self._ask_candidate, self._check_timed, seconds)
                 facts = timing.facts(contest, self._ask_oracle, cache_dir, self.problem.id, compiled)
@@ -426,7 +434,8 @@ class Job:
             try:
                 message = wait_for(self.candidate, (), started + self.run_left)
             except DeadlineExceeded:
-                raise self._timed_out() from None
+                over = f"the kernel file ran for over {self._run_timeout_s:g} s."
+                raise Stop("timeout", self.stage, over) from None
             except ChildEnded as end:
                 raise endings.died(self.candidate, end, self.stage, self.options.memory_mb) from None
             self.run_left -= time.monotonic() - started
@@ -464,14 +473,8 @@ class Job:
             raise Stop("runtime_error", self.stage, "it asked for a build as load_inline never does.") from None
         started = time.monotonic()
         others = (self.candidate,)
-        answer = self.place.builds.build(
-            self.place.spawner,
-            sources,
-            str(message.get("name")),
-            max(1.0, self.compile_left),
-            others,
-            self.options.sanitize,
-        )
+        left, name = max(1.0, self.compile_left), str(message.get("name"))
+        answer = self.place.builds.build(self.place.spawner, sources, name, left, others, self.options.sanitize)
         self.replay.note_build(sources.to_json(), answer.to_json())
         self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
         self.record.build_wall += time.monotonic() - started
@@ -490,10 +493,3 @@ class Job:
                 lines = self.feedback.locate(answer.lines)
                 self.record.failed_builds[request] = endings.build_failure(replace(answer, lines=lines))
         self.candidate.send(answer.to_json() | {"request": request})
-
-    def _timed_out(self) -> Stop:
-        return Stop("timeout", self.stage, f"the kernel file ran for over {self._run_timeout_s:g} s.")
-
-
-def _describe(family: str, step: Message) -> str:
-    return f"{family} inputs, other parameters" if step["fresh"] else f"{family} inputs"

@@ -59,6 +59,14 @@ class Record:
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
 
+    @contextlib.contextmanager
+    def after(self, turn: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        """`turn`, the wait for which is on a clock of its own."""
+        with contextlib.ExitStack() as stack:
+            with self.clock("wait"):
+                stack.enter_context(turn)
+            yield
+
     def add_labels(self, *labels: str) -> None:
         known = self.values.get("labels", ())
         self.values["labels"] = (*known, *(label for label in labels if label and label not in known))
