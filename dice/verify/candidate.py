@@ -20,13 +20,13 @@ import torch
 
 from dice.verify import (
     binding,
-    compare,
     emulator,
     evidence,
     execution,
     graphs,
     intercept,
     lending,
+    near,
     profiling,
     races,
     recording,
@@ -351,7 +351,7 @@ class WrongReturn(Exception):
 
 def _same_bits(one: Any, other: Any) -> bool:
     pairs = list(zip(wire.tensors(one), wire.tensors(other), strict=False))
-    return len(wire.tensors(one)) == len(wire.tensors(other)) and all(compare.same_values(*pair) for pair in pairs)
+    return len(wire.tensors(one)) == len(wire.tensors(other)) and all(near.same_values(*pair) for pair in pairs)
 
 
 def _takes(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
@@ -367,7 +367,7 @@ def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
         for name, value in state.items():
             target = own.get(name)
             if isinstance(target, torch.Tensor) and target.shape == value.shape:
-                target.copy_(value)
+                wire.pour(value, target)
 
 
 def _report(channel: Channel, error: BaseException) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from dice.verify import near
 from dice.verify.protocols import protocol_named
 
 TOLERANCE = {
@@ -47,7 +48,6 @@ EFFECT_PART = 0.2  # of the effect of the inputs may be missing
 # in another order may cost, unless the reference's own noise was measured on more than a few elements.
 ROUNDINGS, ROUNDINGS_MEASURED, ROUNDINGS_HALF, MEASURED = 32.0, 4.0, 2.0, 64
 SMALL_PART, SMALL_SHARE = 1e-3, 1e-2  # elements under this part of the rms, when there is this share of them
-STRETCH = 1 << 24  # elements compared at a time: in float64, some eight times over
 SMALL_ROUNDINGS = 32.0  # of the rms: intermediate values as large as the rest leave as much in a small element
 
 
@@ -121,10 +121,13 @@ def _kernelbench(expected: Any, actual: Any, tolerance: float) -> Comparison:
     mismatch = _wrong_form("output", expected, actual)
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
+    sums = near.sums(expected, actual)
+    if sums is not None and sums.worst <= tolerance:
+        return Comparison(True, "", (), sums.worst, near.relative(actual, expected, tolerance))
     wrong, first, worst, relative = 0, 0, 0.0, 0.0
     flat, other = expected.reshape(-1), actual.reshape(-1)
-    for start in range(0, flat.numel(), STRETCH):
-        one, two = flat[start : start + STRETCH], other[start : start + STRETCH]
+    for start in range(0, flat.numel(), near.STRETCH):
+        one, two = flat[start : start + near.STRETCH], other[start : start + near.STRETCH]
         differs = ~torch.isclose(one, two, rtol=tolerance, atol=tolerance)
         count = int(differs.sum())
         first = start + int(differs.nonzero()[0]) if count and not wrong else first
@@ -144,26 +147,6 @@ def _kernelbench(expected: Any, actual: Any, tolerance: float) -> Comparison:
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
-def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same values, NaN included."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.stride() != other.stride():  # their stretches would not be of the same elements
-        return _same_values(one, other)
-    return all(_same_values(*parts) for parts in zip(stretches(one), stretches(other), strict=True))
-
-
-def stretches(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """All elements in parts of at most `STRETCH`, not copied where they are dense."""
-    strides = tensor.stride()
-    tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda number: -strides[number]))
-    return torch.split(tensor.reshape(-1), STRETCH) if tensor.is_contiguous() else (tensor,)
-
-
-def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
@@ -191,9 +174,7 @@ def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:
     if one.shape != other.shape:
         return math.inf
     squares, count = 0.0, 0
-    for part, others in zip(
-        torch.split(one.reshape(-1), STRETCH), torch.split(other.reshape(-1), STRETCH), strict=True
-    ):
+    for part, others in zip(*(torch.split(tensor.reshape(-1), near.STRETCH) for tensor in (one, other)), strict=True):
         difference = (part.to(others.dtype) - others).abs().double()
         finite = difference.isfinite()
         squares, count = squares + float(difference[finite].square().sum()), count + int(finite.sum())
@@ -286,7 +267,21 @@ def _compare_exact(leaf: _Leaf) -> Comparison:
     return _mismatch(leaf.path, f"{count} of {differs.numel()}", place, want, got, "", 0, worst, math.inf)
 
 
+def _all_near(leaf: _Leaf, dtype: torch.dtype) -> Comparison | None:
+    """Where no difference is as large as what is allowed everywhere; None where it takes a closer look."""
+    sums = near.sums(leaf.expected, leaf.actual) if leaf.exact is None and leaf.slack is None else None
+    if sums is None:
+        return None
+    totals = _Totals(sums.count, sums.size_squares, sums.difference_squares, worst=sums.worst)
+    bounds = _bounds(leaf, totals, dtype)
+    if sums.worst > bounds.atol or _lost_effect(leaf, totals, dtype):
+        return None
+    return Comparison(True, "", (), sums.worst, near.relative(leaf.expected, leaf.actual, bounds.atol))
+
+
 def _compare_values(leaf: _Leaf, dtype: torch.dtype) -> Comparison:
+    if (equal := _all_near(leaf, dtype)) is not None:
+        return equal
     totals = _Totals()
     for part in _parts(leaf):
         totals.add(part)
@@ -329,8 +324,8 @@ def _parts(leaf: _Leaf) -> Iterator[_Part]:
     """The leaf in stretches, so that its float64 copies need little memory."""
     values = (leaf.expected, leaf.actual, leaf.exact, leaf.slack)
     flat = [None if value is None else value.reshape(-1) for value in values]
-    for start in range(0, leaf.expected.numel(), STRETCH):
-        expected, actual, exact, slack = (None if v is None else v[start : start + STRETCH].double() for v in flat)
+    for start in range(0, leaf.expected.numel(), near.STRETCH):
+        expected, actual, exact, slack = (None if v is None else v[start : start + near.STRETCH].double() for v in flat)
         assert expected is not None and actual is not None
         finite = expected.isfinite()
         yield _Part(

@@ -113,7 +113,7 @@ class Job:
         needed = opened["needed"] + CONTEXT_BYTES * (self.backend == "cuda")
         self.room.enter_context(self.record.after(self.gpu.room(NEVER if self.whole else needed)))
         self._make_context()
-        with self._turn():
+        with self._turn(slow=True):
             plan = self._prepare(vary)
         for number, step in enumerate(plan):
             if step["decides"]:
@@ -127,9 +127,9 @@ class Job:
             self._profile()
         raise Stop("correct", "done", "")
 
-    def _turn(self) -> contextlib.AbstractContextManager[None]:
+    def _turn(self, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """On the GPU, for a step: all who check must be through with theirs before another job can be timed."""
-        return self.record.after(self.gpu.turn(self.whole))
+        return self.record.after(self.gpu.turn(self.whole, slow))
 
     def _sanitized(self, stop: Stop) -> Stop:
         """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""

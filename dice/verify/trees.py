@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dice.verify import compare, wire
+from dice.verify import compare, near, wire
 
 ROUNDING = 1e-5  # of the rms: what two right sums differ by
 
@@ -51,7 +51,7 @@ def between(one: Any, other: Any) -> Any:
 
 def identical(one: Any, other: Any) -> bool:
     pairs = zip(wire.tensors(one), wire.tensors(other), strict=False)
-    return all(compare.same_values(*pair) for pair in pairs)
+    return all(near.same_values(*pair) for pair in pairs)
 
 
 def own(value: Any, spare: bool) -> Any:
@@ -63,7 +63,7 @@ def own(value: Any, spare: bool) -> Any:
 def changed(used: Any, kept: Any) -> tuple[int, ...]:
     """Indices of the tensors that are no longer what they were."""
     pairs = enumerate(zip(wire.tensors(used), wire.tensors(kept), strict=True))
-    return tuple(index for index, (one, other) in pairs if one is not other and not compare.same_values(one, other))
+    return tuple(index for index, (one, other) in pairs if one is not other and not near.same_values(one, other))
 
 
 def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
@@ -80,7 +80,7 @@ def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
 
 def is_finite(value: Any) -> bool:
     floats = (tensor for tensor in wire.tensors(value) if tensor.is_floating_point() or tensor.is_complex())
-    return all(bool(part.isfinite().all()) for tensor in floats for part in compare.stretches(tensor))
+    return all(bool(part.isfinite().all()) for tensor in floats for part in near.stretches(tensor))
 
 
 def shape_of(value: Any) -> Any:

@@ -21,25 +21,32 @@ class Turns:
         self._taken = 0
         self._queue: list[_Waiting] = []
         self._changed = threading.Condition()
-        self._together = 0
+        self._together = self._slow = 0
         self._alone = False
         self._waiting = 0
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, slow: bool = False) -> Iterator[None]:
+        """`slow`: what takes seconds of the processor. Who waits to be alone must wait for its end; others that are not
+        slow need not, and may use the GPU until then."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not self._waiting and self._together < self._most)
+            self._changed.wait_for(lambda: not self._alone and self._together < self._most and self._may_join(slow))
             self._together += 1
+            self._slow += slow
         try:
             yield
         finally:
             with self._changed:
                 self._together -= 1
+                self._slow -= slow
                 self._changed.notify_all()
 
-    def turn(self, whole: bool) -> contextlib.AbstractContextManager[None]:
+    def _may_join(self, slow: bool) -> bool:
+        return not self._waiting or (self._slow > 0 and not slow)
+
+    def turn(self, whole: bool, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """`alone` for a job that needs the whole device, else `together`."""
-        return self.alone() if whole else self.together()
+        return self.alone() if whole else self.together(slow)
 
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:

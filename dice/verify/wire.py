@@ -7,6 +7,7 @@ The reader trusts neither: sizes, types and offsets are checked before a tensor 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
@@ -23,12 +24,16 @@ from dice.verify.shortage import is_shortage
 
 ALIGN = 512  # as PyTorch aligns tensors on a GPU
 MAX_JSON_BYTES = 8 << 20
+POURED_ELEMENTS = 1 << 24  # at a time
 MAX_DEPTH = 20
 _DTYPES = {
     str(value).removeprefix("torch."): value
     for value in vars(torch).values()
     if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits"))
 }
+
+
+_libc = ctypes.CDLL(None)
 
 
 class WireError(ValueError):
@@ -82,6 +87,21 @@ def show(folder: Path, name: str, memory: Memory | None = None) -> Any:
             return _decode(tree, _File(data), 0)
         mapped = mmap.mmap(data.fileno(), size, access=mmap.ACCESS_COPY)
     return _decode(tree, _Lent(Memory(size, -1, torch.frombuffer(mapped, dtype=torch.uint8)), shown=True), 0)
+
+
+def pour(shown: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy a tensor that was shown, and is not written to, to another of its shape, piece by piece, letting go of its
+    memory on the way: the pages of a file on a tmpfs count as those of a process that has read them."""
+    if not shown.is_contiguous() or not target.is_contiguous():
+        target.copy_(shown)
+        return
+    pairs = zip(*(torch.split(one.view(-1), POURED_ELEMENTS) for one in (shown, target)), strict=True)
+    for piece, place in pairs:
+        place.copy_(piece)
+        start = -(-piece.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (piece.data_ptr() + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if size > 0:
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 def room(value: object) -> int:

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from dice.verify import compare as compare_module
-from dice.verify import trees
-from dice.verify.compare import NOISE_CAP, compare, same_values
+from dice.verify import near, trees
+from dice.verify.compare import NOISE_CAP, compare
+from dice.verify.near import same_values
 
 ONES = torch.ones(4, 3)
 
@@ -200,10 +200,38 @@ def test_comparison_by_stretches_changes_nothing(monkeypatch: pytest.MonkeyPatch
     cases = [(expected, wrong, None), (expected, expected + 1e-6, exact), (expected.t(), wrong.t(), exact.t())]
     whole = [compare(one, two, exact=three) for one, two, three in cases]
     whole += [compare(expected, wrong, "kernelbench"), compare(expected, expected + 1e-5, "kernelbench")]
-    monkeypatch.setattr(compare_module, "STRETCH", 5)
+    monkeypatch.setattr(near, "STRETCH", 5)
     pieces = [compare(one, two, exact=three) for one, two, three in cases]
     pieces += [compare(expected, wrong, "kernelbench"), compare(expected, expected + 1e-5, "kernelbench")]
     assert pieces == whole and "[3, 4]" in whole[0].message and "[3, 4]" in whole[3].message
+
+
+@pytest.mark.parametrize("protocol", ["dice", "kernelbench"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_is_near_everywhere_is_found_so_without_a_closer_look(
+    protocol: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quick way says nothing else than the whole comparison, and takes only what that takes."""
+    generator = torch.Generator().manual_seed(5)
+    taken = 0
+    for case in range(300):
+        size = 10.0 ** float(torch.randint(-12, 25 if dtype == torch.bfloat16 else 4, (1,), generator=generator))
+        expected = (torch.randn(40, generator=generator) * size).to(dtype)
+        error = 10.0 ** float(torch.randint(-9, 0, (1,), generator=generator))
+        actual = (expected.double() * (1 + error * torch.randn(40, generator=generator))).to(dtype)
+        for value in (math.nan, math.inf, 0.0)[: case % 4]:
+            place = int(torch.randint(40, (1,), generator=generator))
+            actual[place] = value
+            expected[place] = value if case % 5 else expected[place]
+        quick = compare(expected, actual, protocol)
+        with monkeypatch.context() as patch:
+            patch.setattr(near, "sums", lambda *_: None)
+            whole = compare(expected, actual, protocol)
+        assert quick.equal == whole.equal and quick.message == whole.message, (expected, actual)
+        assert quick.max_abs_error == pytest.approx(whole.max_abs_error, rel=1e-5)
+        assert quick.max_rel_error == pytest.approx(whole.max_rel_error, rel=1e-3)
+        taken += quick != whole or near.sums(expected, actual) is not None
+    assert taken > 50
 
 
 @pytest.mark.parametrize(

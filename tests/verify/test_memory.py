@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_timing import HostStopwatch
 
-from dice.verify import compare, execution, oracle, reference, stopwatch, timing, trees, wire, workload
+from dice.verify import execution, near, oracle, reference, stopwatch, timing, trees, wire, workload
 from dice.verify.dispatch import OperatorMode
 from dice.verify.execution import Device
 
@@ -58,7 +58,7 @@ def heavy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> bo
     for module in (workload, reference):
         monkeypatch.setattr(module, "HEAVY_ELEMENTS", 1 << 18 if request.param else 1 << 24)
     monkeypatch.setattr(oracle, "SHAREABLE_BYTES", MB)
-    monkeypatch.setattr(compare, "STRETCH", 1 << 14)
+    monkeypatch.setattr(near, "STRETCH", 1 << 14)
     monkeypatch.setattr(execution, "STRETCH", 1 << 14)
     monkeypatch.setattr(stopwatch, "CudaStopwatch", HostStopwatch)
     monkeypatch.setattr(stopwatch, "ROTATE_BYTES", INPUT if request.param else 4 * INPUT)

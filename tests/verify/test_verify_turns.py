@@ -41,6 +41,34 @@ def test_timing_waits_for_checks_and_holds_off_new_ones() -> None:
     assert events == ["timing", "check"]
 
 
+def test_while_timing_waits_for_a_slow_step_quick_ones_go_on_and_slow_ones_do_not() -> None:
+    turns = Turns()
+    events: list[str] = []
+
+    def enter(name: str, turn: contextlib.AbstractContextManager[None]) -> threading.Thread:
+        def hold() -> None:
+            with turn:
+                events.append(name)
+
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        return thread
+
+    slow = turns.together(slow=True)
+    slow.__enter__()
+    timing = enter("timing", turns.alone())
+    while not turns._waiting:
+        pass
+    other = enter("slow", turns.together(slow=True))
+    enter("quick", turns.together()).join(WAIT_S)
+    assert events == ["quick"]
+    slow.__exit__(None, None, None)
+    timing.join(WAIT_S)
+    other.join(WAIT_S)
+    assert events == ["quick", "timing", "slow"]
+    assert (turns._together, turns._slow, turns._waiting) == (0, 0, 0)
+
+
 class Rooms:
     """Threads that wait for room, hold it until told, and note when they got it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from dice.verify import lending, wire
-from dice.verify.compare import same_values
+from dice.verify.near import same_values
 
 DTYPES = [
     torch.float32,
@@ -146,3 +147,26 @@ def test_an_empty_value_can_be_shown_and_a_damaged_one_is_refused(tmp_path: Path
     (tmp_path / "cut.bin").write_bytes(b"12345678")
     with pytest.raises(ValueError):
         wire.show(tmp_path, "cut")
+
+
+def resident_kb() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no memory file system")
+def test_what_is_poured_counts_once_though_the_file_is_in_memory() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        value = {"odd": torch.rand(777), "large": torch.rand(1 << 26), "turned": torch.rand(3, 5).t()}
+        wire.write(value, folder, "state")
+        shown = wire.show(folder, "state")
+        targets = {key: torch.zeros_like(tensor) for key, tensor in value.items()} | {"turned": torch.zeros(5, 3)}
+        for target in targets.values():
+            target.fill_(1)  # so that it is there
+        before = resident_kb()
+        for key, tensor in shown.items():
+            wire.pour(tensor, targets[key])
+        assert resident_kb() - before < 1 << 17  # of the 2^18 that the file has
+        for key, tensor in value.items():
+            assert torch.equal(targets[key], tensor) and torch.equal(shown[key], tensor)

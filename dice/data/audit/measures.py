@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dice.verify import compare, execution, inputs, wire
+from dice.verify import compare, execution, inputs, near, wire
 from dice.verify.protocols import protocol_named
 from dice.verify.trial import ReferenceFailed, derive
 
@@ -48,7 +48,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 def identical(one: Any, other: Any) -> bool:
     left, right = wire.tensors(one), wire.tensors(other)
-    return len(left) == len(right) and all(map(compare.same_values, left, right))
+    return len(left) == len(right) and all(map(near.same_values, left, right))
 
 
 def describe(value: Any) -> str:

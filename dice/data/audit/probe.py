@@ -16,7 +16,7 @@ import torch
 
 from dice.data.audit import measures, sizes
 from dice.data.audit.answers import Answers, find_answers
-from dice.verify import compare, execution, wire
+from dice.verify import execution, near, wire
 from dice.verify.channel import Channel
 from dice.verify.execution import Device
 from dice.verify.reference import Reference
@@ -199,7 +199,7 @@ class Probe:
             changed = [
                 index
                 for index, pair in enumerate(zip(wire.tensors(copies), wire.tensors(self.drawn), strict=True))
-                if not compare.same_values(*pair)
+                if not near.same_values(*pair)
             ]
         self.forward_s = time.monotonic() - started
         self.output = wire.map_tensors(lambda tensor: measures.readable(tensor).clone(), output)
