@@ -16,8 +16,8 @@
 # train        `dice bench train` at 1.7B and mini
 # rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
 #
-# LIMIT: seconds after which no stage begins, and long ones stop to be gone on with by the same command. MODEL: nano,
-# or by default the trained one. Needs nvcc, and 16 cores to be worth the GPU's time.
+# LIMIT: seconds after which no stage begins, and one under way is told to stop, to be gone on with by the same
+# command. MODEL: nano, or by default the trained one. Needs nvcc, and 16 cores to be worth the GPU's time.
 set -uo pipefail
 
 work=${1:?usage: benchmarks/gpu.sh WORK STAGE...}
@@ -37,7 +37,7 @@ mark() { touch "$work/log/$1.done"; }
 logged() { # NAME COMMAND...: run it, show how it ends; its exit code
     local name=$1 code=0
     shift
-    "$@" >>"$work/log/$name" 2>&1 || code=$?
+    timeout -k 10 "$(left)" "$@" >>"$work/log/$name" 2>&1 || code=$?
     tail -n "${LINES_SHOWN:-12}" "$work/log/$name"
     echo "[$SECONDS s] $name ended with $code"
     return "$code"
@@ -90,7 +90,7 @@ heldout() {
 }
 
 kernelbench() {
-    LINES_SHOWN=40 logged kernelbench timeout "$(left)" "${dice[@]}" eval --model "$model" \
+    LINES_SHOWN=40 logged kernelbench "${dice[@]}" eval --model "$model" \
         --problems "$bench/KernelBench" --protocol dice kernelbench dice-paper --timing-seconds "${TIMING:-1}" \
         -o "$run" --report "$work/page" && mark kernelbench
 }
