@@ -32,7 +32,7 @@ run=$work/$([[ $model == */* ]] && echo trained || echo "$model") # what reports
 export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 mkdir -p "$work/log"
 
-left() { echo $((limit - SECONDS)); }
+left() { echo $((limit > SECONDS ? limit - SECONDS : 1)); } # to `timeout`, 0 is for ever
 mark() { touch "$work/log/$1.done"; }
 logged() { # NAME COMMAND...: run it, show how it ends; its exit code
     local name=$1 code=0

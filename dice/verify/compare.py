@@ -174,7 +174,7 @@ def rms_difference(one: torch.Tensor, other: torch.Tensor) -> float | None:
     if one.shape != other.shape:
         return math.inf
     squares, count = 0.0, 0
-    for part, others in zip(*(torch.split(tensor.reshape(-1), near.STRETCH) for tensor in (one, other)), strict=True):
+    for part, others in near.pairs(one, other):
         difference = (part.to(others.dtype) - others).abs().double()
         finite = difference.isfinite()
         squares, count = squares + float(difference[finite].square().sum()), count + int(finite.sum())

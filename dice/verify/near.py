@@ -29,8 +29,9 @@ def sums(expected: torch.Tensor, actual: torch.Tensor) -> Sums | None:
     if not expected.is_floating_point() or expected.dtype.itemsize > 4 or not expected.numel():
         return None
     size_squares = difference_squares = worst = 0.0
-    for one, other in _stretches(expected, actual):
-        difference = other - one
+    for one, other in pairs(expected, actual):
+        one = one.float()
+        difference = other.float() - one
         found = torch.stack((_norm(one), _norm(difference), _norm(difference, math.inf))).tolist()
         if not math.isfinite(sum(found)):
             return None
@@ -42,13 +43,13 @@ def sums(expected: torch.Tensor, actual: torch.Tensor) -> Sums | None:
 def relative(base: torch.Tensor, other: torch.Tensor, floor: float) -> float:
     """The largest difference in parts of |base|, or of `floor` where that is more."""
     floor = max(floor, torch.finfo(torch.float32).tiny)
-    pairs = _stretches(base, other)
-    return max(float(((two - one).abs_() / one.abs().clamp_(min=floor)).max()) for one, two in pairs)
+    singles = ((one.float(), two.float()) for one, two in pairs(base, other))
+    return max(float(((two - one).abs_() / one.abs().clamp_(min=floor)).max()) for one, two in singles)
 
 
-def _stretches(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for part, others in zip(*(torch.split(tensor.reshape(-1), STRETCH) for tensor in (one, other)), strict=True):
-        yield part.float(), others.float()
+def pairs(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Elements that belong together in two tensors of a shape, in parts of at most `STRETCH`."""
+    return zip(*(torch.split(tensor.reshape(-1), STRETCH) for tensor in (one, other)), strict=True)
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
