@@ -210,29 +210,28 @@ class Session:
                 os.close(descriptor)
         if not drawn["shareable"]:
             self._pool.do_not_share(self._settings)
-            self._group.owner = self._group.owner or self
-            if self._group.owner is not self:
-                raise OracleLost("the problem is too large to share its inputs")
         return drawn
 
     def check_kept(self) -> None:
         """Raise `OracleLost` when the inputs may be gone: what a candidate missed then was not its fault."""
         if self._oracle.lost:
             raise OracleLost("the oracle's process was lost")
+        if self._group.owner not in (None, self):
+            raise OracleLost("the problem is too large to share its inputs")
 
     def ask(self, command: Message, others: Iterable[Child] = (), keep: str = "") -> Message:
         """The oracle's answer; where `keep` is given, the one that any job of the group got to the same.
 
         Raises `ReferenceFailed` when the problem is at fault, `MachineryError` when we are. What `others` print
-        meanwhile is drained.
+        meanwhile is drained. Of large trials the oracle keeps one, so whoever drew the first owns the group: whatever
+        another asks for could take the owner's trial away.
         """
         oracle, group = self._oracle, self._group
         with oracle.lock:
             self._cancellation.check()
             answer = group.answers.get(keep)
             if answer is None:
-                if oracle.lost:
-                    raise OracleLost("the oracle's process was lost")
+                self.check_kept()
                 answer = self._request(command | {"group": group.number}, others)
                 sent = oracle.child.descriptors_sent
                 answer["descriptors"] = [sent.popleft() for _ in answer.get("lent", ())]
@@ -240,6 +239,8 @@ class Session:
                     self._pool.note_fragile(self._settings)
                     raise ReferenceFailed(answer["message"])
                 group.held_bytes = answer["held_bytes"]
+                if not answer.get("shareable", True):
+                    group.owner = self
                 oracle.note(answer)
             group.spoiled |= answer.get("message") == NO_MEMORY
             if keep and not group.spoiled:

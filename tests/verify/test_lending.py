@@ -100,6 +100,20 @@ def get_init_inputs():
 """
 
 
+def test_who_comes_late_to_a_large_problem_spoils_nobodys_trial() -> None:
+    """Both join one group before its size is known; the second comes for inputs while the first has a later trial."""
+    problem = Problem(LARGE.replace("4096, 100_000", "1024, 2048"), name="large")
+    right = (CASES / "right_relu.py").read_text()
+    slow = right.replace("def forward(self, x):", "def forward(self, x):\n        __import__('time').sleep(0.2)")
+    assert slow != right
+    late = [f"__import__('time').sleep({seconds})\n{right}" for seconds in (1, 2)]
+    with Verifier(backend="emulated", cache=False) as verifier:
+        verifier.verify(problem, Kernel(right))  # built, so that only what sleeps takes time
+        pairs = [(problem, Kernel(source)) for source in (slow, *late)]
+        found = [verdict for _, verdict in verifier.verify_many(pairs, workers=4, ordered=True)]
+    assert [(verdict.outcome, verdict.message) for verdict in found] == [("correct", "")] * 3
+
+
 @pytest.mark.gpu
 def test_gigabytes_take_seconds() -> None:
     with Verifier(backend="cuda", options=Options(timing_s=0.5, run_timeout_s=20), cache=False) as verifier:
