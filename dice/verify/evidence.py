@@ -53,13 +53,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
+from dice.verify import near
 from dice.verify.dispatch import OperatorMode
 from dice.verify.work import Work, family
 
@@ -139,12 +139,19 @@ def samples(tensor: torch.Tensor, seed: int) -> Sample:
 def _picked(tensor: torch.Tensor, where: torch.Tensor) -> Sample:
     flat = tensor.detach().reshape(-1)
     values = flat[where.to(flat.device)].to("cpu", torch.float64)
+    parts = [_moments(part) for part in torch.split(flat, near.STRETCH)]  # in float64: large ones would take gigabytes
+    total, square, size, least, largest = torch.stack(parts).unbind(-1)
+    means = (total.sum() / flat.numel(), (square.sum() / flat.numel()).sqrt(), size.sum() / flat.numel())
+    return Sample(values, torch.stack([*means, least.min(), largest.max()]).cpu())
+
+
+def _moments(flat: torch.Tensor) -> torch.Tensor:
+    """Sum, squares, sizes, least and largest, in float64."""
     if flat.dtype not in (torch.float32, torch.float64):
         flat = flat.float()
-    least, largest = flat.aminmax()
-    size, square = (torch.linalg.vector_norm(flat, order, dtype=torch.float64) for order in (1, 2))
-    moments = (flat.mean(dtype=torch.float64), square / math.sqrt(flat.numel()), size / flat.numel())
-    return Sample(values, torch.stack([*moments, least.double(), largest.double()]).cpu())
+    size, norm = (torch.linalg.vector_norm(flat, order, dtype=torch.float64) for order in (1, 2))
+    extremes = [value.double() for value in flat.aminmax()]
+    return torch.stack([flat.sum(dtype=torch.float64), norm.square(), size, *extremes])
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -165,11 +165,11 @@ class Bench:
         keeps from then on; a candidate could answer the same call from what it kept of the first."""
         for _ in range(STEADY_TRIES):
             inputs = self.fill(seed, index)
+            before = self.stopwatch.allocations()  # takes as long as a flush, so not after one: it hides the launch
             for _ in range(self.flushes):
                 self.stopwatch.flush()
             if idle:
                 self.stopwatch.synchronize()
-            before = self.stopwatch.allocations()
             timed = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
             if not self._frugal or self.stopwatch.allocations() == before:
                 return timed

@@ -11,7 +11,7 @@ import torch
 from torch._C._autograd import _disable_profiler
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dice.verify import evidence
+from dice.verify import evidence, near
 from dice.verify.recording import recording, works
 from dice.verify.work import Work, census_kind
 
@@ -145,3 +145,13 @@ def test_a_profiler_that_cannot_be_stopped_twice_is_missed_and_no_error(monkeypa
     with recording(Work(), lambda: missed.append(True)):
         torch.softmax(X, dim=1)
     assert missed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+def test_what_is_told_of_a_tensor_is_told_of_it_as_a_whole(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    tensor = torch.randn(50, 41).mul(9).to(dtype)
+    monkeypatch.setattr(near, "STRETCH", 1000)
+    values = tensor.double()
+    rms, size = values.square().mean().sqrt(), values.abs().mean()
+    expected = torch.stack([values.mean(), rms, size, values.min(), values.max()])
+    assert torch.allclose(evidence.samples(tensor, 1).moments, expected, rtol=1e-12, atol=1e-12)

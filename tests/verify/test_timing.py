@@ -358,6 +358,33 @@ def test_flushes_outlast_the_launch_of_a_call(host_ms: float, flushes: int) -> N
     assert watch.flushes - before == 2 + flushes * (5 + stopwatch.IDLE_CALLS)  # two for the bandwidth
 
 
+class Noting(HostStopwatch):
+    """Notes what is asked of it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def flush(self) -> None:
+        self.asked.append("flush")
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        self.asked.append("time")
+        return super().time(call)
+
+    def allocations(self) -> int:
+        self.asked.append("allocations")
+        return 0
+
+
+def test_the_host_does_nothing_between_a_flush_and_the_call_whose_launch_it_hides() -> None:
+    watch = Noting()
+    stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], watch).round(1, 5)
+    calls = [number for number, asked in enumerate(watch.asked) if asked == "time"]
+    assert len(calls) == 1 + 5 + stopwatch.IDLE_CALLS
+    assert all(watch.asked[number - 1] == "flush" for number in calls)
+
+
 def test_the_candidate_is_told_the_references_flushes_and_may_hide_as_long() -> None:
     reference, kernel = Scripted(0.1), Scripted(0.1)
     reference.flushes = 4
