@@ -132,6 +132,8 @@ class Report:
     case: str | None = None
     """Show one problem instead, by its name: reference, kernel, verdicts, time against the roofline, trace. "deceptive"
     without a run shows the shipped samples of deceptive kernels."""
+    references: bool = True
+    """Show the problems' own code beside the kernels. Without it the page can be passed on where problems may not."""
     json: bool = False
     """Print one JSON object instead of text."""
 

@@ -27,6 +27,8 @@ def run(args: Arguments) -> int:
     if not args.runs:
         raise UserError("Give at least one RUN folder, or --case deceptive for the shipped samples.")
     report = gather(args.runs, args.protocol)
+    if not args.references:
+        report = report.without_references()
     if args.json:
         print(json.dumps(report.to_json()))
     if args.output is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from made_runs import CASES, TASKS, VERDICTS, make_run, make_traced_run
 
+from dice.cli import main
 from dice.evaluate.report import gather
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 
@@ -114,6 +115,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder.add_judgement(protocol, Judgement(task.key, 0, VERDICTS["dice"][index % 5]))
     (path / "report.html").write_text(render(gather([folder.path])), encoding="utf-8")
     return path / "report.html"
+
+
+def test_it_can_be_passed_on_without_the_problems_own_files(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    source = TASKS[0].source
+    for extra, expected in (([], source), (["--no-references"], f"# {TASKS[0].key} is left out of this report.\n")):
+        assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "page"), "--format", "html", *extra]) == 0
+        page = (tmp_path / "page" / "report.html").read_text()
+        told = details(page)
+        assert told["references"][told["answers"][0]["reference"]][0] == expected
 
 
 def test_it_is_small_for_all_of_kernelbench(whole: Path) -> None:

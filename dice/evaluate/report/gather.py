@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,16 @@ class Report:
     @property
     def answers(self) -> tuple[Answer, ...]:
         return tuple(answer for run in self.runs for answer in run.answers)
+
+    def without_references(self) -> Report:
+        """The same, to pass on where the problems' own files may not be: each is but named."""
+
+        def bare(answer: Answer) -> Answer:
+            named = f"# {answer.task.key} is left out of this report.\n"
+            return replace(answer, task=replace(answer.task, source=named))
+
+        runs = (replace(run, answers=tuple(map(bare, run.answers))) for run in self.runs)
+        return replace(self, runs=tuple(runs))
 
     def run_of(self, answer: Answer) -> Run:
         return next(run for run in self.runs if run.name == answer.run)
