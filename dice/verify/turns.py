@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 
 # Contexts that are made at once: the driver makes one at a time, and who waits there for many others, seems to hang.
 CONTEXTS = threading.BoundedSemaphore(4)
 CONTEXT_BYTES = 1 << 30  # of a candidate: what the driver takes, and buffers of PyTorch's libraries
 PASSES = 16  # how often others may go first that need less
+PATIENCE_S = 10.0  # of who waits to be alone, with slow steps that begin while others have not ended: they end together
 
 
 class Turns:
     """A readers-writer lock for at most `most` readers. A waiting `alone` goes before new `together`s, so timing is
     never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
 
-    def __init__(self, most: int = 1 << 10, memory: int = 1 << 62) -> None:
-        self._most, self._memory = most, memory
+    def __init__(self, most: int = 1 << 10, memory: int = 1 << 62, patience_s: float = PATIENCE_S) -> None:
+        self._most, self._memory, self._patience_s = most, memory, patience_s
         self._taken = 0
         self._queue: list[_Waiting] = []
         self._changed = threading.Condition()
         self._together = self._slow = 0
         self._alone = False
         self._waiting = 0
+        self._since = 0.0  # when the first of those who wait to be alone began to
 
     @contextlib.contextmanager
     def together(self, slow: bool = False) -> Iterator[None]:
-        """`slow`: what takes seconds of the processor. Who waits to be alone must wait for its end; others that are not
-        slow need not, and may use the GPU until then."""
+        """`slow`: what takes seconds of the processor. Who waits to be alone must wait for its end, and others may use
+        the GPU until then; for a while even slow ones, or each of them would be waited for by itself."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone and self._together < self._most and self._may_join(slow))
             self._together += 1
@@ -42,7 +45,8 @@ class Turns:
                 self._changed.notify_all()
 
     def _may_join(self, slow: bool) -> bool:
-        return not self._waiting or (self._slow > 0 and not slow)
+        late = time.monotonic() - self._since > self._patience_s
+        return not self._waiting or (self._slow > 0 and not (slow and late))
 
     def turn(self, whole: bool, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """`alone` for a job that needs the whole device, else `together`."""
@@ -81,6 +85,7 @@ class Turns:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         with self._changed:
+            self._since = self._since if self._waiting else time.monotonic()
             self._waiting += 1
             try:
                 self._changed.wait_for(lambda: not self._alone and not self._together)

@@ -6,6 +6,8 @@ import contextlib
 import threading
 import time
 
+import pytest
+
 from dice.verify.turns import PASSES, Turns
 
 WAIT_S = 5
@@ -41,8 +43,9 @@ def test_timing_waits_for_checks_and_holds_off_new_ones() -> None:
     assert events == ["timing", "check"]
 
 
-def test_while_timing_waits_for_a_slow_step_quick_ones_go_on_and_slow_ones_do_not() -> None:
-    turns = Turns()
+@pytest.mark.parametrize("patience_s", [0.0, 1000.0])
+def test_while_timing_waits_for_a_slow_step_quick_ones_go_on_and_slow_ones_for_a_while(patience_s: float) -> None:
+    turns = Turns(patience_s=patience_s)
     events: list[str] = []
 
     def enter(name: str, turn: contextlib.AbstractContextManager[None]) -> threading.Thread:
@@ -60,12 +63,14 @@ def test_while_timing_waits_for_a_slow_step_quick_ones_go_on_and_slow_ones_do_no
     while not turns._waiting:
         pass
     other = enter("slow", turns.together(slow=True))
+    if patience_s:
+        other.join(WAIT_S)
     enter("quick", turns.together()).join(WAIT_S)
-    assert events == ["quick"]
+    assert events == ["slow", "quick"][not patience_s :]
     slow.__exit__(None, None, None)
     timing.join(WAIT_S)
     other.join(WAIT_S)
-    assert events == ["quick", "timing", "slow"]
+    assert events == (["slow", "quick", "timing"] if patience_s else ["quick", "timing", "slow"])
     assert (turns._together, turns._slow, turns._waiting) == (0, 0, 0)
 
 
