@@ -30,6 +30,18 @@ MOMENTS = (
 <sum:q>
 """
 )
+# In one pass: deviations from the first element of the row, which is about as near to the mean, keep their digits.
+SHIFTED = """float first = {first}, s = 0.0f, q = 0.0f;
+{loop} {{
+    float d = {load} - first;
+    s += d;
+    q += d * d;
+}}
+<sum:s>
+<sum:q>
+s /= D;
+float mean = first + s;
+"""
 MAX = """float m = -INFINITY;
 {loop} m = fmaxf(m, {load});
 <max:m>
@@ -157,10 +169,10 @@ def draw_scope(rng: random.Random, is_last: bool, runtime: bool = False) -> Scop
     return rng.choices((BLOCK_SHUFFLE, BLOCK_TREE, WARP), (7, 1.2, 1.8))[0]
 
 
-def row_body(body: str, loop: str, load: str, scope: Scope) -> str:
+def row_body(body: str, loop: str, load: str, scope: Scope, first: str = "") -> str:
     """Fill one of the bodies above for a scope, indented for a kernel."""
     lines = []
-    for line in body.format(loop=loop, load=load).splitlines():
+    for line in body.format(loop=loop.replace("\n    ", "\n"), load=load, first=first).splitlines():
         if line.startswith("<"):
             kind, variable = line.strip("<>").split(":")
             special = {"pick": _pick, "top": _top}.get(kind)

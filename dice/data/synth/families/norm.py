@@ -17,7 +17,7 @@ from dice.data.synth.chain import (
     statements,
 )
 from dice.data.synth.cuda import (
-    BLOCK_SHUFFLE,
+    BLOCK_WIDE,
     ELEMENT_GRID,
     KernelFile,
     Scope,
@@ -26,7 +26,7 @@ from dice.data.synth.cuda import (
     reduction_helper,
 )
 from dice.data.synth.plan import Draft, Plan
-from dice.data.synth.rows import MOMENTS, SQUARES, draw_scope, row_body
+from dice.data.synth.rows import SHIFTED, SQUARES, draw_scope, row_body
 from dice.data.synth.script import Scalar, Script, Value
 from dice.data.synth.shapes import SMALL, describe, draw_shape, sentence
 
@@ -34,6 +34,7 @@ NAME = "norm"
 CORES = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "batch_norm_eval")
 _EPS = (1e-5, 1e-5, 1e-6, 1e-5, 1e-3, 1e-4)
 _STATE = ChainState("any", 8.0, False)
+VARIANCE = "fmaxf(q / D - s * s, 0.0f)"
 
 
 @dataclass(slots=True)
@@ -309,8 +310,9 @@ def _per_row(
     integers = ["D"] + ["C", "inner"] * by_channel + ["rows"] * ("rows" in scope.start)
     load = file.load(pre, element.format(at="base + j"))
     rms = plan.core == "rms_norm"
-    body = row_body(SQUARES if rms else MOMENTS, scope.loop, load, scope)
-    body += f"    float scale_by = rsqrtf({'s' if rms else 'q'} / D + {layer.eps});\n"
+    first = file.load(pre, element.format(at="base"))
+    body = row_body(SQUARES if rms else SHIFTED, scope.loop, load, scope, first)
+    body += f"    float scale_by = rsqrtf({'s / D' if rms else VARIANCE} + {layer.eps});\n"
     value = f"{load} * scale_by" if rms else f"({load} - mean) * scale_by"
     channel = "        int c = (base + j) / inner % C;\n" if by_channel else ""
     body += (
@@ -337,11 +339,11 @@ def _per_channel(
     plan: Plan, script: Script, file: KernelFile, layer: _Layer, pre: list[Step], post: str, element: str
 ) -> Draft:
     """Batch norm with batch statistics: one block per channel; its elements are strided over the batch."""
-    scope = BLOCK_SHUFFLE
+    scope = BLOCK_WIDE
     at = "(j / inner * C + row) * inner + j % inner"
     load = file.load(pre, element.format(at=at))
-    body = row_body(MOMENTS, scope.loop, load, scope)
-    body += f"    float scale_by = rsqrtf(q / D + {layer.eps});\n    {scope.loop} {{\n"
+    body = row_body(SHIFTED, scope.loop, load, scope, file.load(pre, element.format(at="row * inner")))
+    body += f"    float scale_by = rsqrtf({VARIANCE} + {layer.eps});\n    {scope.loop} {{\n"
     body += f"        float v = ({load} - mean) * scale_by;\n"
     body += f"{_affine_line(layer, 'row')}{post}        out[{at}] = v;\n    }}\n"
     code = reduction_helper(scope, "sum") + file.pre(pre) + file.kernel(scope.start + body, ["D", "C", "inner"])
