@@ -6,7 +6,7 @@ What the paper sets out to mend (section 4.2): models asked for CUDA define a ke
 the more often the harder the problem. Of the pairs that `dice data synth` wrote, the answers to problems of one, two,
 and more operators become deceptive with the probabilities `DECEPTIVE`: the kernel stays, and `ModelNew` is the
 problem's own module (three of four), or there is no kernel at all. Of the others a few are broken by a seeded edit.
-Rows that ask for the core of a kernel are kept as they are. Nothing is verified; `OUT_report.json` counts what was made.
+Rows that ask for the core of a kernel are kept as they are. Nothing is verified; `OUT_report.json` has the counts.
 """
 
 from __future__ import annotations
