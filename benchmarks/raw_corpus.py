@@ -6,7 +6,8 @@ What the paper sets out to mend (section 4.2): models asked for CUDA define a ke
 the more often the harder the problem. Of the pairs that `dice data synth` wrote, the answers to problems of one, two,
 and more operators become deceptive with the probabilities `DECEPTIVE`: the kernel stays, and `ModelNew` is the
 problem's own module (three of four), or there is no kernel at all. Of the others a few are broken by a seeded edit.
-Rows that ask for the core of a kernel are kept as they are. Nothing is verified; `OUT_report.json` has the counts.
+Nothing is verified; `OUT_report.json` has the counts. The corpus must hold no rows of infilling (`--infill-share`):
+their prompts give the module.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mutants import EDITS
 
+from dice.data.prose import without_docstrings
 from dice.data.whole import write_json, write_parquet
 
 DECEPTIVE = (0.2, 0.5, 0.7)  # of the answers to problems of one, two, and more operators
@@ -33,18 +35,9 @@ GIVEN = ("get_inputs", "get_init_inputs")
 
 def module_of(problem: str) -> tuple[list[str], str]:
     """The import lines of a problem's file, and its module as `ModelNew` with all that it needs, without prose."""
-    tree = ast.parse(problem)
+    tree = without_docstrings(problem)
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     kept = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in GIVEN]
-    for node in [inner for outer in kept for inner in ast.walk(outer)]:
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            body[:1] = [] if len(body) > 1 else [ast.Pass()]
     names = {node.id for outer in kept for node in ast.walk(outer) if isinstance(node, ast.Name)}
     constants = [
         node
@@ -78,8 +71,6 @@ def broken(kernel: str, rng: random.Random) -> str | None:
 
 def raw(row: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any]]:
     """What became of a row, and the row."""
-    if "class ModelNew" not in row["response"]:
-        return "core", row
     kind, source = "right", None
     share = DECEPTIVE[min(len(row["operators"]), len(DECEPTIVE)) - 1]
     if rng.random() < share:

@@ -3,7 +3,7 @@
 #
 #   runs/ablation.sh OUT                    all of it, one part after the other
 #   runs/ablation.sh OUT data               the corpora and the sets of RL; needs no GPU
-#   runs/ablation.sh OUT sft                the checkpoint that all arms start from; minutes, also on a CPU
+#   runs/ablation.sh OUT sft                the checkpoint that all arms start from; half an hour on 2 CPU cores
 #   runs/ablation.sh OUT arm NAME SEED      one arm: baseline (whole kernels only, shuffled), scheduling, infilling, full
 #   runs/ablation.sh OUT report             OUT/report: tables and figures of all arms that are done
 #
@@ -27,7 +27,9 @@ data() {
     local apart=(${DECONTAMINATE:+--decontaminate $DECONTAMINATE})
     "${dice[@]}" data synth --out "$out/corpus" --pairs "${SFT_PAIRS:-15000}" --heldout 1 --control 0 --prose-free \
         --no-verify --seed 300 "${apart[@]}"
-    [[ -f $out/raw_report.json ]] || "$python" "$(dirname "$0")/../benchmarks/raw_corpus.py" "$out/corpus/train" "$out/raw"
+    if [[ ! -f $out/raw_report.json ]]; then # written last
+        "$python" "$(dirname "$0")/../benchmarks/raw_corpus.py" "$out/corpus/train" "$out/raw"
+    fi
     # The control set has the compositions of a training set, all at sizes that can be emulated.
     "${dice[@]}" data synth --out "$out/rl-corpus" --pairs "${RL_PAIRS:-4000}" --heldout "${HELDOUT:-420}" --control "${RL_PAIRS:-4000}" \
         --no-verify --seed 301 "${apart[@]}"

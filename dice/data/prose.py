@@ -53,8 +53,13 @@ def _without_comments(source: str) -> str:
     return "\n".join(lines)
 
 
-def _program(source: str) -> str:
+def without_docstrings(source: str) -> ast.Module:
+    """The syntax tree of `source`, less its docstrings."""
     tree = ast.parse(source)
     for node in _documented(tree):
         node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
+    return tree
+
+
+def _program(source: str) -> str:
+    return ast.dump(without_docstrings(source))

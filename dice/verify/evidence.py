@@ -139,7 +139,7 @@ def samples(tensor: torch.Tensor, seed: int) -> Sample:
 def _picked(tensor: torch.Tensor, where: torch.Tensor) -> Sample:
     flat = tensor.detach().reshape(-1)
     values = flat[where.to(flat.device)].to("cpu", torch.float64)
-    parts = [_moments(part) for part in torch.split(flat, near.STRETCH)]  # in float64: large ones would take gigabytes
+    parts = [_moments(part) for part in near.stretches(flat)]  # in float64: large ones would take gigabytes
     total, square, size, least, largest = torch.stack(parts).unbind(-1)
     means = (total.sum() / flat.numel(), (square.sum() / flat.numel()).sqrt(), size.sum() / flat.numel())
     return Sample(values, torch.stack([*means, least.min(), largest.max()]).cpu())

@@ -1,20 +1,17 @@
-"""The unchecked corpus of `runs/ablation.sh`: its deceptive answers deceive, its wrong ones are not right."""
+"""The unchecked corpus of `runs/ablation.sh`: its deceptive answers deceive, and all that was changed is told."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+import raw_corpus
 
 from dice.data import synth
 from dice.kernel import Kernel
+from dice.prompts import reply
 from dice.verify import Verifier
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
-import raw_corpus
 
 
 def rows(count: int) -> list[dict[str, object]]:
@@ -23,7 +20,7 @@ def rows(count: int) -> list[dict[str, object]]:
         {
             "problem": pair.check_problem.source,
             "kernel": pair.kernel.source,
-            "response": f"```python\n{pair.kernel.source.strip()}\n```",
+            "response": reply(pair.kernel),
             "operators": list(pair.operators),
         }
         for pair in pairs
@@ -54,8 +51,3 @@ def test_harder_problems_have_more_deceptive_answers_and_all_that_changed_is_tol
     ]
     assert all(abs(share - wanted) < 0.15 for share, wanted in zip(shares, raw_corpus.DECEPTIVE, strict=True))
     assert kinds[1, "wrong"] + kinds[2, "wrong"] + kinds[3, "wrong"] > 0
-
-
-def test_a_core_is_kept() -> None:
-    row = {"problem": "", "kernel": "", "response": "out[i] = x[i];", "operators": ["a", "b", "c"]}
-    assert raw_corpus.raw(row, random.Random(1)) == ("core", row)
