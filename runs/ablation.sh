@@ -5,6 +5,8 @@
 #   runs/ablation.sh OUT data               the corpora and the sets of RL; needs no GPU
 #   runs/ablation.sh OUT sft                the checkpoint that all arms start from; half an hour on 2 CPU cores
 #   runs/ablation.sh OUT arm NAME SEED      one arm: baseline (whole kernels only, shuffled), scheduling, infilling, full
+#   runs/ablation.sh OUT rl NAME SEED       an arm's training alone, then:
+#   runs/ablation.sh OUT eval NAME-SEED     its evaluation, where others may not disturb the times (or: eval sft)
 #   runs/ablation.sh OUT report             OUT/report: tables and figures of all arms that are done
 #
 # Every part resumes: run the same command again after an interruption or a kill. Arms may run side by side, also on
@@ -15,7 +17,7 @@
 # verified in training, and EVAL_BACKEND, where those of the report are: emulated, or cuda, which also times them.
 set -euo pipefail
 
-out=${1:?usage: runs/ablation.sh OUT [data | sft | arm NAME SEED | report]}
+out=${1:?usage: runs/ablation.sh OUT [data | sft | arm NAME SEED | rl NAME SEED | eval RUN | report]}
 part=${2:-all}
 python=${PYTHON:-python}
 dice=("$python" -m dice)
@@ -45,18 +47,20 @@ data() {
     fi
 }
 
-evaluate() { # MODEL RUN
-    "${dice[@]}" eval --model "$1" --problems "$out/problems.parquet" --prompt compact --confidence-threshold 0.99 \
-        --max-new-tokens 1536 --backend "${EVAL_BACKEND:-$backend}" --out "$2" ${EVAL_FLAGS:-}
+evaluate() { # NAME-SEED, or sft
+    local model=$out/rl/$1/model
+    [[ $1 == sft ]] && model=$out/sft/model
+    "${dice[@]}" eval --model "$model" --problems "$out/problems.parquet" --prompt compact --confidence-threshold 0.99 \
+        --max-new-tokens 1536 --backend "${EVAL_BACKEND:-$backend}" --out "$out/eval/$1" ${EVAL_FLAGS:-}
 }
 
 sft() {
     "${dice[@]}" train sft --recipe nano_sft --model "${START:-nano}" --data "$out/raw" --out "$out/sft" --ema None \
         --lr 5e-4 --warmup 0.1 --batch-rows 8 --micro-rows 1 --max-steps "${SFT_STEPS:-60}" ${SFT_FLAGS:-}
-    evaluate "$out/sft/model" "$out/eval/sft"
+    evaluate sft
 }
 
-arm() { # NAME SEED
+rl() { # NAME SEED
     local infill=0 order=scheduled
     case $1 in
         baseline) order=shuffled ;;
@@ -68,7 +72,11 @@ arm() { # NAME SEED
     "${dice[@]}" train rl --recipe nano_rl --model "$out/sft/model" --out "$out/rl/$1-$2" --seed "$2" --backend "$backend" \
         --infill-data "$out/rl-data/kernel_infilling.parquet" --generate-data "$out/rl-data/kernel_generation.parquet" \
         --infill-steps "$infill" --generate-steps "$((steps - infill))" --order "$order" ${RL_FLAGS:-}
-    evaluate "$out/rl/$1-$2/model" "$out/eval/$1-$2"
+}
+
+arm() { # NAME SEED
+    rl "$1" "$2"
+    evaluate "$1-$2"
 }
 
 report() {
@@ -77,7 +85,8 @@ report() {
 
 case $part in
     data | sft | report) "$part" ;;
-    arm) arm "${3:?which arm: ${names[*]}?}" "${4:?which seed?}" ;;
+    arm | rl) "$part" "${3:?which arm: ${names[*]}?}" "${4:?which seed?}" ;;
+    eval) evaluate "${3:?which run: NAME-SEED, or sft?}" ;;
     all)
         data
         sft
@@ -86,5 +95,5 @@ case $part in
         done
         report
         ;;
-    *) echo "There is no part $part: data, sft, arm or report." >&2; exit 2 ;;
+    *) echo "There is no part $part: data, sft, arm, rl, eval or report." >&2; exit 2 ;;
 esac

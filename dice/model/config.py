@@ -1,4 +1,4 @@
-"""`SDARConfig`: the shape of a transformer, read from the config.json of any known family, written as SDAR's."""
+"""`SDARConfig`: the shape of a transformer, from the config.json of any known family, written as SDAR's or Qwen3's."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 DEFAULT_BLOCK_SIZE = 4
 DEFAULT_MASK_TOKEN_ID = SDAR_FAMILY.mask_token_id
 
-# What SDAR's own code and the engines that serve it look for, beyond the numbers.
-_FIXED_KEYS: dict[str, Any] = {
-    "architectures": ["SDARForCausalLM"],
-    "auto_map": {
-        "AutoConfig": "configuration_sdar.SDARConfig",
-        "AutoModel": "modeling_sdar.SDARModel",
-        "AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM",
+# What the code published with a family, and the engines that serve it, look for beyond the numbers.
+_FIXED_KEYS: dict[str, dict[str, Any]] = {
+    "sdar": {
+        "architectures": ["SDARForCausalLM"],
+        "auto_map": {
+            "AutoConfig": "configuration_sdar.SDARConfig",
+            "AutoModel": "modeling_sdar.SDARModel",
+            "AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM",
+        },
+        "model_type": "sdar",
     },
-    "model_type": "sdar",
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
 }
 _DEFAULT_EXTRAS: dict[str, Any] = {
     "attention_dropout": 0.0,
-    "attn_implementation": "flex_attention",
-    "fuse_cross_entropy": True,
     "rope_scaling": None,
     "sliding_window": None,
     "use_cache": False,
     "use_sliding_window": False,
 }
+_SDAR_EXTRAS: dict[str, Any] = {"attn_implementation": "flex_attention", "fuse_cross_entropy": True}
 PROMPT_KEY = "dice_prompt"  # of config.json
 # Ours, not config.json's: they follow from `model_type`, `tie_word_embeddings` and the rotary settings.
 _DERIVED = frozenset({"family", "tied", "llama3_rope", "extra"})
+_OF_BLOCKS = frozenset({"block_size", "mask_token_id"})
 
 
 class ConfigError(UserError):
@@ -134,7 +137,7 @@ class SDARConfig:
         data.update(family=family.name, tied=bool(data.get("tie_word_embeddings", False)))
         known = {item.name for item in fields(cls)} - {"extra"}
         values = {key: value for key, value in data.items() if key in known}
-        extra = {key: value for key, value in data.items() if key not in known and key not in _FIXED_KEYS}
+        extra = {key: value for key, value in data.items() if key not in known and key not in _FIXED_KEYS["sdar"]}
         needed = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
         missing = needed - {key for key, value in values.items() if value is not None}
         if missing:
@@ -148,13 +151,22 @@ class SDARConfig:
         return cls(**values, extra=extra)
 
     def to_json(self) -> dict[str, Any]:
-        """A config.json that SDAR's own code and engines load. Raises `ConfigError` for another family's model."""
-        if self.family != SDAR_FAMILY.name:
-            raise ConfigError(f"Only SDAR models can be written, and this one is of the family {self.family}.")
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _DERIVED}
+        """A config.json that the family's own code and engines load: SDAR's, or Qwen3's with a head of its own.
+
+        Raises `ConfigError` for any other model.
+        """
+        if self.family not in _FIXED_KEYS:
+            known = " and ".join(_FIXED_KEYS)
+            raise ConfigError(f"Models of the families {known} can be written, and this one is of {self.family}.")
+        if self.tied:
+            raise ConfigError("A model whose head shares the embedding's weights cannot be written.")
+        sdar = self.family == SDAR_FAMILY.name
+        skipped = _DERIVED if sdar else _DERIVED | _OF_BLOCKS
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
         if isinstance(self.eos_token_id, tuple):
             own["eos_token_id"] = list(self.eos_token_id)
-        data = {**_DEFAULT_EXTRAS, "max_window_layers": self.num_hidden_layers, **self.extra, **_FIXED_KEYS, **own}
+        defaults = {**_DEFAULT_EXTRAS, **(_SDAR_EXTRAS if sdar else {}), "max_window_layers": self.num_hidden_layers}
+        data = {**defaults, **self.extra, **_FIXED_KEYS[self.family], **own}
         data.update(attention_bias=False, hidden_act="silu", tie_word_embeddings=False)
         return dict(sorted(data.items()))
 

@@ -27,7 +27,7 @@ from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
 from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.rows import Document, Rows, pack
-from dice.train.sft import deal, diffusion_loss, split_noise
+from dice.train.sft import deal, split_noise, weighted_loss
 from dice.train.weights import Weights
 from dice.train.world import World
 
@@ -193,7 +193,7 @@ class TrainBench:
         compiled = "compiled" in engine.name
         return Contender(
             "ours", lambda: set_blocks(model, compiled=compiled, recompute=setting.recompute),
-            lambda batch, noise: diffusion_loss(engine, model, batch, noise, mask_id)[0], setting, engine.name,
+            lambda batch, noise: weighted_loss(engine, model, batch, noise, mask_id)[0], setting, engine.name,
         )  # fmt: skip
 
     def _stock(self, setting: Setting) -> Contender:
@@ -221,7 +221,7 @@ class TrainBench:
 
 
 def stock_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, mask_id: int) -> Tensor:
-    """`diffusion_loss` the plain way: logits and cross-entropy of every noisy position."""
+    """`weighted_loss` the plain way: logits and cross-entropy of every noisy position."""
     noisy = torch.where(noise.masked, mask_id, batch.tokens)
     logits = model.lm_head(engine(noisy, batch)[:, : batch.row_tokens]).float()
     nll = F.cross_entropy(logits.flatten(0, 1), batch.tokens.flatten(), reduction="none")

@@ -15,6 +15,9 @@ from dice.train.schedule import Schedule
 class ModelShape:
     """Sizes of a model trained from scratch; names as in `SDARConfig`. The tokenizer gives the vocabulary."""
 
+    family: Literal["sdar", "qwen3"] = "sdar"
+    """sdar learns block diffusion; qwen3 is the same transformer, learning to predict the next token."""
+
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -27,7 +30,7 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SFTConfig:
-    """Block-diffusion SFT (paper Eq. 2). Named configurations are in `dice/recipes.py`.
+    """Block-diffusion SFT (paper Eq. 2), or next-token SFT of a qwen3 model. Named configurations: `dice/recipes.py`.
 
     A row is a packed training sequence of `row_tokens` clean tokens; the model reads it twice, noisy and clean.
     One optimiser step covers `batch_rows` rows, run at most `micro_rows` at a time and dealt over the processes that
@@ -48,7 +51,7 @@ class SFTConfig:
     """Tokenizer folder; default: that of `model`."""
 
     block_size: int | None = None
-    """Tokens per block; default: that of `model`, 4 for a new one."""
+    """Tokens per block; default: that of `model`, 4 for a new one. A qwen3 model has no blocks, nor noise."""
     noise: Noise = "block"
     """t per block (Eq. 2), per sample (the published code), or integrated out (count): see dice/train/noise.py."""
     t_min: float = 1e-3

@@ -35,6 +35,11 @@ class Corruption:
     weight: Tensor
 
 
+def all_of(trainable: Tensor) -> Corruption:
+    """Every trainable token is to be predicted, and weighs 1: autoregressive training, which hides none."""
+    return Corruption(trainable, trainable.float())
+
+
 def step_generator(seed: int, purpose: str, step: int, device: torch.device | str) -> torch.Generator:
     """A generator that depends on its arguments only: a resumed run draws what an uninterrupted one would have."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()

@@ -53,6 +53,7 @@ class Rows:
     trainable: Tensor  # [N, L] bool
     used: int  # documents packed
     dropped_long: int = 0
+    causal: bool = False  # read once, from left to right, and not as [noisy ; clean]
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -76,12 +77,13 @@ class Rows:
             yield self.part(slice(start, start + size))
 
     def ids(self, noisy: Tensor) -> Tensor:
-        """What the model reads, [N, 2L]: the tokens with some of them hidden, then the tokens."""
-        return torch.cat((noisy, self.tokens), 1)
+        """What the model reads, [N, 2L]: the tokens with some of them hidden, then the tokens. Causal: the tokens."""
+        return self.tokens if self.causal else torch.cat((noisy, self.tokens), 1)
 
     def layout(self, block_size: int) -> BlockLayout:
         """Where each token of `ids` stands, and who may attend to whom."""
-        return BlockLayout.noisy_clean(self.positions, block_size, self.documents)
+        made = BlockLayout.clean if self.causal else BlockLayout.noisy_clean
+        return made(self.positions, block_size, self.documents)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -1,9 +1,12 @@
-"""Supervised fine-tuning by block diffusion: the paper's Equation 2, from pairs to a checkpoint folder.
+"""Supervised fine-tuning by block diffusion, the paper's Equation 2, or of the next token: pairs to a checkpoint.
 
 A row is read twice, [noisy ; clean]. A noisy block sees its own noisy tokens and the clean blocks before it; the loss
 is cross-entropy at hidden tokens, weighted by 1/t, with no shift, over the number of trainable tokens of the batch:
 
     loss = (1 / N) * sum over hidden tokens i of weight_i * CE(logits_i, token_i)
+
+An autoregressive model (family qwen3), there to compare with, reads the clean row once, from left to right; its loss is
+the same sum over all trainable tokens, with weight 1 and the logits of the token before.
 
 Everything random is a function of (seed, step), so a run that is killed and resumed goes on as if nothing had happened.
 Under torchrun every process holds all rows and draws the noise of the whole batch; each then trains on its share of the
@@ -29,6 +32,7 @@ from dice.data.sources import read_problems
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import load_model, resolve_model, save_model
 from dice.model.config import PROMPT_KEY
+from dice.model.family import FAMILIES, NO_MASK
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
@@ -39,7 +43,7 @@ from dice.train.engine import Engine, pick_engine
 from dice.train.exec_eval import exec_verdicts
 from dice.train.lora import add_adapters
 from dice.train.loss import masked_cross_entropy
-from dice.train.noise import Corruption, corrupt, step_generator
+from dice.train.noise import Corruption, all_of, corrupt, step_generator
 from dice.train.rows import Rows, batch_rows, pack, tokenize
 from dice.train.run import check_identity, surroundings
 from dice.train.runlog import RunLog, duration
@@ -110,14 +114,12 @@ class _Run:
         torch.manual_seed(config.seed)
         if config.model is not None:
             master = load_model(config.model, dtype=torch.float32, device=self.device)
-            if master.config.family != "sdar":
-                raise UserError(
-                    f"{config.model} is no SDAR model (its family is {master.config.family}): not trainable."
-                )
+            master.config.to_json()  # says so at once where a model could not be saved
         else:
             assert config.shape is not None
             master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
-        self.block_size = config.block_size or master.config.block_size
+        self.causal = master.config.traits.kind == "autoregressive"
+        self.block_size = 1 if self.causal else config.block_size or master.config.block_size
         longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)
         if longest > master.config.max_position_embeddings:
             reach = master.config.max_position_embeddings
@@ -215,7 +217,7 @@ class _Run:
         trained = int(batch.trainable.sum())
         sums = torch.zeros(3, device=self.device)
         for micro, part in deal(self._parts(batch, noise), self.world):
-            total, found = diffusion_loss(self.engine, self.weights.model, micro, part, self.mask_id)
+            total, found = weighted_loss(self.engine, self.weights.model, micro, part, self.mask_id)
             (total / trained).backward()
             self.weights.collect()
             sums += found
@@ -238,7 +240,7 @@ class _Run:
         with self.weights.averaged():
             for micro, part in deal(parts, self.world):
                 # With gradients on, although unused: without, compiled blocks would be compiled a second time.
-                _, found = diffusion_loss(self.engine, self.weights.model, micro, part, self.mask_id)
+                _, found = weighted_loss(self.engine, self.weights.model, micro, part, self.mask_id)
                 sums += found
         score = _score(self.world.sum(sums), trained, masked)
         self.log.metrics(step=self.step, val_loss=score.loss, val_nll=score.nll, val_accuracy=score.accuracy)
@@ -267,6 +269,8 @@ class _Run:
 
     def _corrupt(self, batch: Rows, purpose: str, index: int) -> Corruption:
         config = self.config
+        if self.causal:
+            return all_of(batch.trainable)
         return corrupt(
             batch.trainable, batch.documents, self.block_size, config.noise,
             step_generator(config.seed, purpose, index, self.device),
@@ -294,7 +298,7 @@ class _Run:
             max_tokens=self.config.max_sample_tokens, train_tail=self.config.train_tail,
         )  # fmt: skip
         shortly = sum(is_compact(pair.messages[-1]["content"]) for pair in pairs)
-        return rows, "compact" if 2 * shortly > len(pairs) else "one-shot"
+        return replace(rows, causal=self.causal), "compact" if 2 * shortly > len(pairs) else "one-shot"
 
     def _problems(self, path: Path, model: SDARConfig) -> list[Problem]:
         config = self.config
@@ -350,15 +354,17 @@ class _Run:
         return SFTResult(self.step, self.progress >= 1.0, reason, path)
 
 
-def diffusion_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, mask_id: int) -> tuple[Tensor, Tensor]:
+def weighted_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, mask_id: int) -> tuple[Tensor, Tensor]:
     """(sum of weighted losses, differentiable; [3] that sum, plain sum of losses, correct guesses, all detached).
 
-    The caller divides by the trainable tokens of the whole batch. Only hidden tokens go through the output head.
+    The caller divides by the trainable tokens of the whole batch. Only what predicts a hidden token goes through the
+    output head: the token's own place, or in a family that shifts the place before it.
     """
     noisy = torch.where(noise.masked, mask_id, batch.tokens)
     hidden = engine(noisy, batch)
     row, column = noise.masked.nonzero(as_tuple=True)
-    states = hidden.flatten(0, 1).index_select(0, row * hidden.shape[1] + column)
+    place = row * hidden.shape[1] + column - int(model.config.traits.shift)
+    states = hidden.flatten(0, 1).index_select(0, place)
     labels, weights = batch.tokens[row, column], noise.weight[row, column]
     loss = masked_cross_entropy(states, model.lm_head.weight, labels, weights)
     return loss.total, torch.stack((loss.total.detach(), loss.nll.sum(), loss.hit.sum())).float()
@@ -394,6 +400,7 @@ def split_noise(noise: Corruption, size: int) -> Iterator[Corruption]:
 
 def new_model_config(shape: ModelShape, tokenizer: Tokenizer, block_size: int) -> SDARConfig:
     """The configuration of a fresh model for `tokenizer`; the vocabulary is rounded up for the matrix units."""
+    causal = FAMILIES[shape.family].kind == "autoregressive"
     return SDARConfig(
         vocab_size=-(-tokenizer.vocab_size // 64) * 64,
         hidden_size=shape.hidden_size,
@@ -404,8 +411,9 @@ def new_model_config(shape: ModelShape, tokenizer: Tokenizer, block_size: int) -
         head_dim=shape.head_dim,
         max_position_embeddings=shape.max_position_embeddings,
         rope_theta=shape.rope_theta,
-        block_size=block_size,
-        mask_token_id=tokenizer.mask_id,
+        family=shape.family,
+        block_size=1 if causal else block_size,
+        mask_token_id=NO_MASK if causal else tokenizer.mask_id,
         eos_token_id=tuple(sorted(tokenizer.stop_ids, reverse=True)),
         pad_token_id=tokenizer.pad_id,
     )

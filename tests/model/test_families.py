@@ -186,10 +186,11 @@ def test_what_would_change_the_computation_is_refused(kind: str, change: dict[st
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
-def test_only_sdar_models_are_written(tmp_path: Path) -> None:
-    published(*CASES["qwen3"], tmp_path / "theirs")
+@pytest.mark.parametrize(("kind", "why"), [("llama", "sdar and qwen3 can be written"), ("qwen3 tied", "head shares")])
+def test_other_models_are_not_written(kind: str, why: str, tmp_path: Path) -> None:
+    published(*CASES[kind], tmp_path / "theirs")
     model = load_model(tmp_path / "theirs")
-    with pytest.raises(ConfigError, match="Only SDAR models can be written"):
+    with pytest.raises(ConfigError, match=why):
         save_model(model, model.config, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 

@@ -20,7 +20,7 @@ from dice.train.engine import Engine
 from dice.train.loss import masked_cross_entropy
 from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.rows import Document, Rows, pack
-from dice.train.sft import diffusion_loss, split_noise
+from dice.train.sft import split_noise, weighted_loss
 
 
 def batch_of(documents: list[Document], block_size: int, row_tokens: int = 64, train_tail: bool = True) -> Rows:
@@ -30,7 +30,7 @@ def batch_of(documents: list[Document], block_size: int, row_tokens: int = 64, t
 
 def our_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> Tensor:
     engine = Engine(model.hidden, DenseMask(block_size), "dense")
-    return diffusion_loss(engine, model, batch, noise, MASK_ID)[0]
+    return weighted_loss(engine, model, batch, noise, MASK_ID)[0]
 
 
 def slow_loss(model: SDAR, batch: Rows, noise: Corruption, block_size: int) -> Tensor:

@@ -24,6 +24,7 @@ from dice.decode.generate import DecodeConfig, sample_seeds
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import load_model, resolve_model, save_model
+from dice.model.family import SDAR_FAMILY
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.train.noise import step_generator
@@ -94,7 +95,7 @@ class _Run:
         tokenizer = Tokenizer.from_folder(self.model_folder)
         torch.manual_seed(config.seed)
         model = load_model(self.model_folder, dtype=torch.float32, device=self.device)
-        if model.config.traits.kind != "block_diffusion":
+        if model.config.family != SDAR_FAMILY.name:
             raise UserError(f"{config.model} is no SDAR model (its family is {model.config.family}): not trainable.")
         self.model_config = model.config
         self.parameters = sum(weight.numel() for weight in model.parameters())
