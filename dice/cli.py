@@ -292,6 +292,8 @@ class Eval:
     """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
     workers: int | None = None
     """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    cache: bool = False
+    """Keep verdicts for other runs, and take kept ones: checkpoints of one training give many equal answers."""
     report: Path | None = None
     """Also write the report of this run into this folder: tables, figures, one page (see `dice report`)."""
     json: bool = False

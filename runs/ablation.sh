@@ -51,7 +51,7 @@ evaluate() { # NAME-SEED, or sft
     local model=$out/rl/$1/model
     [[ $1 == sft ]] && model=$out/sft/model
     "${dice[@]}" eval --model "$model" --problems "$out/problems.parquet" --prompt compact --confidence-threshold 0.99 \
-        --max-new-tokens 1536 --backend "${EVAL_BACKEND:-$backend}" --out "$out/eval/$1" ${EVAL_FLAGS:-}
+        --max-new-tokens 1536 --backend "${EVAL_BACKEND:-$backend}" --cache --out "$out/eval/$1" ${EVAL_FLAGS:-}
 }
 
 sft() {

@@ -168,7 +168,7 @@ def _judging(args: Eval) -> Any:
         scale=args.scale,
         compile_baseline=args.compile_baseline,
     )
-    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers)
+    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers, cache=args.cache)
 
 
 def _kind(args: Eval, row: Row | None) -> str:

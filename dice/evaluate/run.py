@@ -35,13 +35,17 @@ Show = Callable[[str, int, int], None]  # what is done, how many, of how many
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """How answers are judged. `options` under another protocol each. `devices` None: all GPUs."""
+    """How answers are judged. `options` under another protocol each. `devices` None: all GPUs.
+
+    `cache`: verdicts are kept for other runs, and taken from them.
+    """
 
     protocols: tuple[str, ...] = ("dice",)
     backend: str = "auto"
     options: Options = field(default_factory=Options)
     workers: int | None = None
     devices: tuple[str, ...] | None = None
+    cache: bool = False
 
     def verifier(self, protocol: str, without: int | None = None, timed: bool = True) -> Verifier:
         """`without`: a GPU that something else computes on. `timed`: whether timing is done where it is asked for."""
@@ -53,7 +57,7 @@ class Judging:
             devices = [name for name in devices or names if name != names[without]]
         timing = self.options.timing and timed
         options = replace(self.options, protocol=protocol, timing=timing)  # type: ignore[arg-type]
-        return Verifier(backend=self.backend, options=options, devices=devices)
+        return Verifier(backend=self.backend, options=options, devices=devices, cache=self.cache)
 
 
 @dataclass(frozen=True, slots=True)

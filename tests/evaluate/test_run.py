@@ -21,6 +21,7 @@ from dice.evaluate.run_folder import RunFolder
 from dice.evaluate.tasks import load_tasks
 from dice.model.checkpoint import NANO_FOLDER
 from dice.verdict import Timing
+from dice.verify import Verifier
 from dice.verify import options as verify_options
 from tests.conftest import ROOT
 from tests.endpoint.server import serving
@@ -89,6 +90,19 @@ def test_answers_are_judged_under_each_protocol_and_again(bench: Path, capsys: p
 
     assert main(command(bench, out, "--seed", "1")) == 2
     assert "other" in capsys.readouterr().err
+
+
+def test_runs_share_verdicts_where_asked_to(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DICE_CACHE", str(bench / "cache"))
+    ran, run = [], Verifier._run
+    monkeypatch.setattr(Verifier, "_run", lambda self, *asked: ran.append(asked[1]) or run(self, *asked))
+    for name, verified in (("one", 1), ("two", 1), ("apart", 2)):
+        flags = ["--ids", "19"] if name == "apart" else ["--ids", "19", "--cache"]
+        assert main(command(bench, bench / name, *flags)) == 0
+        assert (len(ran), outcomes(bench / name)) == (verified, {("level1/19_ReLU", 0): "correct"}), name
+    capsys.readouterr()
 
 
 def test_what_one_protocol_timed_no_other_times_again(
