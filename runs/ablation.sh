@@ -81,6 +81,7 @@ arm() { # NAME SEED
 
 report() {
     "${dice[@]}" report "$out"/eval/* -o "$out/report"
+    "$python" "$(dirname "$0")/../benchmarks/ablation.py" "$out" --to "$out/report"
 }
 
 case $part in

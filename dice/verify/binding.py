@@ -88,10 +88,22 @@ def launches() -> dict[str, int]:
 
 
 def reset_launches() -> None:
-    """Start counting launches from zero."""
+    """Start counting launches, and what goes to the host, from zero."""
     _replayed.clear()
     for library in _counters():
         library.dice_launches_reset()
+        _host_bytes(library, reset=True)
+
+
+def host_elements() -> int:
+    """How many numbers, of two bytes or more, the libraries carried to the host by CUDA's own calls."""
+    return sum(_host_bytes(library) for library in _counters()) // 2
+
+
+def _host_bytes(library: ctypes.PyDLL, reset: bool = False) -> int:
+    read = library.dice_host_bytes
+    read.restype = ctypes.c_ulonglong
+    return int(read(int(reset)))
 
 
 def add_launches(counts: Mapping[str, int]) -> None:

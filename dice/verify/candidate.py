@@ -239,6 +239,7 @@ class Candidate:
         census = self.census = evidence.Census()
         with self._recording(census.work):
             output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
+        census.work.host += binding.host_elements()
         launches = binding.launches()
         _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []

@@ -30,7 +30,8 @@ from dice.verify.toolchain import (
 )
 from dice.verify.units import Unit, strip_comments
 
-# The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need.
+# The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need; then
+# those that carry memory to the host, or share it with the host.
 WRAPPED = (
     "cudaLaunchKernel",
     "__cudaLaunchKernel",
@@ -38,6 +39,16 @@ WRAPPED = (
     "cudaLaunchKernelExC",
     "__cudaRegisterFunction",
     "__cudaGetKernel",
+    "cudaMemcpy",
+    "cudaMemcpyAsync",
+    "cudaMemcpy2D",
+    "cudaMemcpy2DAsync",
+    "cudaMemcpyFromSymbol",
+    "cudaMemcpyFromSymbolAsync",
+    "cudaMallocManaged",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaHostRegister",
 )
 
 

@@ -14,7 +14,8 @@ else is the matter. The kinds:
 | | its mean): the kernels pass on what PyTorch computed | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
-| `host_compute` | `forward` carries the inputs to the host, which the reference does not do | census |
+| `host_compute` | `forward` carries the inputs to the host, which the reference does not do: by PyTorch, by | census, |
+| | `cudaMemcpy` and its like, or through memory that both sides see | the linker |
 | `torch_compile` | it has `torch.compile` write kernels: those are not of the file | hook |
 | `tampering` | it reached for the verifier's own objects, or sent messages in its place | tripwires |
 

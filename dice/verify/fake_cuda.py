@@ -28,9 +28,10 @@ class FakeCuda(TorchFunctionMode):
     ) -> Any:
         if func is torch.device:  # a name, which stays what it is until something is asked to live there
             return func(*args, **(kwargs or {}))
-        if func in _TO_HOST or (func is torch.Tensor.to and "cpu" in map(str, args[1:2])):
+        to_host = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], (kwargs or {}).get("device"))))
+        if func in _TO_HOST or to_host:
             host_reads[0] += args[0].numel()
-        answer = _ANSWERS.get(func)
+        answer = _moved if to_host else _ANSWERS.get(func)
         if answer is not None:
             return answer(*args, **(kwargs or {}))
         args = tuple(_to_cpu(value) for value in args)
@@ -162,6 +163,15 @@ def _to_cpu(value: Any, name: str = "device") -> Any:
 def _host_copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`.cpu()` of a CUDA tensor is a copy; writing to it never changes the original."""
     return tensor.clone()
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value) == "cpu"
+
+
+def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`.to("cpu")` of a CUDA tensor, a copy too: code of the host may read it, and not what it was copied from."""
+    return tensor.to(*args, **(kwargs | {"copy": True}))
 
 
 _TO_HOST = (

@@ -58,7 +58,7 @@ def family(operator: str) -> str:
 @dataclass
 class Work:
     """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
-    and elements that went to the host."""
+    and elements that went to the host, by PyTorch or by copies of the file's own."""
 
     elements: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 from pathlib import Path
 
@@ -86,6 +87,49 @@ def path(
         monkeypatch.setattr(split_build, "attempt", lambda *_: None)
     monkeypatch.setattr(build, "recipe_hash", lambda: request.param)
     return str(request.param)
+
+
+CARRIES = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+__device__ float symbol[64];
+__global__ void k(float* x) { x[threadIdx.x] = symbol[threadIdx.x]; }
+void carry(int64_t way) {
+  static char host[4096];
+  void* memory = nullptr;
+  switch (way) {
+    case 0: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyDeviceToHost); break;
+    case 1: cudaMemcpyAsync(host, host + 1024, 1000, cudaMemcpyDeviceToHost, nullptr); break;
+    case 2: cudaMemcpy2D(host, 100, host + 1024, 100, 50, 20, cudaMemcpyDeviceToHost); break;
+    case 3: cudaMemcpyFromSymbol(host, symbol, 256); break;
+    case 4: cudaMallocManaged(&memory, 1000); break;
+    case 5: cudaMallocHost(&memory, 1000); break;
+    case 6: cudaHostAlloc(&memory, 1000, 0); break;
+    case 7: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToDevice); break;
+    case 8: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToHost); break;
+    case 9: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyDefault); break;
+  }
+}
+"""
+
+
+@needs_nvcc
+def test_what_goes_to_the_host_is_counted(path: str) -> None:
+    """Also where there is no driver: the calls are counted before they fail. In a process of its own: another may hold
+    the emulator's functions of the same names."""
+    wanted = build.Sources(("void carry(int64_t way);",), (CARRIES,), (("carry", "carry"),))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        counted = pool.apply(carried, (build_cuda(wanted), 10))
+    assert [2 * count for count in counted] == [1000, 1000, 1000, 256, 1000, 1000, 1000, 0, 0, 0]
+
+
+def carried(built: build.Built, ways: int) -> list[int]:
+    module, counted = binding.load(built), []
+    for way in range(ways):
+        binding.reset_launches()
+        module.carry(way)
+        counted.append(binding.host_elements())
+    return counted
 
 
 @pytest.mark.gpu

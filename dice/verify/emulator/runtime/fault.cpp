@@ -99,6 +99,10 @@ const char* verb(Access access) {
     snprintf(text, sizeof text, "it %s %s after it was freed", did, what);
     finish("illegal_address", text);
   }
+  if (region.closed) {
+    snprintf(text, sizeof text, "it %s %s, which is in the GPU's memory: only kernels and copies may", did, what);
+    finish("illegal_address", text);
+  }
   const ptrdiff_t past = address - (region.data + region.size);
   if (past == 0) {
     snprintf(text, sizeof text, "it %s just past the end of %s", did, what);
@@ -133,7 +137,10 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   // x86 gives no address for what it refuses before translation: unaligned vector accesses, non-canonical pointers.
   if (signal == SIGSEGV && info->si_code == SI_KERNEL)
     finish("illegal_address", "a misaligned vector access (such as float4 at an odd offset) or a wild pointer");
-  report_address(static_cast<const char*>(info->si_addr), verb(access_of(static_cast<ucontext_t*>(context))));
+  const auto* address = static_cast<const char*>(info->si_addr);
+  const Region* region = region_at(address);
+  if (region != nullptr && reopened(*region)) return;  // another thread is in host code, not this one
+  report_address(address, verb(access_of(static_cast<ucontext_t*>(context))));
 }
 
 }  // namespace

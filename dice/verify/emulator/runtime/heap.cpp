@@ -1,5 +1,7 @@
 // Memory that ends at an inaccessible page: an index past the end, or far from the array, faults at once, without any
 // instrumentation of the code that does it. Freed memory becomes inaccessible and its addresses rest for a while.
+// What is certainly the GPU's (inputs and parameters, which are named, and what cudaMalloc gave) is inaccessible to host
+// code of libraries.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,12 +20,18 @@ constexpr size_t kTensorGuard = size_t{1} << 30;  // each side; costs address sp
 constexpr unsigned kQuarantine = 512;             // freed regions that stay reserved
 constexpr unsigned kMaxGuarded = 20000;           // each takes two of the 65530 mappings a process may have
 constexpr size_t kPlainMargin = 64;               // canaries around an allocation without guard pages
+constexpr unsigned kMaxOnDevice = 256;            // each costs two system calls at every launch
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 Region* regions = nullptr;
 Region* quarantine[kQuarantine];
 unsigned quarantine_next = 0;
 unsigned guarded_count = 0;
+
+Region* on_device[kMaxOnDevice];
+unsigned device_count = 0;
+unsigned threads_in_host_code = 0;
+thread_local bool in_host_code = false;
 
 constexpr unsigned kDamages = 16;
 char damages[kDamages][200];
@@ -98,6 +106,25 @@ void unlink(Region* region) {
     regions = region->next;
   }
   if (region->next != nullptr) region->next->previous = region->previous;
+}
+
+void set_closed(Region* region, bool closed) {
+  const auto bytes = static_cast<size_t>(region->pages_end - region->pages);
+  mprotect(region->pages, bytes, closed ? PROT_NONE : PROT_READ | PROT_WRITE);
+  region->closed = closed;
+}
+
+void take_from_device(Region* region) {
+  if (region->closed) set_closed(region, false);
+  for (unsigned i = 0; i < device_count; ++i)
+    if (on_device[i] == region) on_device[i--] = on_device[--device_count];
+}
+
+void give_to_device(Region* region) {
+  take_from_device(region);
+  if (!region->live || !region->guarded || device_count == kMaxOnDevice) return;
+  on_device[device_count++] = region;
+  set_closed(region, threads_in_host_code != 0);
 }
 
 const char* name_of(const Region* region) { return region->label[0] != '\0' ? region->label : "an unlabelled tensor"; }
@@ -201,6 +228,12 @@ const Region* region_at(const char* address) {
   return nullptr;
 }
 
+bool reopened(const Region& region) {
+  if (!region.live || !region.closed || in_host_code) return false;
+  set_closed(const_cast<Region*>(&region), false);
+  return true;
+}
+
 }  // namespace dice_emu
 
 using namespace dice_emu;
@@ -224,6 +257,7 @@ bool dice_heap_free(void* data) {
   const size_t slot = find_slot(data);
   if (slot == SIZE_MAX) return false;
   Region* region = table[slot];
+  take_from_device(region);
   note_damage(region);
   erase(slot);
   region->live = false;
@@ -247,7 +281,31 @@ bool dice_heap_label(const void* data, const char* label) {
   auto* region = const_cast<Region*>(region_at(static_cast<const char*>(data)));
   if (region == nullptr) return false;
   snprintf(region->label, sizeof region->label, "%s", label);
+  give_to_device(region);
   return true;
+}
+
+// Only kernels and copies may touch the allocation that begins at `data`.
+void dice_heap_to_device(const void* data) {
+  const Lock lock;
+  const size_t slot = find_slot(data);
+  if (slot != SIZE_MAX) give_to_device(table[slot]);
+}
+
+// From here on this thread runs host code of a library (or no longer); what held before.
+bool dice_host_code(bool on) {
+  const bool before = in_host_code;
+  if (before == on) return before;
+  if (on) {
+    ensure_alternate_stack();
+    install_handlers();
+  }
+  const Lock lock;
+  in_host_code = on;
+  threads_in_host_code += on ? 1 : -1;
+  if (threads_in_host_code == (on ? 1u : 0u))
+    for (unsigned i = 0; i < device_count; ++i) set_closed(on_device[i], on);
+  return before;
 }
 
 // Bytes of the allocation that begins at `data`, or 0.

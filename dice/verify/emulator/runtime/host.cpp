@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,8 @@
 
 extern "C" void* dice_heap_allocate(size_t bytes);
 extern "C" bool dice_heap_free(void* data);
+extern "C" void dice_heap_to_device(const void* data);
+extern "C" unsigned long long dice_host_bytes(int reset);
 
 namespace dice_emu {
 
@@ -26,6 +29,17 @@ static cudaError_t fail(cudaError_t error) {
   dice_emu::set_last_error(error);
   return error;
 }
+
+// Bytes that copies carried from the GPU to the host, and of memory that both sides see.
+static std::atomic<unsigned long long> host_bytes{0};
+
+static void note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const auto on_device = [](const void* pointer) { return dice_emu::region_at(static_cast<const char*>(pointer)) != nullptr; };
+  if (kind == cudaMemcpyDeviceToHost || (kind == cudaMemcpyDefault && on_device(from) && !on_device(to)))
+    host_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+unsigned long long dice_host_bytes(int reset) { return reset != 0 ? host_bytes.exchange(0) : host_bytes.load(); }
 
 static double now_seconds() {
   timespec time;
@@ -162,10 +176,21 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+static cudaError_t allocate(void** pointer, size_t bytes) {
   if (pointer == nullptr) return fail(cudaErrorInvalidValue);
   *pointer = bytes == 0 ? nullptr : dice_heap_allocate(bytes);
   return *pointer == nullptr && bytes != 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  const cudaError_t status = allocate(pointer, bytes);
+  if (status == cudaSuccess && bytes != 0) dice_heap_to_device(*pointer);
+  return status;
+}
+
+cudaError_t dice_shared_memory(void** pointer, size_t bytes) {
+  host_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  return allocate(pointer, bytes);
 }
 
 cudaError_t cudaFree(void* pointer) {
@@ -180,13 +205,17 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
   if (bytes != 0 && (to == nullptr || from == nullptr)) return fail(cudaErrorInvalidValue);
+  const dice_emu::OnDevice scope;
+  note_read(to, from, bytes, kind);
   memmove(to, from, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind) {
+                         cudaMemcpyKind kind) {
   if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidValue);
+  const dice_emu::OnDevice scope;
+  note_read(to, from, width * height, kind);
   for (size_t row = 0; row < height; ++row)
     memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   return cudaSuccess;
@@ -194,6 +223,7 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   if (bytes != 0 && to == nullptr) return fail(cudaErrorInvalidValue);
+  const dice_emu::OnDevice scope;
   memset(to, value, bytes);
   return cudaSuccess;
 }

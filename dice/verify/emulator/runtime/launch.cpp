@@ -163,6 +163,7 @@ void launch(Kernel& kernel, Entry entry, const void* body, const Configuration& 
   install_handlers();
   ++counts()[kernel.name];
   if (muted) return;
+  const OnDevice scope;
   Launch job{};
   job.kernel = &kernel;
   job.entry = entry;

@@ -85,6 +85,7 @@ struct Region {
   const char* kind;  // "tensor", "shared array", ...
   char label[120];
   bool live, guarded;
+  bool closed;  // to everyone, while some thread runs host code
   void* shadow;  // races.cpp
   Region *next, *previous;
 };
@@ -92,6 +93,19 @@ constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
+bool reopened(const Region& region);           // for a thread that is not in host code; safe in a signal handler
+
+// While a thread runs host code of a library it may not touch what is the GPU's. A scope in which it may: a launch, a copy.
+extern "C" bool dice_host_code(bool on);
+class OnDevice {
+ public:
+  OnDevice() : before_(dice_host_code(false)) {}
+  ~OnDevice() { dice_host_code(before_); }
+  OnDevice(const OnDevice&) = delete;
+
+ private:
+  bool before_;
+};
 
 struct Queue {
   Thread *head, *tail;

@@ -10,6 +10,11 @@
 #define DICE_HAS_CUDA 1
 #include <cuda_runtime.h>
 #endif
+#if defined(DICE_EMULATED)
+// In emulation, whether this thread runs host code, which may not touch the GPU's memory; what held before. Null in a
+// process without the emulator's runtime.
+extern "C" __attribute__((weak)) bool dice_host_code(bool on);
+#endif
 // nvcc reads a source twice. In its pass for the device, host functions are only checked and never run, so there most
 // of these headers is declarations.
 #if defined(__CUDA_ARCH__) && !defined(DICE_EMULATED)

@@ -1,5 +1,5 @@
-// Counts the launches of this library's own `__global__` functions, and leaves them out while muted. The linker's --wrap
-// sends nvcc's generated calls here; each adds one to the counter of its kernel and goes on to CUDA. Nothing is
+// Counts the launches of this library's own `__global__` functions, and leaves them out while muted; and the bytes that it
+// carries to the host itself. The linker's --wrap sends its calls here; each is counted and goes on to CUDA. Nothing is
 // synchronised.
 #pragma once
 #include <cuda_runtime.h>
@@ -78,6 +78,48 @@ DICE_EXPORT cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid
   return dice_launches::counted(kernel, [&] { return __real___cudaLaunchKernel(kernel, grid, block, args, shared, stream); });
 }
 #endif
+
+// ---- what goes to the host: copies, and memory that both sides see ---------------------------------------------------
+namespace dice_launches {
+
+inline std::atomic<unsigned long long> host_bytes{0};
+inline void note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const auto on_device = [](const void* pointer) {
+    cudaPointerAttributes about{};
+    const bool known = cudaPointerGetAttributes(&about, pointer) == cudaSuccess;
+    if (!known) cudaGetLastError();  // which is the candidate's to see otherwise
+    return known && about.type == cudaMemoryTypeDevice;
+  };
+  if (kind == cudaMemcpyDeviceToHost || (kind == cudaMemcpyDefault && on_device(from) && !on_device(to))) host_bytes += bytes;
+}
+inline void note(size_t bytes) { host_bytes += bytes; }
+
+}  // namespace dice_launches
+
+#define DICE_TOLD(name, parameters, arguments, tell)  \
+  DICE_EXPORT cudaError_t __real_##name parameters;   \
+  DICE_EXPORT cudaError_t __wrap_##name parameters {  \
+    dice_launches::tell;                              \
+    return __real_##name arguments;                   \
+  }
+DICE_TOLD(cudaMemcpy, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind), (to, from, bytes, kind), note_read(to, from, bytes, kind))
+DICE_TOLD(cudaMemcpyAsync, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), (to, from, bytes, kind, stream), note_read(to, from, bytes, kind))
+DICE_TOLD(cudaMemcpy2D, (void* to, size_t to_pitch, const void* from, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind),
+          (to, to_pitch, from, pitch, width, height, kind), note_read(to, from, width * height, kind))
+DICE_TOLD(cudaMemcpy2DAsync, (void* to, size_t to_pitch, const void* from, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream),
+          (to, to_pitch, from, pitch, width, height, kind, stream), note_read(to, from, width * height, kind))
+DICE_TOLD(cudaMemcpyFromSymbol, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind), (to, symbol, bytes, offset, kind),
+          note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
+DICE_TOLD(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
+          (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
+DICE_TOLD(cudaMallocManaged, (void** pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
+DICE_TOLD(cudaMallocHost, (void** pointer, size_t bytes), (pointer, bytes), note(bytes))
+DICE_TOLD(cudaHostAlloc, (void** pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
+DICE_TOLD(cudaHostRegister, (void* pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
+#undef DICE_TOLD
+DICE_EXPORT unsigned long long dice_host_bytes(int reset) {
+  return reset != 0 ? dice_launches::host_bytes.exchange(0) : dice_launches::host_bytes.load();
+}
 
 DICE_EXPORT const char* dice_launches_json() {
   static std::string text;

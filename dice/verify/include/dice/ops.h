@@ -11,6 +11,16 @@ void PyGILState_Release(int);
 
 namespace dice {
 
+// Whose turn it is within a bound function: that of host code, or PyTorch's.
+template <bool on> struct HostCode {
+#if defined(DICE_EMULATED)
+  bool before = dice_host_code != nullptr && dice_host_code(on);
+  ~HostCode() {
+    if (dice_host_code != nullptr) dice_host_code(before);
+  }
+#endif
+};
+
 // Operators may be called by code that released Python's lock.
 struct WithPython {
   int state = PyGILState_Ensure();
@@ -23,6 +33,7 @@ template <class Value> constexpr bool is_options = std::is_same_v<Value, c10::Te
 template <class Result, class... Args>
 Result call(const char* name, const Args&... args) {
   const WithPython lock;
+  [[maybe_unused]] const HostCode<false> scope;
   Object arguments = checked(PyTuple_New((0 + ... + (is_options<Args> ? 0 : 1))));
   Object options = Object::borrow(none());
   ptrdiff_t index = 0;

@@ -108,11 +108,15 @@ struct BoundFunction final : Function {
   Object invoke([[maybe_unused]] PyObject* const* values, std::index_sequence<index...>) {
     std::tuple<std::optional<typename Stored<Params>::type>...> loaded;
     if (!(Caster<typename Stored<Params>::type>::load(values[index], std::get<index>(loaded)) && ...)) return Object();
+    const auto run = [&]() -> Result {
+      [[maybe_unused]] const HostCode<true> scope;
+      return callable_(pass<Params>(*std::get<index>(loaded))...);
+    };
     if constexpr (std::is_void_v<Result>) {
-      callable_(pass<Params>(*std::get<index>(loaded))...);
+      run();
       return Object::borrow(none());
     } else {
-      return to_python(callable_(pass<Params>(*std::get<index>(loaded))...));
+      return to_python(run());
     }
   }
   Callable callable_;

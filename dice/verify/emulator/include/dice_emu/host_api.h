@@ -125,6 +125,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
+cudaError_t dice_shared_memory(void** pointer, size_t bytes);  // that host code may use, too
 cudaError_t dice_grant_shared(const void* function, int bytes);
 cudaError_t dice_function_attributes(cudaFuncAttributes* attributes, const void* function);
 cudaError_t dice_occupancy(int* blocks, int block_size, size_t shared_bytes);
@@ -134,9 +135,9 @@ template <class T> inline cudaError_t cudaMalloc(T** pointer, size_t bytes) { re
 template <class T> inline cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height) {
   return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
 }
-template <class T> inline cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = cudaMemAttachGlobal) { return cudaMalloc(pointer, bytes); }
-template <class T> inline cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) { return cudaMalloc(pointer, bytes); }
-template <class T> inline cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned = 0) { return cudaMalloc(pointer, bytes); }
+template <class T> inline cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = cudaMemAttachGlobal) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
+template <class T> inline cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
+template <class T> inline cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
 template <class T> inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t = nullptr) { return cudaMalloc(pointer, bytes); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t = nullptr) { return cudaFree(pointer); }
@@ -144,7 +145,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) { return cudaMemset(to, value, bytes); }
 inline cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
 inline cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-  for (size_t row = 0; row < height; ++row) memset(static_cast<char*>(to) + row * pitch, value, width);
+  for (size_t row = 0; row < height; ++row) cudaMemset(static_cast<char*>(to) + row * pitch, value, width);
   return cudaSuccess;
 }
 
