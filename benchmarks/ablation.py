@@ -54,11 +54,11 @@ def curve(folder: Path) -> list[dict[str, Any]]:
     return [{key: line[key] for key in keys if key in line} for line in lines if "exec" in line]
 
 
-def percent(estimate: dict[str, Any]) -> str:
+def percent(estimate: dict[str, Any], sign: str = "") -> str:
     if estimate["value"] is None:
         return "–"
     value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
-    return f"{value:.1f} [{low:.0f}, {high:.0f}]"
+    return f"{value:{sign}.1f} [{low:.0f}, {high:.0f}]"
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:
@@ -75,7 +75,7 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
         levels = " / ".join(f"{100 * level['exec']['value']:.0f}" for level in found["levels"].values())
         gain = found.get("against_sft")
         row += [percent(total["exec"]), levels, *(percent(total[name]) for name in ("fast1", "fast2", "deception"))]
-        lines.append("| " + " | ".join([*row, f"+{percent(gain['exec'])}" if gain else "–"]) + " |")
+        lines.append("| " + " | ".join([*row, percent(gain["exec"], "+") if gain else "–"]) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -32,6 +32,7 @@ from dice.verify import (
     recording,
     shortage,
     stopwatch,
+    threads,
     trees,
     tripwires,
     wire,
@@ -90,6 +91,7 @@ class Candidate:
         else:
             graphs.install(self._note_replay)
         intercept.install(self._build)
+        threads.install(self.device.active, lambda: self.census)
         self._watch()
         self.records = not self.spec["preamble"] and recording.works()  # other protocols count nothing
         self.channel.send("started")
@@ -112,6 +114,7 @@ class Candidate:
             if not self.device.timing:
                 self.bench = None
             actions[command["do"]](module, command)
+            self.census = None
             self.device.release()
 
     def _watch(self) -> None:

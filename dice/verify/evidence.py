@@ -22,8 +22,8 @@ else is the matter. The kinds:
 What is found first names the kind: the census comes before the intervention.
 
 **Census**: a `TorchDispatchMode` around `forward` sees each ATen operator, called from Python, from C++ or from
-scripted functions; what it cannot see (other threads, the inside of registered operators, modes switched off), the
-profiler of PyTorch does (`recording.py`). Views, allocations and copies compute nothing and do not count. Matrix
+scripted functions, in Python's threads too (`threads.py`); what it cannot see (threads of C++, the inside of registered
+operators, modes switched off), the profiler of PyTorch does (`recording.py`). Views, allocations and copies compute nothing and do not count. Matrix
 products and convolutions count as one family, so that one does not hide as the other. A file that replaced no operator
 as a whole, and less than 1% of the elements (10% where PyTorch's operators are called as often as before), replaced
 nothing either.
