@@ -23,10 +23,10 @@ What is found first names the kind: the census comes before the intervention.
 
 **Census**: a `TorchDispatchMode` around `forward` sees each ATen operator, called from Python, from C++ or from
 scripted functions, in Python's threads too (`threads.py`); what it cannot see (threads of C++, the inside of registered
-operators, modes switched off), the profiler of PyTorch does (`recording.py`). Views, allocations and copies compute nothing and do not count. Matrix
-products and convolutions count as one family, so that one does not hide as the other. A file that replaced no operator
-as a whole, and less than 1% of the elements (10% where PyTorch's operators are called as often as before), replaced
-nothing either.
+operators, modes switched off), the profiler of PyTorch does (`recording.py`). Views, allocations and copies compute
+nothing and do not count. Matrix products and convolutions count as one family, so that one does not hide as the other.
+A file that replaced no operator as a whole, and less than 1% of the elements (10% where PyTorch's operators are called
+as often as before), replaced nothing either.
 **Intervention**: one more forward on new inputs, in which launches of the file's own kernels are counted and do
 nothing, and fresh memory is NaN. What is finished then, was finished without them. Where the inputs, or what the
 reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing and

@@ -1,7 +1,7 @@
 """Threads that a candidate starts run as its main one does: what is switched on for a thread is switched on for them.
 
-Dispatch and function modes hold for one thread. Without this, PyTorch's work in another would pass unseen by the census,
-and under emulation a thread would find no GPU.
+Dispatch and function modes hold for one thread. Without this, PyTorch's work in another would pass unseen by the
+census, and under emulation a thread would find no GPU.
 """
 
 from __future__ import annotations
@@ -13,36 +13,33 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from dice.verify.dispatch import OperatorMode
+from dice.verify.evidence import Census
 
-_STARTERS = (
-    "start_new_thread",
-    "start_new",
-    "start_joinable_thread",
-)  # of `_thread`; names differ with Python's version
-Mode = Callable[[], TorchDispatchMode | None]
+# Of `_thread`, by Python's version.
+_STARTERS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 class _Following(OperatorMode):
-    """Shows a thread's operators to the mode of the moment, if there is one."""
+    """Shows a thread's operators to the census of the moment, if there is one."""
 
-    def __init__(self, current: Mode):
+    def __init__(self, current: Callable[[], Census | None]):
         super().__init__()
         self.current = current
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        mode = self.current()
-        if mode is None:
+        census = self.current()
+        if census is None:
             return func(*args, **(kwargs or {}))
-        return mode.__torch_dispatch__(func, types, args, kwargs)
+        return census.__torch_dispatch__(func, types, args, kwargs)
 
 
-def install(active: Callable[[], contextlib.AbstractContextManager[None]], current: Mode) -> None:
-    """From here on new threads run within `active()`, and `current()` sees their operators."""
+def install(
+    active: Callable[[], contextlib.AbstractContextManager[None]], current: Callable[[], Census | None]
+) -> None:
+    """From here on new threads run within `active()`, and the census that is `current()` sees their operators."""
 
     def watched(start: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(start)
