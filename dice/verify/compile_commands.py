@@ -31,7 +31,7 @@ from dice.verify.toolchain import (
 from dice.verify.units import Unit, strip_comments
 
 # The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need; then
-# those that carry memory to the host, or share it with the host.
+# those that copy to the host.
 WRAPPED = (
     "cudaLaunchKernel",
     "__cudaLaunchKernel",
@@ -45,10 +45,6 @@ WRAPPED = (
     "cudaMemcpy2DAsync",
     "cudaMemcpyFromSymbol",
     "cudaMemcpyFromSymbolAsync",
-    "cudaMallocManaged",
-    "cudaMallocHost",
-    "cudaHostAlloc",
-    "cudaHostRegister",
 )
 
 

@@ -15,7 +15,7 @@ else is the matter. The kinds:
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do: by PyTorch, by | census, |
-| | `cudaMemcpy` and its like, or through memory that both sides see | the linker |
+| | `cudaMemcpy` and its like, or (seen under emulation) in memory that both sides may touch | the linker |
 | `torch_compile` | it has `torch.compile` write kernels: those are not of the file | hook |
 | `tampering` | it reached for the verifier's own objects, or sent messages in its place | tripwires |
 
@@ -46,7 +46,7 @@ could forge counts and census, or notice that it is muted. Most of that `static.
 before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
 by other operators than the reference's (the label `reads_back` says that it looks); nor one whose kernel undoes what
 PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed out of
-a mode's sight; nor native code that hides every trace. None of them can ever pass a wrong output off as a right one:
+a mode's sight; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace. None of them can ever pass a wrong output off as a right one:
 expected outputs are in no process that runs code of the file, and inputs follow from a secret.
 """
 

@@ -96,18 +96,14 @@ __device__ float symbol[64];
 __global__ void k(float* x) { x[threadIdx.x] = symbol[threadIdx.x]; }
 void carry(int64_t way) {
   static char host[4096];
-  void* memory = nullptr;
   switch (way) {
     case 0: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyDeviceToHost); break;
     case 1: cudaMemcpyAsync(host, host + 1024, 1000, cudaMemcpyDeviceToHost, nullptr); break;
     case 2: cudaMemcpy2D(host, 100, host + 1024, 100, 50, 20, cudaMemcpyDeviceToHost); break;
     case 3: cudaMemcpyFromSymbol(host, symbol, 256); break;
-    case 4: cudaMallocManaged(&memory, 1000); break;
-    case 5: cudaMallocHost(&memory, 1000); break;
-    case 6: cudaHostAlloc(&memory, 1000, 0); break;
-    case 7: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToDevice); break;
-    case 8: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToHost); break;
-    case 9: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyDefault); break;
+    case 4: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToDevice); break;
+    case 5: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyHostToHost); break;
+    case 6: cudaMemcpy(host, host + 1024, 1000, cudaMemcpyDefault); break;
   }
 }
 """
@@ -119,8 +115,8 @@ def test_what_goes_to_the_host_is_counted(path: str) -> None:
     the emulator's functions of the same names."""
     wanted = build.Sources(("void carry(int64_t way);",), (CARRIES,), (("carry", "carry"),))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        counted = pool.apply(carried, (build_cuda(wanted), 10))
-    assert [2 * count for count in counted] == [1000, 1000, 1000, 256, 1000, 1000, 1000, 0, 0, 0]
+        counted = pool.apply(carried, (build_cuda(wanted), 7))
+    assert [2 * count for count in counted] == [1000, 1000, 1000, 256, 0, 0, 0]
 
 
 def carried(built: build.Built, ways: int) -> list[int]:

@@ -109,6 +109,7 @@ void unlink(Region* region) {
 }
 
 void set_closed(Region* region, bool closed) {
+  if (closed && region->touched) return;
   const auto bytes = static_cast<size_t>(region->pages_end - region->pages);
   mprotect(region->pages, bytes, closed ? PROT_NONE : PROT_READ | PROT_WRITE);
   region->closed = closed;
@@ -229,8 +230,13 @@ const Region* region_at(const char* address) {
 }
 
 bool reopened(const Region& region) {
-  if (!region.live || !region.closed || in_host_code) return false;
-  set_closed(const_cast<Region*>(&region), false);
+  if (!region.live || !region.closed || (in_host_code && !region.shared)) return false;
+  auto* opened = const_cast<Region*>(&region);
+  set_closed(opened, false);
+  if (in_host_code) {
+    opened->touched = true;
+    note_host_bytes(region.size);
+  }
   return true;
 }
 
@@ -285,11 +291,13 @@ bool dice_heap_label(const void* data, const char* label) {
   return true;
 }
 
-// Only kernels and copies may touch the allocation that begins at `data`.
-void dice_heap_to_device(const void* data) {
+// Only kernels and copies may touch the allocation that begins at `data`; host code too when `shared`.
+void dice_heap_to_device(const void* data, bool shared) {
   const Lock lock;
   const size_t slot = find_slot(data);
-  if (slot != SIZE_MAX) give_to_device(table[slot]);
+  if (slot == SIZE_MAX) return;
+  table[slot]->shared = shared;
+  give_to_device(table[slot]);
 }
 
 // From here on this thread runs host code of a library (or no longer); what held before.

@@ -14,7 +14,7 @@
 
 extern "C" void* dice_heap_allocate(size_t bytes);
 extern "C" bool dice_heap_free(void* data);
-extern "C" void dice_heap_to_device(const void* data);
+extern "C" void dice_heap_to_device(const void* data, bool shared);
 extern "C" unsigned long long dice_host_bytes(int reset);
 
 namespace dice_emu {
@@ -23,6 +23,10 @@ static thread_local int last_error = cudaSuccess;
 
 void set_last_error(int error) { last_error = error; }
 
+// Bytes that copies carried from the GPU to the host, and of memory that both sides may touch and the host did.
+static std::atomic<unsigned long long> host_bytes{0};
+void note_host_bytes(size_t bytes) { host_bytes.fetch_add(bytes, std::memory_order_relaxed); }
+
 }  // namespace dice_emu
 
 static cudaError_t fail(cudaError_t error) {
@@ -30,16 +34,15 @@ static cudaError_t fail(cudaError_t error) {
   return error;
 }
 
-// Bytes that copies carried from the GPU to the host, and of memory that both sides see.
-static std::atomic<unsigned long long> host_bytes{0};
-
 static void note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const auto on_device = [](const void* pointer) { return dice_emu::region_at(static_cast<const char*>(pointer)) != nullptr; };
   if (kind == cudaMemcpyDeviceToHost || (kind == cudaMemcpyDefault && on_device(from) && !on_device(to)))
-    host_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    dice_emu::note_host_bytes(bytes);
 }
 
-unsigned long long dice_host_bytes(int reset) { return reset != 0 ? host_bytes.exchange(0) : host_bytes.load(); }
+unsigned long long dice_host_bytes(int reset) {
+  return reset != 0 ? dice_emu::host_bytes.exchange(0) : dice_emu::host_bytes.load();
+}
 
 static double now_seconds() {
   timespec time;
@@ -176,22 +179,16 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return cudaSuccess;
 }
 
-static cudaError_t allocate(void** pointer, size_t bytes) {
+static cudaError_t allocate(void** pointer, size_t bytes, bool shared) {
   if (pointer == nullptr) return fail(cudaErrorInvalidValue);
   *pointer = bytes == 0 ? nullptr : dice_heap_allocate(bytes);
-  return *pointer == nullptr && bytes != 0 ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+  if (*pointer == nullptr && bytes != 0) return fail(cudaErrorMemoryAllocation);
+  if (bytes != 0) dice_heap_to_device(*pointer, shared);
+  return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  const cudaError_t status = allocate(pointer, bytes);
-  if (status == cudaSuccess && bytes != 0) dice_heap_to_device(*pointer);
-  return status;
-}
-
-cudaError_t dice_shared_memory(void** pointer, size_t bytes) {
-  host_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  return allocate(pointer, bytes);
-}
+cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
+cudaError_t dice_shared_memory(void** pointer, size_t bytes) { return allocate(pointer, bytes, true); }
 
 cudaError_t cudaFree(void* pointer) {
   return pointer == nullptr || dice_heap_free(pointer) ? cudaSuccess : fail(cudaErrorInvalidValue);

@@ -85,7 +85,9 @@ struct Region {
   const char* kind;  // "tensor", "shared array", ...
   char label[120];
   bool live, guarded;
-  bool closed;  // to everyone, while some thread runs host code
+  bool closed;   // to everyone, while some thread runs host code
+  bool shared;   // host code may touch it all the same, which is then known:
+  bool touched;
   void* shadow;  // races.cpp
   Region *next, *previous;
 };
@@ -93,7 +95,9 @@ constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
-bool reopened(const Region& region);           // for a thread that is not in host code; safe in a signal handler
+// Whether the thread that was refused may go on: one that is not in host code, or memory of both. Safe in a signal handler.
+bool reopened(const Region& region);
+void note_host_bytes(size_t bytes);  // host.cpp
 
 // While a thread runs host code of a library it may not touch what is the GPU's. A scope in which it may: a launch, a copy.
 extern "C" bool dice_host_code(bool on);

@@ -79,7 +79,7 @@ DICE_EXPORT cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid
 }
 #endif
 
-// ---- what goes to the host: copies, and memory that both sides see ---------------------------------------------------
+// ---- what is copied to the host ---------------------------------------------------------------------------------------
 namespace dice_launches {
 
 inline std::atomic<unsigned long long> host_bytes{0};
@@ -112,10 +112,6 @@ DICE_TOLD(cudaMemcpyFromSymbol, (void* to, const void* symbol, size_t bytes, siz
           note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
 DICE_TOLD(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
           (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
-DICE_TOLD(cudaMallocManaged, (void** pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
-DICE_TOLD(cudaMallocHost, (void** pointer, size_t bytes), (pointer, bytes), note(bytes))
-DICE_TOLD(cudaHostAlloc, (void** pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
-DICE_TOLD(cudaHostRegister, (void* pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), note(bytes))
 #undef DICE_TOLD
 DICE_EXPORT unsigned long long dice_host_bytes(int reset) {
   return reset != 0 ? dice_launches::host_bytes.exchange(0) : dice_launches::host_bytes.load();
