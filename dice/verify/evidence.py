@@ -45,9 +45,10 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
 before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
 by other operators than the reference's (the label `reads_back` says that it looks); nor one whose kernel undoes what
-PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed out of
-a mode's sight; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace. None of them can ever pass a wrong output off as a right one:
-expected outputs are in no process that runs code of the file, and inputs follow from a secret.
+PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed in a thread of
+C++; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace.
+None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
+file, and inputs follow from a secret.
 """
 
 from __future__ import annotations
