@@ -30,23 +30,12 @@ from dice.verify.toolchain import (
 )
 from dice.verify.units import Unit, strip_comments
 
-# The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need; then
-# those that copy to the host.
-WRAPPED = (
-    "cudaLaunchKernel",
-    "__cudaLaunchKernel",
-    "cudaLaunchCooperativeKernel",
-    "cudaLaunchKernelExC",
-    "__cudaRegisterFunction",
-    "__cudaGetKernel",
-    "cudaMemcpy",
-    "cudaMemcpyAsync",
-    "cudaMemcpy2D",
-    "cudaMemcpy2DAsync",
-    "cudaMemcpyFromSymbol",
-    "cudaMemcpyFromSymbolAsync",
-)
-
+# The functions that nvcc's generated code launches kernels with, in CUDA 12 and in CUDA 13, and what they need.
+_LAUNCHES = ("cudaLaunchKernel", "__cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cudaLaunchKernelExC")
+_KERNELS = ("__cudaRegisterFunction", "__cudaGetKernel")
+# May copy to the host.
+_COPIES = tuple(f"cudaMemcpy{kind}{how}" for kind in ("", "2D", "FromSymbol") for how in ("", "Async"))
+WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES)
 
 # What a module compiled against PyTorch's own headers and pybind11 is called inside; its file says which it is.
 FULL_MODULE = "dice_extension"
