@@ -212,6 +212,10 @@ def _check_request(path: Path, samples: Sequence[Sample], rows: int, backend: st
     if path.exists():
         present = read_json(path)
         changed = [key for key in wanted if present.get(key) != wanted[key]]
+        if "options" in changed and isinstance(present.get("options"), dict):
+            changed.remove("options")
+            then, now = present["options"], wanted["options"]
+            changed += [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
         if changed:
             raise UserError(
                 f"{path.parent} holds a measurement with other {', '.join(changed)}; choose another folder."

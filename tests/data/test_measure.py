@@ -233,7 +233,7 @@ def test_a_folder_holds_one_measurement(tmp_path: Path, scripted: type[Scripted]
     write_samples(tmp_path / "more.parquet", numbered(5))
     with pytest.raises(UserError, match="other samples, digest"):
         measure([tmp_path / "more.parquet"], tmp_path / "out")
-    with pytest.raises(UserError, match="other options"):
+    with pytest.raises(UserError, match="other trials; choose"):
         measure([tmp_path / "in.parquet"], tmp_path / "out", options=Options(trials=2))
     write_samples(tmp_path / "told.parquet", [replace(one, licence="MIT") for one in numbered(4)])
     with pytest.raises(UserError, match="other digest"):
