@@ -10,14 +10,14 @@ OUT holds `eval/RUN` and `rl/RUN/metrics.jsonl`; a RUN is `sft`, or an arm's nam
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dice.commands.curves import read_metrics
 from dice.data.whole import write_json
-from dice.evaluate.metrics import compare, summarise
+from dice.evaluate.metrics import Comparison, Score, Summary, compare, summarise
 from dice.evaluate.run_folder import RunFolder
 
 ARMS = {
@@ -28,63 +28,73 @@ ARMS = {
 }
 COLOURS = {"baseline": "#4c6a92", "scheduling": "#c8553d", "infilling": "#588157", "full": "#6d597a"}
 PROTOCOL = "dice"
+NONE = "–"
 
 
-def evaluation(folder: Path, sft: Path) -> dict[str, Any]:
-    """Shares of one run, by level too, and its difference from the checkpoint that RL began with."""
-    found = summarise(RunFolder(folder), PROTOCOL)
-    shares = ("exec", "fast1", "fast2", "deception")
+@dataclass(frozen=True)
+class Run:
+    """One line of the table. `gain`: against the checkpoint that RL began with, which has none itself."""
 
-    def shown(score: Any) -> dict[str, Any]:
-        return {"problems": score.tasks, **{name: asdict(getattr(score, name)) for name in shares}}
+    name: str
+    summary: Summary | None
+    gain: Comparison | None
+    curve: list[dict[str, Any]]  # what was rewarded at each step, and how long its parts took
 
-    levels = {level: shown(score) for level, score in found.levels.items()}
-    made = {"backend": found.backend, "devices": found.devices, "outcomes": found.outcomes}
-    made |= {"total": shown(found.total), "levels": levels}
-    if folder != sft:
-        made["against_sft"] = compare(RunFolder(sft), RunFolder(folder), PROTOCOL).to_json()
-    return made
+    @property
+    def arm(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def seed(self) -> str:
+        return self.name.partition("-")[2]
+
+    @classmethod
+    def read(cls, out: Path, name: str) -> Run:
+        judged, trained = out / "eval" / name, out / "rl" / name
+        sft = out / "eval" / "sft"
+        summary = summarise(RunFolder(judged), PROTOCOL) if judged.is_dir() else None
+        gain = compare(RunFolder(sft), RunFolder(judged), PROTOCOL) if summary and judged != sft else None
+        return cls(name, summary, gain, curve(trained) if (trained / "metrics.jsonl").is_file() else [])
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        if self.summary is not None:
+            made["evaluation"] = {name: getattr(self.summary, name) for name in ("backend", "devices", "outcomes")}
+            made["evaluation"]["total"] = shares(self.summary.total)
+            made["evaluation"]["levels"] = {level: shares(score) for level, score in self.summary.levels.items()}
+        if self.gain is not None:
+            made["evaluation"]["against_sft"] = self.gain.to_json()
+        return made | ({"curve": self.curve} if self.curve else {})
+
+    def row(self) -> list[str]:
+        told = [ARMS.get(self.arm, "none: SFT alone"), self.seed or NONE, str(len(self.curve)) if self.seed else NONE]
+        if self.summary is None:
+            return [*told, *[NONE] * 6]
+        score = self.summary.total
+        levels = " / ".join(f"{100 * (level.exec.value or 0):.0f}" for level in self.summary.levels.values())
+        fast = (estimate.percent(empty=NONE) for estimate in (score.fast1, score.fast2, score.deception))
+        gain = self.gain.exec.percent("+") if self.gain else NONE
+        return [*told, score.exec.percent(empty=NONE), levels, *fast, gain]
+
+
+def shares(score: Score) -> dict[str, Any]:
+    estimates = {name: asdict(getattr(score, name)) for name in ("exec", "fast1", "fast2", "deception")}
+    return {"problems": score.tasks, **estimates}
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    """The steps of a run of RL: what was rewarded, and how long each part took."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     keys = ("step", "stage", "exec", "deceptive", "samples", "groups", "flat_groups", "mean_tokens")
     keys += ("decode_s", "verify_s", "update_s", "step_s", "seconds")
-    return [{key: line[key] for key in keys if key in line} for line in lines if "exec" in line]
+    return [{key: line[key] for key in keys if key in line} for line in read_metrics(folder) if "exec" in line]
 
 
-def percent(estimate: dict[str, Any], sign: str = "") -> str:
-    if estimate["value"] is None:
-        return "–"
-    value, low, high = (100 * estimate[key] for key in ("value", "low", "high"))
-    return f"{value:{sign}.1f} [{low:.0f}, {high:.0f}]"
+def table(runs: Sequence[Run]) -> str:
+    columns = ("RL", "seed", "steps", "Exec", "level 1 / 2 / 3", "fast1", "fast2", "deceptive", "Exec against SFT")
+    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *(run.row() for run in runs))]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"
 
 
-def table(runs: dict[str, dict[str, Any]]) -> str:
-    lines = ["| RL | seed | steps | Exec | level 1 / 2 / 3 | fast1 | fast2 | deceptive | Exec against SFT |"]
-    lines.append("|---" * 9 + "|")
-    for name, run in sorted(runs.items(), key=lambda item: _order(item[0])):
-        arm, _, seed = name.partition("-")
-        found = run.get("evaluation")
-        row = [ARMS.get(arm, "none: SFT alone"), seed or "–", str(len(run.get("curve", []))) if seed else "–"]
-        if found is None:
-            lines.append("| " + " | ".join([*row, *["–"] * 6]) + " |")
-            continue
-        total = found["total"]
-        levels = " / ".join(f"{100 * level['exec']['value']:.0f}" for level in found["levels"].values())
-        gain = found.get("against_sft")
-        row += [percent(total["exec"]), levels, *(percent(total[name]) for name in ("fast1", "fast2", "deception"))]
-        lines.append("| " + " | ".join([*row, percent(gain["exec"], "+") if gain else "–"]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _order(name: str) -> tuple[int, str]:
-    arm = name.partition("-")[0]
-    return (list(ARMS).index(arm) if arm in ARMS else -1, name)
-
-
-def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
+def draw(runs: Sequence[Run], path: Path) -> None:
     """Share of right and of deceptive responses in training, step by step; a thin line each seed."""
     import matplotlib
 
@@ -93,11 +103,10 @@ def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
 
     figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), sharex=True)
     for axes, key, title in zip(both, ("exec", "deceptive"), ("right responses", "deceptive responses"), strict=True):
-        for name in sorted(runs, key=_order):
-            arm, _, seed = name.partition("-")
-            steps = runs[name].get("curve", [])
-            style = {"color": COLOURS.get(arm, "black"), "linestyle": "-" if seed == "0" else "--", "linewidth": 1.4}
-            axes.plot([step["step"] for step in steps], [100 * step[key] for step in steps], **style)
+        for run in runs:
+            style = {"color": COLOURS.get(run.arm, "black"), "linestyle": "-" if run.seed == "0" else "--"}
+            shown = [100 * step[key] for step in run.curve]
+            axes.plot([step["step"] for step in run.curve], shown, linewidth=1.4, **style)
         axes.set_title(f"{title}, %", fontsize=10)
         axes.set_xlabel("step")
         axes.set_ylim(bottom=0)
@@ -108,15 +117,9 @@ def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
-def gather(out: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    runs: dict[str, dict[str, Any]] = {}
-    for name in names:
-        run = runs[name] = {}
-        if (out / "eval" / name).is_dir():
-            run["evaluation"] = evaluation(out / "eval" / name, out / "eval" / "sft")
-        if (out / "rl" / name / "metrics.jsonl").is_file():
-            run["curve"] = curve(out / "rl" / name)
-    return runs
+def _order(name: str) -> tuple[int, str]:
+    arm = name.partition("-")[0]
+    return (list(ARMS).index(arm) if arm in ARMS else -1, name)
 
 
 def main() -> None:
@@ -127,9 +130,9 @@ def main() -> None:
     names = {path.name for part in ("eval", "rl") for path in (args.out / part).glob("*") if path.is_dir()}
     if "sft" not in names:
         parser.error(f"{args.out} holds no eval/sft, which the arms are compared with: runs/ablation.sh {args.out} sft")
-    runs = gather(args.out, sorted(names, key=_order))
+    runs = [Run.read(args.out, name) for name in sorted(names, key=_order)]
     args.to.mkdir(parents=True, exist_ok=True)
-    write_json(args.to / "ablation.json", runs)
+    write_json(args.to / "ablation.json", {run.name: run.to_json() for run in runs})
     (args.to / "ablation.md").write_text(table(runs))
     draw(runs, args.to / "ablation.png")
     print(table(runs), end="")

@@ -324,11 +324,9 @@ def _cells(score: Score, wide: bool) -> list[str]:
 
 
 def _percent(estimate: Any, with_interval: bool = True) -> str:
-    if estimate.value is None:
-        return "-"
-    if not with_interval:
-        return f"{100 * estimate.value:.1f}"
-    return f"{100 * estimate.value:.1f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+    if with_interval or estimate.value is None:
+        return str(estimate.percent())
+    return f"{100 * estimate.value:.1f}"
 
 
 def _list_rows(as_json: bool) -> int:

@@ -21,6 +21,12 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def percent(self, sign: str = "", empty: str = "-") -> str:
+        """`48.8 [44, 54]`; `sign` "+" also marks what is positive."""
+        if self.value is None or self.low is None or self.high is None:
+            return empty
+        return f"{100 * self.value:{sign}.1f} [{100 * self.low:.0f}, {100 * self.high:.0f}]"
+
 
 class Bootstrap:
     """Resamples `count` problems with replacement; every statistic sees the same resamples."""

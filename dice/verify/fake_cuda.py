@@ -31,7 +31,9 @@ class FakeCuda(TorchFunctionMode):
         to_host = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], (kwargs or {}).get("device"))))
         if func in _TO_HOST or to_host:
             host_reads[0] += args[0].numel()
-        answer = _moved if to_host else _ANSWERS.get(func)
+        if func is torch.Tensor.cpu or to_host:
+            return _host_copy(func, *args, **(kwargs or {}))
+        answer = _ANSWERS.get(func)
         if answer is not None:
             return answer(*args, **(kwargs or {}))
         args = tuple(_to_cpu(value) for value in args)
@@ -160,18 +162,15 @@ def _to_cpu(value: Any, name: str = "device") -> Any:
     return value
 
 
-def _host_copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`.cpu()` of a CUDA tensor is a copy; writing to it never changes the original."""
-    return tensor.clone()
+def _host_copy(move: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`.cpu()` of a CUDA tensor is a copy, as `.to("cpu")` is: host code may read it, and writing to it never changes
+    the original."""
+    moved: torch.Tensor = move(tensor, *args, **kwargs)
+    return moved.clone() if moved is tensor else moved
 
 
 def _is_host(value: Any) -> bool:
     return isinstance(value, str | torch.device) and str(value) == "cpu"
-
-
-def _moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`.to("cpu")` of a CUDA tensor, a copy too: code of the host may read it, and not what it was copied from."""
-    return tensor.to(*args, **(kwargs | {"copy": True}))
 
 
 _TO_HOST = (
@@ -183,7 +182,6 @@ _TO_HOST = (
 )
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
-    torch.Tensor.cpu: _host_copy,
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.record_stream: _no_op(),
     torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]

@@ -24,9 +24,11 @@ with fake_cuda.active(True):
     y = torch.zeros(2, 3, device="cuda") + torch.empty_like(x, device=device).fill_(1)
     y = y + torch.arange(3, device=x.device)
     assert y.sum() == 12
-    host = y.cpu()
-    host.zero_()
-    assert y.sum() == 12
+    moved = [y.to("cpu"), y.to(device="cpu"), y.to(torch.device("cpu"), torch.float32, False, True)]
+    for host in (y.cpu(), *moved):
+        assert host.sum() == 12
+        host.zero_()
+        assert y.sum() == 12
     assert torch.device("cuda", 0) == torch.device("cuda:0") == x.device
     assert torch.zeros(2, device=torch.device("cuda", 0)).sum() == 0
     layer = nn.Linear(3, 4, device="cuda").cuda().to(device)

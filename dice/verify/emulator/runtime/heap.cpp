@@ -109,14 +109,14 @@ void unlink(Region* region) {
 }
 
 void set_closed(Region* region, bool closed) {
-  if (closed && region->touched) return;
+  if (region->closed == closed || (closed && region->touched)) return;
   const auto bytes = static_cast<size_t>(region->pages_end - region->pages);
   mprotect(region->pages, bytes, closed ? PROT_NONE : PROT_READ | PROT_WRITE);
   region->closed = closed;
 }
 
 void take_from_device(Region* region) {
-  if (region->closed) set_closed(region, false);
+  set_closed(region, false);
   for (unsigned i = 0; i < device_count; ++i)
     if (on_device[i] == region) on_device[i--] = on_device[--device_count];
 }

@@ -135,9 +135,10 @@ template <class T> inline cudaError_t cudaMalloc(T** pointer, size_t bytes) { re
 template <class T> inline cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height) {
   return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
 }
-template <class T> inline cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = cudaMemAttachGlobal) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
-template <class T> inline cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
-template <class T> inline cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
+template <class T> inline cudaError_t dice_shared_memory(T** pointer, size_t bytes) { return dice_shared_memory(reinterpret_cast<void**>(pointer), bytes); }
+template <class T> inline cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = cudaMemAttachGlobal) { return dice_shared_memory(pointer, bytes); }
+template <class T> inline cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(pointer, bytes); }
+template <class T> inline cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(pointer, bytes); }
 template <class T> inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t = nullptr) { return cudaMalloc(pointer, bytes); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t = nullptr) { return cudaFree(pointer); }
