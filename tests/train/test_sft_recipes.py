@@ -88,6 +88,7 @@ while [[ $# -gt 0 ]]; do
     if [[ $1 == --out ]]; then mkdir -p "$2/train"; touch "$2/train/part.parquet"; fi
     shift
 done
+echo "${ENDS:-step 1, finished}"
 """
 
 
@@ -110,7 +111,7 @@ def test_scripts_train_their_recipe(
     command = ["bash", str(ROOT / "runs" / script), *(text.format(out=tmp_path / "out") for text in arguments)]
     subprocess.run(command, env=environment, check=True, cwd=tmp_path)
     lines = [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
-    (line,) = [line for line in lines if "sft" in line]
+    line = next(line for line in lines if "sft" in line)
     assert "torch.distributed.run" in line and line[line.index("--nproc-per-node") + 1] == "8"
     found: list[SFTConfig] = []
 
@@ -126,6 +127,28 @@ def test_scripts_train_their_recipe(
         assert reinforced[reinforced.index("--recipe") + 1] == "dice_8b_rl"
         assert reinforced[reinforced.index("--model") + 1] == f"{found[0].out}/model"
         assert reinforced[reinforced.index("--nproc-per-node") + 1] == "8"
+
+
+@pytest.mark.parametrize("ends", ["finished", "interrupted"])
+def test_nano_is_trained_on_one_corpus_after_the_other(ends: str, tmp_path: Path) -> None:
+    """Each time from the model before it; a training that was stopped is gone on with before the next begins."""
+    stub, log = tmp_path / "python", tmp_path / "log"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(stub), "LOG": str(log), "GPUS": "1", "ENDS": f"step 1, {ends}"}
+    out = tmp_path / "a folder"
+    subprocess.run(["bash", str(ROOT / "runs" / "nano.sh"), str(out), "60"], env=environment, check=True, cwd=tmp_path)
+    lines = [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
+    trained = [line for line in lines if "sft" in line]
+    if ends == "interrupted":
+        assert len(trained) == 1
+        return
+    assert [line[line.index("--out") + 1] for line in trained] == [str(out / name) for name in ("run-1", "run-2", "run")]
+    begun = [line[line.index("--model") + 1] for line in trained[1:]]
+    assert begun == [str(out / "run-1" / "model"), str(out / "run-2" / "model")] and "--tokenizer" in trained[0]
+    drawn = [line[line.index("--out") + 1] for line in lines if "--prose-free" in line]
+    read = [line[line.index("--data") + 1] for line in trained]
+    assert read == [f"{folder}/train" for folder in drawn] and len(set(drawn)) == 3
 
 
 def test_paper_recipe() -> None:
