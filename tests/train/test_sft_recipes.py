@@ -143,7 +143,8 @@ def test_nano_is_trained_on_one_corpus_after_the_other(ends: str, tmp_path: Path
     if ends == "interrupted":
         assert len(trained) == 1
         return
-    assert [line[line.index("--out") + 1] for line in trained] == [str(out / name) for name in ("run-1", "run-2", "run")]
+    made = [line[line.index("--out") + 1] for line in trained]
+    assert made == [str(out / name) for name in ("run-1", "run-2", "run")]
     begun = [line[line.index("--model") + 1] for line in trained[1:]]
     assert begun == [str(out / "run-1" / "model"), str(out / "run-2" / "model")] and "--tokenizer" in trained[0]
     drawn = [line[line.index("--out") + 1] for line in lines if "--prose-free" in line]
