@@ -88,8 +88,18 @@ while [[ $# -gt 0 ]]; do
     if [[ $1 == --out ]]; then mkdir -p "$2/train"; touch "$2/train/part.parquet"; fi
     shift
 done
-echo "${ENDS:-step 1, finished}"
+echo "$ENDS"
 """
+
+
+def commands(script: str, arguments: list[str], folder: Path, gpus: int, ends: str = "finished") -> list[list[str]]:
+    """Run a script with a stand-in for Python that notes each command line, and says how each ended."""
+    stub, log = folder / "python", folder / "log"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(stub), "LOG": str(log), "GPUS": str(gpus), "ENDS": f"step 1, {ends}"}
+    subprocess.run(["bash", str(ROOT / "runs" / script), *arguments], env=environment, check=True, cwd=folder)
+    return [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +113,8 @@ echo "${ENDS:-step 1, finished}"
 def test_scripts_train_their_recipe(
     script: str, arguments: list[str], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run with a stand-in for Python that notes each command line; the one for SFT is then parsed for real."""
-    stub, log = tmp_path / "python", tmp_path / "log"
-    stub.write_text(STUB)
-    stub.chmod(0o755)
-    environment = os.environ | {"PYTHON": str(stub), "LOG": str(log), "GPUS": "8"}
-    command = ["bash", str(ROOT / "runs" / script), *(text.format(out=tmp_path / "out") for text in arguments)]
-    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
-    lines = [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
+    """The command line of the script's first SFT is parsed for real."""
+    lines = commands(script, [text.format(out=tmp_path / "out") for text in arguments], tmp_path, gpus=8)
     line = next(line for line in lines if "sft" in line)
     assert "torch.distributed.run" in line and line[line.index("--nproc-per-node") + 1] == "8"
     found: list[SFTConfig] = []
@@ -132,13 +136,8 @@ def test_scripts_train_their_recipe(
 @pytest.mark.parametrize("ends", ["finished", "interrupted"])
 def test_nano_is_trained_on_one_corpus_after_the_other(ends: str, tmp_path: Path) -> None:
     """Each time from the model before it; a training that was stopped is gone on with before the next begins."""
-    stub, log = tmp_path / "python", tmp_path / "log"
-    stub.write_text(STUB)
-    stub.chmod(0o755)
-    environment = os.environ | {"PYTHON": str(stub), "LOG": str(log), "GPUS": "1", "ENDS": f"step 1, {ends}"}
     out = tmp_path / "a folder"
-    subprocess.run(["bash", str(ROOT / "runs" / "nano.sh"), str(out), "60"], env=environment, check=True, cwd=tmp_path)
-    lines = [line.split("\x1f")[:-1] for line in log.read_text().splitlines()]
+    lines = commands("nano.sh", [str(out), "60"], tmp_path, gpus=1, ends=ends)
     trained = [line for line in lines if "sft" in line]
     if ends == "interrupted":
         assert len(trained) == 1
