@@ -126,7 +126,9 @@ def test_guarded_tensors(what: str, words: str) -> None:
     assert "host code" in done.stdout
 
 
-ACCEPTED_BY_NVCC = ("indexing", "shared", "warp", "arithmetic", "halves", "groups", "lockstep", "host", "typical")
+ACCEPTED_BY_NVCC = (
+    "indexing", "shared", "warp", "arithmetic", "halves", "groups", "lockstep", "host", "typical", "blockwide",
+)  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")

@@ -72,7 +72,9 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
         ("void f() { cublasSgemm(h); }", "cuBLAS (cublasSgemm)"),
         ("#include <curand_kernel.h>", "cuRAND"),
         ("void f() { thrust::sort(a, b); }", "Thrust"),
-        ("#include <cub/cub.cuh>", "CUB"),
+        ("#include <cub/device/device_reduce.cuh>", "CUB"),
+        ("#include <cub/cub.cuh>\nvoid f() { cub::DeviceReduce::Sum(a, b, c, d, e); }", "CUB"),
+        ("typedef cub::BlockRadixSort<int, 32, 4> Sort;", "CUB"),
         ("#include <cuda/pipeline>", "libcu++"),
         ("__global__ void k() { cuda::barrier<x> b; }", "libcu++"),
         ("cudaTextureObject_t t;", "textures"),
@@ -92,6 +94,7 @@ def test_what_cannot_be_emulated_is_named(source: str, word: str) -> None:
         "#include <ATen/cuda/CUDAContext.h>\n#include <c10/cuda/CUDAGuard.h>\n#include <cuda_fp16.h>\n",
         "int asmr = 0; bool cublas_like = true; float wmma_tile;",
         "__global__ void a() {}\nvoid f() { a<<<1, 1>>>(); }",
+        "#include <cub/block/block_reduce.cuh>\nusing R = cub::BlockReduce<float, 128>; auto m = cuda::maximum<>{};",
     ],
 )
 def test_ordinary_sources_are_not_refused(source: str) -> None:

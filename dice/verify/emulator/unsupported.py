@@ -21,10 +21,10 @@ _HEADERS = (
     (r"nccl", "NCCL"),
     (r"npp", "NPP"),
     (r"thrust/", "Thrust"),
-    (r"cub/", "CUB"),
+    (r"cub/(?!cub\.cuh$|(block/block|warp/warp)_(reduce|scan)\.cuh$|thread/thread_operators\.cuh$)", "CUB"),
     (r"cutlass/", "CUTLASS"),
     (r"cute/", "CuTe"),
-    (r"cuda/", "libcu++ (cuda::)"),
+    (r"cuda/(?!(std/)?functional$)", "libcu++ (cuda::)"),
     (r"(crt/)?mma\.h$", "tensor-core fragments (mma.h)"),
     (r"cuda_pipeline", "asynchronous copy pipelines"),
     (r"cuda_awbarrier", "asynchronous barriers"),
@@ -60,6 +60,11 @@ _NAMESPACES = {
     "cutlass": "CUTLASS",
     "cute": "CuTe",
     "cuda": "libcu++ (cuda::)",
+}
+# What the emulator's headers have of these.
+_HAD = {
+    "cub": re.compile(r"((Block|Warp)(Reduce|Scan)|BLOCK_(REDUCE|SCAN)_\w+|Sum|Max|Min|ArgMax|ArgMin|KeyValuePair)\b"),
+    "cuda": re.compile(r"(maximum|minimum|std::(plus|multiplies|bit_and|bit_or|bit_xor))\b"),
 }
 _LIBRARY_NAMES = {
     "cublas": "cuBLAS",
@@ -106,7 +111,8 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
     if word in _WORDS:
         return _WORDS[word]
     if word in _NAMESPACES and tokens.text(index + 1) == "::" and tokens.text(index - 1) != "::":
-        return _NAMESPACES[word]
+        inside = "".join(tokens.text(i) for i in range(index + 2, index + 5))
+        return None if word in _HAD and _HAD[word].match(inside) else _NAMESPACES[word]
     if match := _LIBRARY_CALLS.fullmatch(word):
         return f"{_LIBRARY_NAMES[match.group(1)]} ({word})"
     return None
@@ -114,6 +120,7 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
 
 _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
+_FORM_OF_CUB = re.compile(r"error: (?:no matching function for call to|.{0,9}class) ['\u2018](cub::\w+)")
 _UNDECLARED = re.compile(
     r"error: (?:use of undeclared identifier |unknown type name |no member named )?"
     r"['\u2018](?:[\w:]+::)?(\w+)[^\n]*"
@@ -130,6 +137,8 @@ def explain_failure(log: str) -> str | None:
         return f"The kernel uses {what}, which the emulator does not run." if what else None
     if match := _OUR_ASSERTION.search(log):
         return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
+    if match := _FORM_OF_CUB.search(log):
+        return f"The kernel uses a form of `{match.group(1)}` which the emulator does not have."
     for match in _UNDECLARED.finditer(log):
         name = next(group for group in match.groups() if group)
         if name in _known_names() or _LIBRARY_CALLS.fullmatch(name):

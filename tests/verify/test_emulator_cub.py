@@ -1,0 +1,84 @@
+"""CUB's reductions and scans inside a block and a warp: right where CUB is, and undefined where CUB's are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulator_harness import CASES, CompileFailed, Library, call_in_process, case, compile_cuda
+
+from dice.verify import emulator
+
+
+@pytest.fixture
+def blockwide() -> Library:
+    return case("blockwide.cu")
+
+
+def drawn(count: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(-500, 500, count).astype(np.int32)
+
+
+def test_reductions_over_a_block(blockwide: Library) -> None:
+    x, out = drawn(96), np.zeros(7, np.int32)
+    x[[17, 60]] = 700  # the first of equal values is the greatest
+    blockwide.call("h_reductions", x, out, 50)
+    assert out.tolist() == [x.sum(), x[:50].sum(), 700, x.sum() + 96 * 1000, 17, 700, x.min()]
+
+
+def test_a_block_of_two_dimensions(blockwide: Library) -> None:
+    x, out = drawn(32), np.zeros(1, np.int32)
+    blockwide.call("h_planes", x, out)
+    assert out[0] == x.max()
+
+
+def test_a_block_of_another_shape_is_a_fault() -> None:
+    death = call_in_process(compile_cuda((CASES / "blockwide.cu").read_text()), "h_turned", 0)
+    assert death.fault is not None and death.fault["fault"] == "cub_block_size"
+
+
+def test_scans_over_a_block(blockwide: Library) -> None:
+    x, out = drawn(64), np.zeros(256 + 3 * 64, np.int32)
+    blockwide.call("h_scans", x, out)
+    upto = np.cumsum(x)
+    np.testing.assert_array_equal(out[:64], upto)
+    np.testing.assert_array_equal(out[64:128], upto - x)
+    assert set(out[128:192]) == {x.sum()}
+    np.testing.assert_array_equal(out[192:256], np.maximum.accumulate(np.concatenate([[-7], x[:-1]])))
+    items = np.stack([np.arange(64), np.ones(64), x], 1).reshape(-1)
+    np.testing.assert_array_equal(out[256:], np.cumsum(items))
+
+
+def test_warps(blockwide: Library) -> None:
+    x, out = drawn(64), np.zeros(8 + 128, np.int32)
+    blockwide.call("h_warps", x, out)
+    halves = x.reshape(4, 16)
+    np.testing.assert_array_equal(out[:4], halves.sum(1))
+    np.testing.assert_array_equal(out[4:8], halves[:, :5].max(1))
+    np.testing.assert_array_equal(out[8:72].reshape(2, 32), x.reshape(2, 32).cumsum(1))
+    before = np.concatenate([np.full((2, 1), 100), x.reshape(2, 32)[:, :-1]], 1)
+    np.testing.assert_array_equal(out[72:].reshape(2, 32), np.minimum.accumulate(before, 1))
+
+
+KERNEL = """#include <cub/cub.cuh>
+__global__ void k(float* x) {{
+  __shared__ typename cub::BlockReduce<float, 64>::TempStorage storage;
+  float total = {call};
+  {store}
+}}
+extern "C" void h_k(float* x) {{ k<<<1, 64>>>(x); }}
+"""
+
+
+def test_only_the_first_thread_gets_the_result() -> None:
+    call = "cub::BlockReduce<float, 64>(storage).Sum(x[threadIdx.x])"
+    x = np.ones(64, np.float32)
+    Library(compile_cuda(KERNEL.format(call=call, store="x[threadIdx.x] = total;"))).call("h_k", x)
+    assert x[0] == 64 and (x[1:] != 64).all()
+
+
+def test_forms_that_are_not_there_are_unsupported() -> None:
+    source = KERNEL.format(call="cub::BlockReduce<float, 64>(storage).Sum(x[0], 1, 2)", store="x[0] = total;")
+    assert emulator.find_unsupported(source) is None
+    with pytest.raises(CompileFailed) as failure:
+        compile_cuda(source)
+    assert "a form of `cub::BlockReduce`" in (emulator.explain_failure(str(failure.value)) or "")
