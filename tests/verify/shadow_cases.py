@@ -62,23 +62,26 @@ torch::Tensor elementwise_add_cuda(torch::Tensor a, torch::Tensor b) {
         "row_max_cub",
         """
 #include <torch/extension.h>
-#include <cub/block/block_reduce.cuh>
+#include <cub/cub.cuh>
 template <int THREADS> __global__ void row_max(const float* x, float* y, int cols) {
   using BlockReduce = cub::BlockReduce<float, THREADS>;
-  __shared__ typename BlockReduce::TempStorage storage;
-  float best = x[blockIdx.x * cols];
+  __shared__ typename BlockReduce::TempStorage storage; float best = x[blockIdx.x * cols];
   for (int c = threadIdx.x; c < cols; c += THREADS) best = fmaxf(best, x[blockIdx.x * cols + c]);
   best = BlockReduce(storage).Reduce(best, [](float a, float b) { return fmaxf(a, b); });
   if (threadIdx.x == 0) y[blockIdx.x] = best;
 }
 torch::Tensor largest(torch::Tensor x) {
-  auto y = torch::empty({x.size(0)}, x.options());
+  auto y = x.new_empty({x.size(0)});
   row_max<128><<<x.size(0), 128>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.size(1));
   return y;
 }""",
-        call("largest"), lambda x: x.amax(1), lambda: (torch.randn(5, 1000),),
-        cpp="torch::Tensor largest(torch::Tensor x);", functions=("largest",), kernels=("row_max",),
-    ),  # fmt: skip
+        call("largest"),
+        lambda x: x.amax(1),
+        lambda: (torch.randn(5, 1000),),
+        cpp="torch::Tensor largest(torch::Tensor x);",
+        functions=("largest",),
+        kernels=("row_max",),
+    ),
     Case(
         "row_softmax_shared",
         """
