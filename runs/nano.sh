@@ -3,8 +3,8 @@
 #
 #   runs/nano.sh OUT [SECONDS]
 #
-# Every stage resumes: run the same command again after an interruption, a kill, or a chunk of at most SECONDS of
-# training, until the last training says "finished". The model is then in OUT/run/model.
+# Every stage resumes: run the same command again after an interruption, a kill, or a chunk of at most SECONDS of each
+# training, until the last one says "finished". The model is then in OUT/run/model.
 # GPUS: how many to use, by default all. PAIRS of each corpus. More flags: SYNTH_FLAGS (say --decontaminate FOLDER),
 # SFT_FLAGS. The corpora take 20 minutes of two cores; their pairs are drawn and not verified (a random sample is: see
 # benchmarks/README.md). The training takes half an hour of one H100.

@@ -31,7 +31,6 @@ BUSY_S = 30.0
 FILE = "verdicts.sqlite"
 log = logging.getLogger(__name__)
 _TABLE = "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT NOT NULL, made REAL NOT NULL)"
-_SOURCES = ("*.py", "*.h", "*.hpp", "*.cuh", "*.cpp")
 _NO_MATTER = ("bench.py", "stock.py", "verdict_cache.py", "stream.py")  # of the verifier's files
 
 
@@ -160,7 +159,7 @@ def harness_version() -> str:
 
 def _sources() -> Iterator[Path]:
     here = Path(__file__).parent
-    for pattern in _SOURCES:
-        yield from (path for path in here.rglob(pattern) if path.name not in _NO_MATTER)
+    files = (path for path in here.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    yield from (path for path in files if path.name not in _NO_MATTER)
     with contextlib.suppress(FileNotFoundError):
         yield from (here.parent / name for name in ("kernel.py", "problem.py", "verdict.py"))

@@ -76,8 +76,9 @@ def test_only_the_first_thread_gets_the_result() -> None:
     assert x[0] == 64 and (x[1:] != 64).all()
 
 
-def test_forms_that_are_not_there_are_unsupported() -> None:
-    source = KERNEL.format(call="cub::BlockReduce<float, 64>(storage).Sum(x[0], 1, 2)", store="x[0] = total;")
+@pytest.mark.parametrize("form", ["Sum(x[0], 1, 2)", "HeadSegmentedSum(x[0], 1)"])
+def test_forms_that_are_not_there_are_unsupported(form: str) -> None:
+    source = KERNEL.format(call=f"cub::BlockReduce<float, 64>(storage).{form}", store="x[0] = total;")
     assert emulator.find_unsupported(source) is None
     with pytest.raises(CompileFailed) as failure:
         compile_cuda(source)

@@ -15,7 +15,7 @@ import pytest
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import OUTCOMES, Timing, Verdict
-from dice.verify import Options, verdict_cache
+from dice.verify import Options, emulator, verdict_cache
 from dice.verify.verdict_cache import VerdictCache, VerdictCacheUnavailable, cache_key
 
 PROBLEM, KERNEL = Problem("class Model: pass"), Kernel("class ModelNew: pass")
@@ -72,6 +72,14 @@ def test_where_builds_are_kept_is_not_in_the_key_and_the_verifiers_source_is(
     assert cache_key(**GIVEN | {"options": Options(cache_dir=tmp_path)}) == key
     monkeypatch.setattr(verdict_cache, "harness_version", lambda: "another")
     assert cache_key(**GIVEN) != key
+
+
+def test_the_verifiers_source_is_all_that_lies_beside_it() -> None:
+    """Also headers whose names have no suffix."""
+    found = set(verdict_cache._sources())
+    headers = {path for path in emulator.include_dir.rglob("*") if path.is_file()}
+    assert headers and headers <= found
+    assert not any(path.suffix == ".pyc" for path in found)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut short"])

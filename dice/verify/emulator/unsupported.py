@@ -120,7 +120,7 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
 
 _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
-_FORM_OF_CUB = re.compile(r"error: (?:no matching function for call to|.{0,9}class) ['\u2018](cub::\w+)")
+_FORM_OF_CUB = re.compile(r"error: (?:no matching function for call to )?['\u2018](?:class )?(cub::\w+)")
 _UNDECLARED = re.compile(
     r"error: (?:use of undeclared identifier |unknown type name |no member named )?"
     r"['\u2018](?:[\w:]+::)?(\w+)[^\n]*"
