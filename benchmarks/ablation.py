@@ -83,7 +83,7 @@ def shares(score: Score) -> dict[str, Any]:
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    keys = ("step", "stage", "exec", "deceptive", "samples", "groups", "flat_groups", "mean_tokens")
+    keys: tuple[str, ...] = ("step", "stage", "exec", "deceptive", "samples", "groups", "flat_groups", "mean_tokens")
     keys += ("decode_s", "verify_s", "update_s", "step_s", "seconds")
     return [{key: line[key] for key in keys if key in line} for line in read_metrics(folder) if "exec" in line]
 
@@ -100,6 +100,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
     figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), sharex=True)
     for axes, key, title in zip(both, ("exec", "deceptive"), ("right responses", "deceptive responses"), strict=True):
@@ -111,7 +112,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         axes.set_xlabel("step")
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
-    handles = [pyplot.Line2D([], [], color=colour, label=ARMS[arm]) for arm, colour in COLOURS.items()]
+    handles = [Line2D([], [], color=colour, label=ARMS[arm]) for arm, colour in COLOURS.items()]
     figure.legend(handles=handles, fontsize=9, frameon=False, loc="lower center", ncols=len(handles))
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -171,7 +171,8 @@ def _synthetic(groups: dict[int, list[tuple[str, Sample, Row]]]) -> dict[str, An
         verdict = sample.verdict
         if row.kind != "right" or verdict is None:
             continue
-        known = {"family": row.family, "style": row.composition.rsplit(" ", 1)[1], "outcome": verdict.outcome}
+        known: dict[str, str | float] = {"family": row.family, "style": row.composition.rsplit(" ", 1)[1]}
+        known["outcome"] = verdict.outcome
         if verdict.correct and verdict.timing:
             known["speedup"] = round(verdict.timing.speedup, 3)
         rows.append(known | ({} if verdict.correct else {"message": verdict.message, "problem": sample.problem}))

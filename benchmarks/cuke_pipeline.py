@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,9 @@ def through(run: Run, killed: bool) -> None:
         pairs = sum(bool(one.kernel) for one in read_sets([path]))
         limits = ["--run-timeout", 30, "--compile-timeout", 60, "--timing-seconds", args.timing_seconds]
         command = ["measure", path, "-o", measured, "--backend", args.backend, "--workers", args.workers, *limits]
-        enough = KILL_AT * pairs
-        run.step(f"measure {name}", command, (lambda at=measured, n=enough: verdicts(at) >= n) if killed else None)
+        run.step(f"measure {name}", command, reached(measured, KILL_AT * pairs) if killed else None)
         if args.backend == "emulated":
-            run.work(f"invent {name}", lambda at=measured, to=folder / f"timed_{name}": invent_speeds(at, to))
+            run.work(f"invent {name}", partial(invent_speeds, measured, folder / f"timed_{name}"))
     place = "timed" if args.backend == "emulated" else "measured"
     measured, structural = folder / f"{place}_pool", folder / f"{place}_structural"
     keep_out = ["--benchmarks", pool / "benchmark"]
@@ -152,11 +152,11 @@ def through(run: Run, killed: bool) -> None:
 def sizes(out: Path, folder: Path, place: str) -> dict[str, int]:
     """How large the set is at each threshold of the paper's Table 4."""
     index = Index.from_folders([out / "pool" / "benchmark"])
-    sets = [list(read_sets([folder / f"{place}_{name}"])) for name in ("pool", "structural")]
+    measured, structural = (list(read_sets([folder / f"{place}_{name}"])) for name in ("pool", "structural"))
     found = {}
     for threshold in THRESHOLDS:
         settings = Settings(min_speedup=threshold)
-        found[f"{threshold}x"] = len(curate(candidates(*sets, settings), settings, index).kept)
+        found[f"{threshold}x"] = len(curate(candidates(measured, structural, settings), settings, index).kept)
     return found
 
 
@@ -170,6 +170,10 @@ def verdicts(folder: Path) -> int:
             return int(database.execute("SELECT COUNT(*) FROM verdicts").fetchone()[0])
     except sqlite3.Error:
         return 0
+
+
+def reached(folder: Path, count: float) -> Callable[[], bool]:
+    return lambda: verdicts(folder) >= count
 
 
 def lines(path: Path) -> int:

@@ -363,8 +363,9 @@ def main() -> int:
             entries, verifier.verify_many(pairs, ordered=True), strict=True
         ):
             timing = verdict.timing
-            row = {"problem": name, "forward": race.forward, "shape": shape, "form": kind, "outcome": verdict.outcome}
-            row |= {"message": verdict.message, "device": verdict.device, "toolchain": verdict.toolchain}
+            row: dict[str, str | float] = {"problem": name, "forward": race.forward, "shape": shape, "form": kind}
+            row |= {"outcome": verdict.outcome, "message": verdict.message}
+            row |= {"device": verdict.device, "toolchain": verdict.toolchain}
             if timing is not None:
                 row |= {"kernel_ms": timing.kernel_ms, "reference_ms": timing.reference_ms, "speedup": timing.speedup}
                 row |= {"speedup_low": timing.speedup_low, "speedup_high": timing.speedup_high}

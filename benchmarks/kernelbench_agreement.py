@@ -79,7 +79,8 @@ def explain(kind: str, theirs: Row, ours: Verdict) -> str | None:
 
 def compare(chosen: list[Candidate], theirs: list[Row], ours: list[Verdict]) -> dict[str, Any]:
     """Counts, and every verdict that differs."""
-    rows, differing = [], []
+    rows: list[Row] = []
+    differing: list[Row] = []
     for candidate, their, verdict in zip(chosen, theirs, ours, strict=True):
         row = {
             "name": candidate.name,

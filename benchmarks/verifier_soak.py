@@ -39,10 +39,12 @@ from mutants import CASES, Candidate, candidates  # noqa: E402
 from dice.data.whole import write_json  # noqa: E402
 from dice.kernel import Kernel  # noqa: E402
 from dice.problem import Problem  # noqa: E402
+from dice.verdict import Verdict  # noqa: E402
 from dice.verify import Options, Verifier  # noqa: E402
 from dice.verify.job import Job  # noqa: E402
 from dice.verify.sandbox import descendants  # noqa: E402
 from dice.verify.scratch import PREFIX  # noqa: E402
+from dice.verify.turns import Turns  # noqa: E402
 
 SHARES = {"right": 0.60, "mutant": 0.28, "hostile": 0.12}
 HOSTILE = re.compile(r"fault_|fork_bomb|memory_hog|hang_|daemon|flood|forged|sys_exit|deceptive_|crash|out_of_bounds")
@@ -70,7 +72,7 @@ def mixture(count: int, seed: int, backend: str) -> list[tuple[Candidate, str]]:
 def hostile(backend: str) -> list[tuple[Candidate, str]]:
     found = []
     for path in sorted(CASES.glob("*.py")):
-        header = dict(re.findall(r"^# ([\w-]+): (.*)$", path.read_text(), re.MULTILINE))
+        header: dict[str, str] = dict(re.findall(r"^# ([\w-]+): (.*)$", path.read_text(), re.MULTILINE))
         expected = header.get(f"expect-{backend}", header.get("expect", "")).partition(" ")[0]
         limit = re.search(r"memory_mb=(\d+)", header.get("limits", ""))
         needs_less = bool(limit and int(limit[1]) < MEMORY_MB) or "compile_timeout_s" in header.get("limits", "")
@@ -87,9 +89,9 @@ def verify(args: argparse.Namespace) -> None:
     """Prints a line for each job that ran, `{"ran": index}`, and one for each verdict."""
     inner = Job.run
 
-    def counted(job: Job, turns: Any) -> Any:
-        verdict = inner(job, turns)
-        say({"ran": int(job.kernel.name)})
+    def counted(self: Job, gpu: Turns) -> Verdict:
+        verdict = inner(self, gpu)
+        say({"ran": int(self.kernel.name)})
         return verdict
 
     Job.run = counted  # type: ignore[method-assign]

@@ -453,6 +453,7 @@ def _parse(
     | BenchTrain
     | BenchBaseline
     | Sft
+    | Rl
 ):
     if arguments[:2] == ["bench", "verify"]:  # tyro makes no subcommand of an only choice
         return tyro.cli(BenchVerify, prog="dice bench verify", description=BenchVerify.__doc__, args=arguments[2:])
@@ -463,8 +464,9 @@ def _parse(
             BenchBaseline, prog="dice bench baseline", description=BenchBaseline.__doc__, args=arguments[2:]
         )
     if arguments[:2] in (["train", "sft"], ["train", "rl"]):  # their flags are those of the chosen recipe
-        return {"sft": Sft, "rl": Rl}[arguments[1]](tuple(arguments[2:]))
-    return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])  # type: ignore[return-value]
+        chosen: type[Sft] | type[Rl] = Sft if arguments[1] == "sft" else Rl
+        return chosen(tuple(arguments[2:]))
+    return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])
 
 
 def _say(message: object, code: int) -> int:

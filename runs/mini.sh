@@ -6,7 +6,7 @@
 # Every stage resumes: run the same command again after an interruption, a kill, or a chunk of at most SECONDS of
 # training, also with another number of GPUs, until it says "finished". The model is then in OUT/run/model.
 # GPUS: how many to use, by default all. More flags: SYNTH_FLAGS (say --decontaminate FOLDER), SFT_FLAGS.
-# Not run whole yet; by its operations, an hour and a half of one H100.
+# Not run whole yet: by what parts of it took, half an hour of one H200, 20 minutes of two (see benchmarks/README.md).
 set -euo pipefail
 
 out=${1:?usage: runs/mini.sh OUT [SECONDS]}
@@ -15,7 +15,7 @@ python=${PYTHON:-python}
 dice=("$python" -m dice)
 gpus=${GPUS:-$("$python" -c 'import torch; print(max(1, torch.cuda.device_count()))')}
 
-"${dice[@]}" data synth --out "$out/corpus" --pairs "${PAIRS:-100000}" --heldout 1 --control 0 --prose-free --no-verify --seed 200 ${SYNTH_FLAGS:-}
+"${dice[@]}" data synth --out "$out/corpus" --pairs "${PAIRS:-150000}" --heldout 1 --control 0 --prose-free --no-verify --seed 302 ${SYNTH_FLAGS:-}
 "${dice[@]}" data synth --out "$out/heldout" --pairs 1 --heldout "${HELDOUT:-420}" --control 0 --seed 204 ${SYNTH_FLAGS:-}
 
 if [[ ! -f $out/tokenizer/tokenizer.json ]]; then # written last by the command

@@ -209,7 +209,7 @@ def _show_rl(console: Console, report: dict[str, Any]) -> None:
 def _levels(levels: Iterator[str]) -> dict[str, int]:
     from collections import Counter
 
-    from dice.data.rl.order import LEVELS
+    from dice.data.difficulty import LEVELS
 
     counts = Counter(level or "unknown" for level in levels)
     return {level: counts[level] for level in (*LEVELS, "unknown") if counts[level]}

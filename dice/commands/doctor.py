@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
@@ -64,7 +65,7 @@ def examine() -> list[Finding]:
         ),
         Finding("python", "ok", python),
         Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), "install g++ (Debian: apt-get install g++)")),
-        Finding("nvcc", *_tool(nvcc and str(nvcc), toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),
+        Finding("nvcc", *_tool(nvcc, toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),
         Finding("GPU", "ok", gpu) if gpu else Finding("GPU", "missing", no_cuda, "timings need an NVIDIA GPU"),
         Finding("emulated backend", "ok", "kernels run on the CPU, thread by thread: right or wrong, no timing")
         if gxx
@@ -78,7 +79,7 @@ def examine() -> list[Finding]:
     ]
 
 
-def _tool(path: str | None, version: str, advice: str) -> tuple[Literal["ok", "missing"], str, str]:
+def _tool(path: Path | str | None, version: str, advice: str) -> tuple[Literal["ok", "missing"], str, str]:
     return ("ok", f"{version} ({path})", "") if path else ("missing", "not found", advice)
 
 

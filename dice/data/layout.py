@@ -59,7 +59,8 @@ def relaid(source: str, rng: random.Random) -> str:
 
 def _logical_lines(source: str) -> tuple[set[int], set[int]]:
     """Rows that begin a statement or a comment of its own, and rows inside one (multi-line strings, brackets)."""
-    starts, inside = set(), set()
+    starts: set[int] = set()
+    inside: set[int] = set()
     fresh, first = True, 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in _BESIDE_STATEMENTS:

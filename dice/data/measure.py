@@ -208,7 +208,8 @@ def _check_request(path: Path, samples: Sequence[Sample], rows: int, backend: st
         digest.update(repr(_without_verdict(sample)).encode("utf-8", "replace"))
     asked = {key: value for key, value in asdict(options).items() if key != "cache_dir"}
     counts = {"samples": len(samples), "file_rows": rows}
-    wanted = counts | {"digest": digest.hexdigest()[:16], "backend": backend, "options": json.loads(json.dumps(asked))}
+    wanted: dict[str, Any] = counts | {"digest": digest.hexdigest()[:16], "backend": backend}
+    wanted["options"] = json.loads(json.dumps(asked))
     if path.exists():
         present = read_json(path)
         changed = [key for key in wanted if present.get(key) != wanted[key]]

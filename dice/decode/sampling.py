@@ -38,8 +38,8 @@ class Proposal:
 
     def part(self, first: int, last: int) -> Proposal:
         """The proposal for positions first..last-1."""
-        columns = (self.tokens, self.logprobs, self.confidence, self.entropy)
-        return Proposal(*(column[first:last] for column in columns))
+        part = slice(first, last)
+        return Proposal(self.tokens[part], self.logprobs[part], self.confidence[part], self.entropy[part])
 
 
 def forbid(logits: Tensor, mask_token_id: int, vocab_limit: int | None = None) -> Tensor:
@@ -57,7 +57,8 @@ def truncate(logits: Tensor, top_k: int | None = None, top_p: float | None = Non
     Ties at the top-k edge go to the lowest token id, so that exactly k survive on every device. logits [M, V].
     """
     no_top_k = not top_k or top_k >= logits.shape[-1]
-    no_top_p = top_p is None or top_p >= 1.0
+    share = 1.0 if top_p is None else top_p
+    no_top_p = share >= 1.0
     if no_top_k and no_top_p:
         return logits
     values, order = logits.sort(dim=-1, descending=True, stable=True)
@@ -66,7 +67,7 @@ def truncate(logits: Tensor, top_k: int | None = None, top_p: float | None = Non
     if not no_top_p:
         probabilities = values.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities
-        values = values.masked_fill(before >= top_p, float("-inf"))
+        values = values.masked_fill(before >= share, float("-inf"))
         values[..., 0] = logits.amax(-1)  # the best token always survives
     return torch.empty_like(logits).scatter_(-1, order, values)
 

@@ -57,6 +57,7 @@ class KVCache:
         dtype, device = self.storage.dtype, self.storage.device
         first = starts[0]
         end = max(starts) + length
+        mask: Tensor | None = None
         if any(start != first for start in starts):
             positions = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
             rows = torch.arange(len(starts), device=device)[:, None]
@@ -64,7 +65,6 @@ class KVCache:
             queries = positions if length > block_size else positions[:, :1]
             mask = self._mask(queries, end, block_size)
             return Window(None, end, rows, positions, mask, cos[positions].to(dtype), sin[positions].to(dtype))
-        mask = None
         if length > block_size:
             mask = self._mask(torch.arange(first, end, device=device)[None], end, block_size)
         return Window(first, end, None, None, mask, cos[first:end].to(dtype), sin[first:end].to(dtype))

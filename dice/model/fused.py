@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,7 @@ class FusedLinear:
         return _ONEDNN_LINEAR(x, self._packed, self._bias, "none", [], "")
 
 
-def _stack(weights: Sequence[nn.Parameter]) -> Tensor:
+def _stack(weights: Sequence[Tensor]) -> Tensor:
     """One matrix whose row ranges are `weights`; made only when they are not yet consecutive in one storage."""
     if len(weights) == 1:
         return weights[0].detach()
@@ -64,7 +65,7 @@ def can_pack(weight: Tensor, elements: int) -> bool:
     return known and weight.device.type == "cpu" and elements <= MAX_PACKED_ELEMENTS
 
 
-def _onednn(name: str):  # type: ignore[no-untyped-def]
+def _onednn(name: str) -> Any:
     """An operator that TorchInductor uses for frozen CPU weights; absent from builds without oneDNN."""
     if not torch.backends.mkldnn.is_available():
         return None

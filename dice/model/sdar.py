@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +49,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None) -> 
     """Attention of q [B, L, A, D] to k, v [B, L, K, D] under `mask` (None: all to all); returns [B, L, A * D]."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if isinstance(mask, BlockMask):
-        flex = _compiled_flex_attention() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+        flex: Callable[..., Any] = flex_attention
+        if q.is_cuda and not torch.compiler.is_compiling():
+            flex = _compiled_flex_attention()
         out = flex(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
         assert isinstance(out, Tensor)
     else:
@@ -189,6 +191,11 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
+    def blocks(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer
+
 
 class SDAR(nn.Module):
     """An SDAR language model, or one of another family. A new one is initialised for training from scratch, in float32
@@ -294,7 +301,7 @@ class SDAR(nn.Module):
         """
         window = cache.window(starts, input_ids.shape[1], block_size, self.rope_cos, self.rope_sin)
         x = F.embedding(input_ids, self.model.embed_tokens.weight)
-        for index, layer in enumerate(self.model.layers):
+        for index, layer in enumerate(self.model.blocks()):
             x = layer.step(x, window, cache, index)
         return _rms_norm(x, self.model.norm)
 
@@ -318,7 +325,7 @@ class SDAR(nn.Module):
         if any(_is_sharded(weight) for weight in self.parameters()):
             raise TypeError("A sharded model cannot decode; gather its weights into an unsharded SDAR first.")
         pack = can_pack(self.lm_head.weight, sum(weight.numel() for weight in self.parameters()))
-        for layer in self.model.layers:
+        for layer in self.model.blocks():
             layer.self_attn.fuse(pack)
             layer.mlp.fuse(pack)
         self.fused_head = FusedLinear((self.lm_head,), pack)
@@ -326,12 +333,12 @@ class SDAR(nn.Module):
 
     def unfuse(self) -> None:
         """Drop what `fuse` prepared."""
-        for layer in self.model.layers:
+        for layer in self.model.blocks():
             layer.self_attn.unfuse()
             layer.mlp.unfuse()
         self.fused_head = None
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moving or casting replaces the parameters, so fused views of the old ones must go."""
         self.unfuse()
         super()._apply(fn, recurse)

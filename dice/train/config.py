@@ -151,8 +151,8 @@ class SFTConfig:
             raise UserError(f"t_min {self.t_min} and t_max {self.t_max} must satisfy 0 <= t_min < t_max <= 1.")
         if self.noise == "count" and (self.t_min, self.t_max) != (1e-3, 1.0):
             raise UserError("noise=count integrates over all t; t_min and t_max go with noise=block or noise=sample.")
-        positive = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every", "eval_rows")
-        positive += ("lora_alpha", "exec_every", "exec_problems", "exec_batch", "exec_max_new_tokens")
+        positive: tuple[str, ...] = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every")
+        positive += ("eval_rows", "lora_alpha", "exec_every", "exec_problems", "exec_batch", "exec_max_new_tokens")
         positive += ("checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "epochs", "max_steps", "block_size")
         for name in positive:
             value = getattr(self, name)

@@ -18,7 +18,8 @@ def add_adapters(model: SDAR, rank: int, alpha: float, dtype: torch.dtype) -> No
     except ImportError:
         raise MachineError("LoRA needs peft: install the extra `lora`.") from None
     model.to(dtype)
-    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(TARGETS)), model)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(TARGETS))  # type: ignore[arg-type]  # or float
+    inject_adapter_in_model(config, model)
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()
@@ -26,7 +27,7 @@ def add_adapters(model: SDAR, rank: int, alpha: float, dtype: torch.dtype) -> No
 
 def adapter_scale(model: SDAR) -> float:
     """How many times the adapters of `model` count; 1 without any."""
-    return next((layer.scaling["default"] for layer in model.modules() if hasattr(layer, "lora_A")), 1.0)
+    return next((vars(layer)["scaling"]["default"] for layer in model.modules() if hasattr(layer, "lora_A")), 1.0)
 
 
 def merged(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:

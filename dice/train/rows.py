@@ -17,7 +17,7 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,9 @@ class Rows:
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed = {name: function(values) for name, values in columns.items() if isinstance(values, Tensor)}
+        changed: dict[str, Any] = {
+            name: function(values) for name, values in columns.items() if isinstance(values, Tensor)
+        }
         return replace(self, **changed)
 
     def describe(self) -> str:

@@ -89,9 +89,9 @@ def train_sft(config: SFTConfig) -> SFTResult:
     """
     config.check()
     assert config.out is not None
+    folder = Path(config.out)
     if config.model is not None:
         config = replace(config, shape=None)
-    folder = Path(config.out)
     with surroundings(folder, "sft", config.device, config.keep_checkpoints) as given:
         try:
             return _Run(config, *given).train()

@@ -24,8 +24,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from dice.errors import MachineError, UserError
@@ -33,7 +35,7 @@ from dice.train.world import PATIENCE, World
 
 PENDING = ".pending-"
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be in a run of one process
-DAMAGE = (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError, dcp.CheckpointException)
+DAMAGE = (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError, CheckpointException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Checkpoints:
         """
         self.settle()
         copied = DefaultStager(StagingOptions(False, False, False, False)).stage(tensors)
+        assert not isinstance(copied, Future)  # none of the options asks for that
         self._writing = self._background.submit(self._write, step, copied, manifest)
 
     def settle(self) -> None:
@@ -110,17 +113,18 @@ class Checkpoints:
         for name, size in manifest.pop("files").items():
             if (path / name).stat().st_size != size:
                 raise ValueError(f"{name} does not have its {size} bytes")
-        reader = dcp.FileSystemReader(path)
+        reader = FileSystemReader(path)
         stored = reader.read_metadata().state_dict_metadata
         wanted = {name: tensor for name, tensor in tensors.items() if name in stored}
-        dcp.load(wanted, storage_reader=reader, process_group=self._group, no_dist=self._group is None)
+        state_dict_loader.load(wanted, storage_reader=reader, process_group=self._group, no_dist=self._group is None)
         return Restored(manifest, frozenset(wanted))
 
     def _write(self, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
         final, pending = self.folder / f"step-{step:08d}", self.folder / f"{PENDING}{step:08d}"
         try:
-            writer = dcp.FileSystemWriter(pending)
-            dcp.save(tensors, storage_writer=writer, process_group=self._group, no_dist=self._group is None)
+            writer = FileSystemWriter(pending)
+            alone = self._group is None
+            state_dict_saver.save(tensors, storage_writer=writer, process_group=self._group, no_dist=alone)
             if not self.world.leads:
                 return
             files = {path.name: path.stat().st_size for path in sorted(pending.iterdir())}
@@ -131,7 +135,7 @@ class Checkpoints:
                 shutil.rmtree(final)
             pending.rename(final)
             _sync(self.folder)
-        except (OSError, dcp.CheckpointException) as error:
+        except (OSError, CheckpointException) as error:
             if self.world.leads:
                 shutil.rmtree(pending, ignore_errors=True)
             last = next((path.name for path in reversed(_checkpoints(self.folder))), None)
@@ -143,7 +147,7 @@ class Checkpoints:
 
 def _reason(error: BaseException | None) -> str:
     """What went wrong in the first process where it did, in a line: what the system said, where it was the system."""
-    if isinstance(error, dcp.CheckpointException) and error.failures:
+    if isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     while error is not None:

@@ -28,7 +28,7 @@ import struct
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -321,7 +321,7 @@ def _watch(control: socket.socket, status: int, init: int, limits: Limits, share
             return "processes"
         if limits.files_mb and stored_kb((limits.scratch, *limits.writable)) > limits.files_mb << 10:
             return "files"
-        if sum(max(0, _memory_kb(pid) - shared_kb) for pid in pids) > limits.memory_mb << 10:
+        if _exceeds(pids, shared_kb, limits.memory_mb << 10):
             return "memory"
         pause = min(0.2, pause * 1.5)
 
@@ -364,13 +364,36 @@ def _children(pid: int) -> Iterable[int]:
             yield from map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
 
 
+def _exceeds(pids: Sequence[int], shared_kb: int, most_kb: int) -> bool:
+    """Whether the processes together hold more memory; each already had `shared_kb` when it was forked.
+
+    What a fork still shares with its parent counts in both at first: many small children of a large process would
+    pass for a large one. Only where that sum is too much, the exact one is taken, which the kernel has to walk for.
+    """
+    if sum(max(0, _memory_kb(pid) - shared_kb) for pid in pids) <= most_kb:
+        return False
+    return sum(map(_share_kb, pids)) - shared_kb > most_kb
+
+
 def _memory_kb(pid: int) -> int:
     """Private and shared memory a process has written to, in KiB; file mappings do not count."""
+    return _kb(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")) or 0
+
+
+def _share_kb(pid: int) -> int:
+    """The same with each page divided by the processes that hold it, where the kernel says so."""
+    kb = _kb(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
+    return _memory_kb(pid) if kb is None else kb
+
+
+def _kb(path: str, names: tuple[str, ...]) -> int | None:
+    """Sum of the named lines; None where there are none, as for a process that is gone."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(path).read_text().splitlines()
     except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+        return None
+    found = [int(line.split()[1]) for line in lines if line.startswith(names)]
+    return sum(found) if found else None
 
 
 def _send(control: socket.socket, message: dict[str, object]) -> None:

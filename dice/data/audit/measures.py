@@ -99,7 +99,7 @@ def look_at_values(output: Any, protocol: str) -> Iterator[tuple[str, str, str]]
 
 def _spread(what: str, flat: torch.Tensor) -> Iterator[tuple[str, str, str]]:
     sample = _sample(flat)
-    values, counts = sample.unique(return_counts=True)  # type: ignore[no-untyped-call]
+    values, counts = sample.unique(return_counts=True)
     share, value = float(counts.max()) / sample.numel(), values[counts.argmax()].item()
     if share >= SATURATED:
         yield "saturated", "warn", f"{what} is {value:.6g} in {100 * share:.3g}% of its elements."

@@ -32,10 +32,10 @@ class Watch(TorchFunctionMode):
         modules = list(self._model.modules())[1:] if self._model is not None else []
         for module in modules:
             self._hook(module)
-        return super().__enter__()  # type: ignore[no-untyped-call,no-any-return]
+        return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        super().__exit__(*raised)
         for handle in self._handles:
             handle.remove()
 

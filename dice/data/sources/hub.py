@@ -58,7 +58,7 @@ def _download(source: Source, identifier: str) -> Fetched:
     )
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # our own sentence says what went wrong
+    logging.set_verbosity_error()  # our own sentence says what went wrong
     patterns = list(source.files) or [f"*{suffix}" for suffix in SUFFIXES]
     try:
         folder = Path(snapshot_download(identifier, repo_type="dataset", allow_patterns=[*patterns, "README.md"]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -115,7 +115,7 @@ class _Run:
         self.held_out = HeldOut.read(config, desk, room, log.say)
         self.identity = {name: getattr(config, name, self.curriculum.digest) for name in IDENTITY}
         self.step, self.seconds, self.begun = 0, 0.0, time.monotonic()
-        self.parts = Counter[str]()
+        self.parts: defaultdict[str, float] = defaultdict(float)
         self.saved_step: int | None = None
         self.evaluated: int | None = None
         self.pending: dict[int, _Rollout] = {}

@@ -318,7 +318,8 @@ class Policy:
             )
         value_loss = None
         if self.value is not None:
-            value_loss = self.value.learn(engine, batch, [known.value for known in before], self.updates)
+            values = [known.value for known in before if known.value is not None]
+            value_loss = self.value.learn(engine, batch, values, self.updates)
         self.weights.update(self.config.lr, self.updates)
         self.updates += 1
         return _Step(loss, norm, value_loss, targets)

@@ -173,7 +173,7 @@ def pack_replays(replays: Sequence[Replay], *, row_tokens: int, block_size: int,
         tokens_read += start
         rest = document + np.arange(row_tokens - start) // block_size
         column["documents"][row, start:] = column["prefixes"][row, start:] = rest
-    tensors = {name: torch.from_numpy(values) for name, values in column.items()}
+    tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in column.items()}
     return ReplayRows(used=len(replays), tokens_read=tokens_read, **tensors)
 
 

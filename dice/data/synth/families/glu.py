@@ -75,7 +75,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         if rng.random() < 0.4:
             text = f"{script.attribute('glu', f'nn.GLU(dim={dim})', shared=False)}({{x}})"
         value = script.apply(text, x, "gated linear unit")
-        value_steps, gate_steps = [], script.chain(Value("x"), ())[1]
+        value_steps: list[Step] = []
         gate_steps = [Step(OPERATORS["sigmoid"], ())]
     else:
         value, value_steps, gate_steps = _halves(plan, script, x, dim, gate_first)
@@ -108,7 +108,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     return Draft(script, file.write(code, host + launch), style)
 
 
-def _halves(plan: Plan, script: Script, x: Value, dim: str, gate_first: bool):  # type: ignore[no-untyped-def]
+def _halves(plan: Plan, script: Script, x: Value, dim: str, gate_first: bool) -> tuple[Value, list[Step], list[Step]]:
     """Split, activate, combine. Returns the value and the steps of both halves."""
     rng = script.rng
     names = (

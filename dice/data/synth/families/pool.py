@@ -114,8 +114,8 @@ def _window(plan: Plan, script: Script, value: Value, pre: list[Step]) -> Draft:
     padding = tuple(rng.randint(1, max(1, size // 2)) for size in kernel) if plan.has("padded") else (0,) * rank
     padding = padding if plan.has("asymmetric") else (min(padding),) * rank
     dilation = (rng.choice((2, 2, 3, 4)),) * rank if plan.has("dilated") else (1,) * rank
-    for dimension, size, step in zip(script.dimensions[2:], kernel, dilation, strict=False):
-        dimension.small = max(dimension.small, step * (size - 1) + 1)
+    for dimension, extent, step in zip(script.dimensions[2:], kernel, dilation, strict=False):
+        dimension.small = max(dimension.small, step * (extent - 1) + 1)
     inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
     arguments = ["2"] if kind == "lp" else []
     size = _numbers(rng, kernel, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.data.synth.chain import ChainState, chain_length, chains, draw_chain, state_after
+from dice.data.synth.chain import ChainState, Step, chain_length, chains, draw_chain, state_after
 from dice.data.synth.cuda import KernelFile, Tensor, lines
 from dice.data.synth.plan import Draft, Plan
 from dice.data.synth.rows import Axis, draw_axis
@@ -165,7 +165,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
 
     file = KernelFile(script, NAME, [Tensor("x", "x")] + [Tensor("y", "y", mask)] * scan.masked)
     load = file.load(pre, f"x[{axis.at}]") + (f" * y[{axis.at}]" if scan.masked else "")
-    store = (*post, f"out[{axis.at}] = v;")
+    store: tuple[Step | str, ...] = (*post, f"out[{axis.at}] = v;")
     helper = LOG_ADD if "log_add" in scan.join else ""
     body, style = _body(scan, axis, load, store)
     code = helper + file.pre(pre) + file.kernel(f"{axis.start}{body}", axis.integers)
@@ -173,14 +173,14 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     return Draft(script, file.write(code, host), style)
 
 
-def _body(scan: Scan, axis: Axis, load: str, store: tuple[object, ...]) -> tuple[str, str]:
+def _body(scan: Scan, axis: Axis, load: str, store: tuple[Step | str, ...]) -> tuple[str, str]:
     """The scan of one row by a thread, a warp or a block, and its style."""
     threads = {"warp_per_row": "lane", "thread_per_row": ""}.get(axis.scope.style, "threadIdx.x")
     if not threads or scan.exclusive:
         loop = "for (int j = D - 1; j >= 0; j--)" if scan.reverse else "for (int j = 0; j < D; j++)"
         join = f"s = {scan.join.format(a='s', b=load)};"
         step = ("float v = s;", join, *store) if scan.exclusive else (join, "float v = s;", *store)
-        body = SERIAL.format(first=scan.first, loop=loop, step=lines(step))  # type: ignore[arg-type]
+        body = SERIAL.format(first=scan.first, loop=loop, step=lines(step))
         if threads:  # one of the row's threads does it all
             body = f"    if ({axis.scope.lead}) {{\n{_deeper(body)}    }}\n"
         return body, "serial" if threads else axis.scope.style
@@ -193,7 +193,7 @@ def _body(scan: Scan, axis: Axis, load: str, store: tuple[object, ...]) -> tuple
         before_own=scan.join.format(a="before", b="v"),
         carry_own=scan.join.format(a="s", b="v"),
         carry_last=scan.join.format(a="s", b="p[k]"),
-        store=lines(store, indent=12),  # type: ignore[arg-type]
+        store=lines(store, indent=12),
     )
     return body, "block_scan" if text is BLOCK else "warp_scan"
 
