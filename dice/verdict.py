@@ -53,6 +53,8 @@ class Timing:
     bytes_moved: int = 0  # inputs, parameters and outputs, each moved once
     flops: int = 0  # floating-point operations of the reference
     ceiling_ms: float = 0.0  # that work at the device's measured bandwidth and arithmetic rate; 0 when not measured
+    host_ms: float = 0.0  # of the host, until `forward` returns: calls in a row are no faster; 0 when not measured
+    reference_host_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

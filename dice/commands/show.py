@@ -42,6 +42,9 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
         if timing.compile_ms:
             over = timing.compile_ms / timing.kernel_ms
             rows.append(("torch.compile", f"{timing.compile_ms:.4g} ms: {over:.2f}x"))
+        if timing.host_ms > timing.kernel_ms:
+            host = f"{timing.host_ms:.4g} ms until forward returns, PyTorch {timing.reference_host_ms:.4g} ms"
+            rows.append(("host", f"{host}: calls in a row may take that long, unless a CUDA graph launches them"))
         if timing.ceiling_ms:
             share = timing.ceiling_ms / timing.kernel_ms
             rows.append(("roofline", f"{timing.ceiling_ms:.4g} ms for the reference's work: {share:.0%} of it reached"))

@@ -130,6 +130,8 @@ class Contest:
             speedup_low=low,
             speedup_high=high,
             rounds=self.rounds,
+            host_ms=statistics.median(self.kernel.host_ms),
+            reference_host_ms=statistics.median(self.reference.host_ms),
             **facts,
         )
 

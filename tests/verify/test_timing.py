@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from dice.commands.show import verdict_rows
 from dice.verdict import Timing, Verdict, fast_p
 from dice.verify import stopwatch, timing
 
@@ -322,6 +323,17 @@ def test_timings_of_earlier_versions_are_read_and_unknown_fields_ignored(tmp_pat
     old = {"kernel_ms": 1.0, "reference_ms": 2.0, "speedup": 2.0, "repeats": 20, "kernel_spread_ms": 0.1}
     verdict = Verdict.from_json({"outcome": "correct", "stage": "done", "timing": old | {"from_the_future": 1}})
     assert verdict.timing == Timing(1.0, 2.0, 2.0, 20, 0.1)
+
+
+def test_a_kernel_that_takes_longer_to_launch_than_to_run_is_told_so() -> None:
+    def rows(kernel_ms: float) -> dict[str, str]:
+        found = timing.Contest(
+            timing.Side([kernel_ms] * 9, [0.03] * 9, [0.04] * 2), timing.Side([1.0] * 9, [0.02] * 9, [1.0])
+        )
+        return dict(verdict_rows(Verdict("correct", "done", timing=found.timing())))
+
+    assert rows(0.01)["host"].startswith("0.03 ms until forward returns, PyTorch 0.02 ms")
+    assert "host" not in rows(0.5)
 
 
 def test_fast_p_counts_points_by_default_and_lower_bounds_on_request() -> None:
