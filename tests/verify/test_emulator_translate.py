@@ -66,8 +66,7 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
     ("source", "word"),
     [
         ('__global__ void k() { asm volatile("bar.sync 0;"); }', "inline PTX"),
-        ("#include <mma.h>\n", "tensor-core"),
-        ("using namespace nvcuda;", "tensor-core"),
+        ("void f() { wmma::bmma_sync(d, a, b, c); }", "tensor-core"),
         ("#include <cublas_v2.h>\n", "cuBLAS"),
         ("void f() { cublasSgemm(h); }", "cuBLAS (cublasSgemm)"),
         ("#include <curand_kernel.h>", "cuRAND"),
@@ -89,11 +88,12 @@ def test_what_cannot_be_emulated_is_named(source: str, word: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        '// asm("bar"); cublasSgemm\n/* #include <mma.h> */ const char* s = "thrust::sort";',
+        '// asm("bar"); cublasSgemm\n/* #include <curand.h> */ const char* s = "thrust::sort";',
         "auto stream = at::cuda::getCurrentCUDAStream(); c10::cuda::CUDAGuard guard(0);",
         "#include <ATen/cuda/CUDAContext.h>\n#include <c10/cuda/CUDAGuard.h>\n#include <cuda_fp16.h>\n",
         "int asmr = 0; bool cublas_like = true; float wmma_tile;",
         "__global__ void a() {}\nvoid f() { a<<<1, 1>>>(); }",
+        "#include <mma.h>\nusing namespace nvcuda; wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;",
         "#include <cub/block/block_reduce.cuh>\nusing R = cub::BlockReduce<float, 128>; auto m = cuda::maximum<>{};",
     ],
 )

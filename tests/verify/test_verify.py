@@ -133,7 +133,7 @@ def test_a_secret_seed_gives_other_inputs_each_time(verifier: Verifier) -> None:
 
 
 def test_unsupported_constructs_stay_unsupported_when_the_candidate_catches_them(verifier: Verifier) -> None:
-    text = RIGHT.source.replace("#include <cuda_runtime.h>", "#include <cuda_runtime.h>\n#include <mma.h>")
+    text = RIGHT.source.replace("#include <cuda_runtime.h>", "#include <cuda_runtime.h>\n#include <curand_kernel.h>")
     text = text.replace("\nops = load_inline(", "\ntry:\n    ops = load_inline(") + "\n"
     text = text.replace('functions=["relu"])\n', 'functions=["relu"])\nexcept Exception:\n    ops = torch\n')
     assert verifier.verify(RELU, Kernel(text)).outcome == "unsupported"
