@@ -370,6 +370,39 @@ def test_flushes_outlast_the_launch_of_a_call(host_ms: float, flushes: int) -> N
     assert watch.flushes - before == 2 + flushes * (5 + stopwatch.IDLE_CALLS)  # two for the bandwidth
 
 
+class ColdFlush(SlowLaunches):
+    """A flush of an idle device takes 3 ms, of which the host takes two."""
+
+    def __init__(self, host_ms: float):
+        super().__init__(host_ms)
+        self.behind = False
+
+    def flush(self) -> None:
+        super().flush()
+        self.behind = True
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        behind, self.behind = self.behind, False
+        return call(), 1.0 if behind else 3.0, self.host_ms
+
+
+def test_a_flush_is_measured_without_its_own_launch() -> None:
+    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], ColdFlush(1.9))
+    assert bench.warm_up()["flushes"] == 3
+
+
+class UnevenLaunches(SlowLaunches):
+    """Every fifth launch takes ten times as long as the others."""
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        return call(), 1.0, self.host_ms * (10 if self.flushes % 5 == 0 else 1)
+
+
+def test_flushes_outlast_the_slow_launches_too() -> None:
+    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], UnevenLaunches(0.2))
+    assert bench.warm_up()["flushes"] == 4
+
+
 class Noting(HostStopwatch):
     """Notes what is asked of it, in order."""
 
