@@ -75,7 +75,10 @@ class Reference:
         seed = seed if self.protocol.ours else KERNELBENCH_SEED
         with blame("get_init_inputs()"), self.device.active():
             execution.seed_everything(seed)
-            self.arguments = self._cast(self.problem.get_init_inputs())
+            arguments = self.problem.get_init_inputs()
+        if isinstance(arguments, dict) and arguments:  # which would give the constructor its names
+            raise ReferenceFailed("get_init_inputs() returned a dict, not a list")
+        self.arguments = self._cast(arguments)
         if not self.protocol.ours:
             self.arguments = self.device.place(self.arguments)
         started, model = time.monotonic(), self._new_model(seed)

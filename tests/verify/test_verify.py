@@ -46,6 +46,21 @@ def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
     assert verdict.max_abs_error == 0.0
 
 
+def test_a_build_counts_once_where_a_kernel_is_loaded_again(tmp_path: Path) -> None:
+    broken = Problem.from_file(CASES / "problems" / "broken.py")
+    with Verifier(backend="emulated", options=Options(cache_dir=tmp_path)) as fresh:
+        seconds = fresh.verify(broken, RIGHT).seconds
+    assert seconds["compile"] > 0 and min(seconds.values()) >= 0
+
+
+def test_arguments_by_name_are_told_as_what_the_contract_does_not_have(verifier: Verifier) -> None:
+    for function in ("get_inputs", "get_init_inputs"):
+        named = replace(RELU, source=f"{RELU.source}\n\ndef {function}():\n    return {{'x': 1}}\n")
+        verdict = verifier.verify(named, RIGHT)
+        assert verdict.outcome == "unsupported"
+        assert verdict.message.endswith(f"{function}() returned a dict, not a list")
+
+
 def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> None:
     pairs = [(RELU, RIGHT), (RELU, WRONG), (RELU, EMPTY), (RELU, RIGHT)]
     verdicts = dict(verifier.verify_many(pairs, workers=2))
