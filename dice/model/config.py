@@ -39,6 +39,7 @@ PROMPT_KEY = "dice_prompt"  # of config.json
 # Ours, not config.json's: they follow from `model_type`, `tie_word_embeddings` and the rotary settings.
 _DERIVED = frozenset({"family", "tied", "llama3_rope", "extra"})
 _OF_BLOCKS = frozenset({"block_size", "mask_token_id"})
+MOST = {"num_hidden_layers": 10_000, "max_position_embeddings": 1 << 24}
 
 
 class ConfigError(UserError):
@@ -94,6 +95,10 @@ class SDARConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"The model configuration needs a positive whole number for {name}, not {value!r}.")
+            if value > MOST.get(name, value):  # other sizes are those of tensors in the files
+                raise ConfigError(
+                    f"The model configuration says {name} {value:,}; at most {MOST[name]:,} can be meant."
+                )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "

@@ -117,7 +117,11 @@ class _Run:
             master.config.to_json()  # says so at once where a model could not be saved
         else:
             assert config.shape is not None
-            master = SDAR(new_model_config(config.shape, self.tokenizer, config.block_size or 4)).to(self.device)
+            fresh = new_model_config(config.shape, self.tokenizer, config.block_size or 4)
+            try:
+                master = SDAR(fresh).to(self.device)
+            except (RuntimeError, MemoryError, OverflowError):  # of the allocator, on either device
+                raise MachineError("A model of this shape does not fit in memory: make `shape` smaller.") from None
         self.causal = master.config.traits.kind == "autoregressive"
         self.block_size = 1 if self.causal else config.block_size or master.config.block_size
         longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)

@@ -76,6 +76,8 @@ def test_mask_id_comes_from_config_then_tokenizer_then_default() -> None:
         {"num_key_value_heads": 4},
         {"hidden_size": 0},
         {"num_hidden_layers": "three"},
+        {"num_hidden_layers": 10**11},
+        {"max_position_embeddings": 10**15},
         {"mask_token_id": 97},
         {"block_size": -4},
     ],

@@ -278,3 +278,9 @@ def test_missing_gpu_is_said(short: SFTConfig, tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(MachineError, match="no CUDA device"):
         train_sft(replace(short, out=tmp_path, device="cuda"))
+
+
+def test_a_shape_that_no_memory_holds_is_said(short: SFTConfig, tmp_path: Path) -> None:
+    assert short.shape is not None
+    with pytest.raises(MachineError, match="does not fit in memory"):
+        train_sft(replace(short, out=tmp_path, shape=replace(short.shape, hidden_size=10**12)))
