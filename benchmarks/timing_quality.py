@@ -91,15 +91,17 @@ def serve(link: Connection, folder: str) -> None:
             link.send({"equal": judged.equal and same, "message": judged.message})
         elif step["step"] == "start":
             assert trial is not None
-            answer = reference.start_timing(trial.inputs, step["warm_up_s"])
-            if "flushes" in step:  # told as a candidate is, which keeps every output
-                bench = stopwatch.Bench(
-                    reference.model, trial.inputs, step["salted"], stopwatch.CudaStopwatch(), step["flushes"]
-                )
-                with torch.no_grad():
-                    answer = bench.warm_up(step["warm_up_s"])
-                reference._bench = bench
-            link.send(answer)
+            if "flushes" not in step:
+                link.send(reference.start_timing(trial.inputs, step["warm_up_s"]))
+                continue
+            device.allow_tf32(True)  # told as a candidate is, and does as one does: it keeps every output
+            device.timing = True
+            inputs = device.place(trial.inputs)
+            reference._bench = stopwatch.Bench(
+                reference.model, inputs, step["salted"], stopwatch.CudaStopwatch(), step["flushes"]
+            )
+            with torch.no_grad():
+                link.send(reference._bench.warm_up(step["warm_up_s"]))
         else:
             link.send(reference.time(step["step"], step.get("seed", 0), step.get("calls", 0)))
 

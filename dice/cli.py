@@ -464,8 +464,8 @@ def _parse(
             BenchBaseline, prog="dice bench baseline", description=BenchBaseline.__doc__, args=arguments[2:]
         )
     if arguments[:2] in (["train", "sft"], ["train", "rl"]):  # their flags are those of the chosen recipe
-        chosen: type[Sft] | type[Rl] = Sft if arguments[1] == "sft" else Rl
-        return chosen(tuple(arguments[2:]))
+        flags = tuple(arguments[2:])
+        return Sft(flags) if arguments[1] == "sft" else Rl(flags)
     return tyro.cli(Command, prog="dice", description=dice.__doc__, args=arguments or ["--help"])
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ from dice.train.weights import Weights
 from dice.train.world import World
 from dice.verify.options import resolve_backend, visible_gpus
 
+NO_ROOM = re.compile(r"memory|size calculation overflowed")  # what an allocator says of a tensor, on either device
 IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed", "parameters")
 Part = tuple[Rows, Corruption]  # a micro-batch
 
@@ -120,7 +122,9 @@ class _Run:
             fresh = new_model_config(config.shape, self.tokenizer, config.block_size or 4)
             try:
                 master = SDAR(fresh).to(self.device)
-            except (RuntimeError, MemoryError, OverflowError):  # of the allocator, on either device
+            except RuntimeError as error:
+                if not NO_ROOM.search(str(error)):
+                    raise
                 raise MachineError("A model of this shape does not fit in memory: make `shape` smaller.") from None
         self.causal = master.config.traits.kind == "autoregressive"
         self.block_size = 1 if self.causal else config.block_size or master.config.block_size

@@ -128,6 +128,7 @@ def test_guarded_tensors(what: str, words: str) -> None:
 
 ACCEPTED_BY_NVCC = (
     "indexing", "shared", "warp", "arithmetic", "halves", "groups", "lockstep", "host", "typical", "blockwide",
+    "tensor_cores",
 )  # fmt: skip
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -107,13 +103,3 @@ def test_narrower_types_are_unsupported_and_other_shapes_an_error(shape: str, su
     with pytest.raises(CompileFailed) as failure:
         compile_cuda(f"#include <mma.h>\nusing namespace nvcuda;\n{text}\n")
     assert (emulator.explain_failure(str(failure.value)) is None) == supported
-
-
-@pytest.mark.skipif(
-    shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists(), reason="there is no nvcc"
-)
-def test_nvcc_compiles_the_same_file(tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    command = [nvcc, "-arch=sm_90", "-cubin", str(CASES / "tensor_cores.cu"), "-o", str(tmp_path / "out.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

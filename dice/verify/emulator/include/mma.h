@@ -50,15 +50,14 @@ struct __align__(8) __frag_base {
 
 template <class Use, int m, int n, int k, class T, class Layout = void> class fragment;
 
-template <class Use, int m, int n, class Layout, int k> class fragment<Use, m, n, k, experimental::precision::u4, Layout> {
-  static_assert(m < 0, "dice_emu: tensor-core fragments of less than a byte");
-};
-template <class Use, int m, int n, class Layout, int k> class fragment<Use, m, n, k, experimental::precision::s4, Layout> {
-  static_assert(m < 0, "dice_emu: tensor-core fragments of less than a byte");
-};
-template <class Use, int m, int n, class Layout, int k> class fragment<Use, m, n, k, experimental::precision::b1, Layout> {
-  static_assert(m < 0, "dice_emu: tensor-core fragments of less than a byte");
-};
+#define DICE_MISSING(T)                                                                                \
+  template <class Use, int m, int n, int k, class Layout> class fragment<Use, m, n, k, T, Layout> {    \
+    static_assert(m < 0, "dice_emu: tensor-core fragments of less than a byte");                       \
+  };
+DICE_MISSING(experimental::precision::u4)
+DICE_MISSING(experimental::precision::s4)
+DICE_MISSING(experimental::precision::b1)
+#undef DICE_MISSING
 
 // Elements a lane holds of A and of B; half precision holds each twice.
 #define DICE_FRAGMENTS(m, n, k, T, of_a, of_b)                                                  \
@@ -98,7 +97,7 @@ template <int m, int n, int k, class T, class Layout> struct Tile<fragment<matri
 };
 template <int m, int n, int k, class T> struct Tile<fragment<accumulator, m, n, k, T, void>> {
   static constexpr int rows = m, columns = n;
-  static constexpr bool across = false, by_rows = true;
+  static constexpr bool across = false;
 };
 
 struct Place {
@@ -110,14 +109,17 @@ template <class Fragment> Place place(int lane, int index) {
   using T = Tile<Fragment>;
   constexpr int share = T::rows * T::columns / 32;
   index %= share;
-  Place at;
-  if (T::rows == 16 && T::columns == 16) {
-    at = {lane / 4 + 8 * (index >> 1 & 1), lane % 4 * 2 + (index & 1) + 8 * (index >> 2)};
-  } else {
+  if (T::rows != 16 || T::columns != 16) {
     const int linear = lane * share + index;
     return {linear / T::columns, linear % T::columns};
   }
-  return T::across ? Place{at.column, at.row} : at;
+  const int first = lane / 4 + 8 * (index >> 1 & 1), second = lane % 4 * 2 + (index & 1) + 8 * (index >> 2);
+  return T::across ? Place{second, first} : Place{first, second};
+}
+
+// Of an element in a stored tile whose rows, or columns, lie `ldm` apart.
+inline size_t offset(Place at, unsigned ldm, bool by_rows) {
+  return by_rows ? at.row * size_t(ldm) + at.column : at.column * size_t(ldm) + at.row;
 }
 
 // All lanes of the warp are here.
@@ -136,8 +138,7 @@ template <class Fragment, class T> void load(Fragment& into, const T* tile, unsi
   together();
   check(tile, ldm);
   for (int index = 0; index < into.num_elements; ++index) {
-    const Place at = place<Fragment>(dice_emu::lane_id(), index);
-    into.x[index] = tile[by_rows ? at.row * size_t(ldm) + at.column : at.column * size_t(ldm) + at.row];
+    into.x[index] = tile[offset(place<Fragment>(dice_emu::lane_id(), index), ldm, by_rows)];
   }
 }
 
@@ -182,7 +183,7 @@ inline void store_matrix_sync(T* tile, const fragment<accumulator, m, n, k, T>& 
   details::check(tile, ldm);
   for (int index = 0; index < from.num_elements; ++index) {
     const details::Place at = details::place<fragment<accumulator, m, n, k, T>>(dice_emu::lane_id(), index);
-    tile[layout == mem_row_major ? at.row * size_t(ldm) + at.column : at.column * size_t(ldm) + at.row] = from.x[index];
+    tile[details::offset(at, ldm, layout == mem_row_major)] = from.x[index];
   }
 }
 
@@ -212,10 +213,11 @@ inline void mma_sync(fragment<accumulator, m, n, k, D>& d, const fragment<matrix
     Wide sum = 0;
     for (int i = 0; i < k; ++i) sum += row[i] * column[i];
     const Wide before = details::wide(c.x[index]);
-    if (std::is_same<Wide, int>::value) {
-      const long long whole = static_cast<long long>(sum) + static_cast<long long>(before);
-      const long long most = whole < 0 ? INT32_MIN : INT32_MAX;
-      sum = static_cast<Wide>(static_cast<int>(saturate && whole != static_cast<int>(whole) ? most : whole));
+    if constexpr (std::is_same<Wide, int>::value) {
+      const long long whole = static_cast<long long>(sum) + before;
+      const int most = whole < 0 ? INT32_MIN : INT32_MAX;
+      sum = static_cast<int>(whole);
+      if (saturate && sum != whole) sum = most;
     } else {
       sum += before;
     }
