@@ -65,7 +65,7 @@ def mini_sft() -> SFTConfig:
     return SFTConfig(
         shape=MINI,
         block_size=4, noise="count", row_tokens=2048, batch_rows=32, micro_rows=16, reshard=False,
-        max_steps=8000, lr=1e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
+        max_steps=5120, lr=1e-3, schedule="cosine", warmup=0.02, lr_floor=0.02, weight_decay=0.1, ema=0.998,
         log_every=20, eval_every=500, eval_rows=64, exec_every=2000, exec_problems=64, exec_batch=64,
         checkpoint_every=100_000, checkpoint_seconds=300.0,
     )  # fmt: skip

@@ -6,7 +6,7 @@
 # Every stage resumes: run the same command again after an interruption, a kill, or a chunk of at most SECONDS of
 # training, also with another number of GPUs, until it says "finished". The model is then in OUT/run/model.
 # GPUS: how many to use, by default all. More flags: SYNTH_FLAGS (say --decontaminate FOLDER), SFT_FLAGS.
-# Not run whole yet: by what parts of it took, half an hour of one H200, 20 minutes of two (see benchmarks/README.md).
+# The training takes 23 minutes of one H200 and ends at 78% of the held-out problems (see benchmarks/README.md).
 set -euo pipefail
 
 out=${1:?usage: runs/mini.sh OUT [SECONDS]}

@@ -19,12 +19,15 @@ import torch
 
 from dice.verify import execution, wire
 from dice.verify.inputs import is_free
-from dice.verify.timing import FLUSH_BYTES, WARM_UP_S
+from dice.verify.timing import FLUSH_BYTES, ROUND_CALLS, WARM_UP_S
 
 WARM_UP_CALLS, MAX_WARM_UP_CALLS = 3, 200
 HIDE = 1.5  # the flushes before a call last this many times as long as nine in ten of the reference keep the host,
-RECORD_MS = 0.01  # and as the event before the call does,
-MAX_FLUSHES = 6  # with at most so many of them, so that the device waits for no launch: the host's speed varies
+RECORD_MS = 0.03  # and this for what the host does beside the call (23 us on an H200's machine), so that the device
+MAX_FLUSHES = 6  # waits for no launch: one that comes late costs 20 us more than it is late. At most so many of them
+LEAD = 3  # flushes before the one that is measured: alone, it would take as long as its own launch besides
+PROBES, PAUSE_S = 3, 0.005  # rounds that say how long a launch takes, each after such a pause;
+PROBE_MS = 20.0  # longer calls are none the longer for their launch
 ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
 LARGE_BYTES = 64 << 20  # of an output
 IDLE_CALLS = 2
@@ -122,22 +125,36 @@ class Bench:
         self._checksums: list[torch.Tensor] = []
 
     def warm_up(self, seconds: float = WARM_UP_S) -> dict[str, Any]:
-        """Until the clocks are up; returns the milliseconds of one call, the bytes of one output, and how many flushes
-        hide what it takes to launch one."""
+        """Until the clocks are up; returns the milliseconds of one call and the bytes of one output."""
         started, calls, last_ms = _CLOCK(), 0, 0.0
-        host: list[float] = []
         self._forget()
         while calls < WARM_UP_CALLS or (_CLOCK() - started < seconds and calls < MAX_WARM_UP_CALLS):
             inputs = self.fill(0, calls)
             self.stopwatch.flush()
-            output, last_ms, host_ms = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
+            output, last_ms, _ = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
             output_bytes = sum(tensor.nbytes for tensor in wire.tensors(output))
             del output  # or there would be two at once
-            host.append(host_ms)
             calls += 1
+        return {"call_ms": last_ms, "output_bytes": output_bytes}
+
+    def hide_launches(self, call_ms: float) -> int:
+        """From now on, as many flushes before a call as hide what it takes to launch one; returns how many these are.
+
+        Measured in rounds: there a launch takes several times as long as in a warm-up, where nothing but calls happens.
+        """
+        calls = min(ROUND_CALLS, int(PROBE_MS / max(call_ms, 1e-3)))
+        if calls == 0:
+            return self.flushes
+        host: list[float] = []
+        flush_ms = math.inf
+        for _ in range(PROBES):
+            time.sleep(PAUSE_S)
+            probe = self.round(0, calls)
+            host += probe["host_ms"]
+            flush_ms = min(flush_ms, 1e3 * FLUSH_BYTES / probe["bandwidth"])
         slow = statistics.quantiles(host, n=10)[-1]
-        flushes = max(1, min(MAX_FLUSHES, math.ceil((HIDE * slow + RECORD_MS) / self._flush_ms())))
-        return {"call_ms": last_ms, "output_bytes": output_bytes, "flushes": flushes}
+        self.flushes = max(1, min(MAX_FLUSHES, math.ceil((HIDE * slow + RECORD_MS) / flush_ms)))
+        return self.flushes
 
     def round(self, seed: int, calls: int) -> dict[str, Any]:
         """Times of single calls behind a flush of the caches (`ms`, and of the host inside them `host_ms`), and of some
@@ -161,8 +178,8 @@ class Bench:
         return answer | {"bandwidth": 1e3 * FLUSH_BYTES / flush_ms, "stalled": self.stalled}
 
     def _flush_ms(self) -> float:
-        """Of a flush behind another one: alone, it would take as long as its own launch besides."""
-        self.stopwatch.flush()
+        for _ in range(LEAD):
+            self.stopwatch.flush()
         return max(self.stopwatch.time(self.stopwatch.flush)[1], 1e-6)
 
     def _time_one(self, seed: int, index: int, idle: bool) -> tuple[Any, float, float]:

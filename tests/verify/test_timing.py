@@ -249,7 +249,7 @@ def test_every_call_gets_new_values_in_rotated_buffers_and_a_cold_cache() -> Non
     assert len(answer["ms"]) == len(answer["checksums"]) == len(bench.kept) == 6
     assert len({value for _, value in seen}) == len(seen) == 6 + stopwatch.IDLE_CALLS
     assert len({pointer for pointer, _ in seen}) == stopwatch.MAX_COPIES
-    assert bench.stopwatch.flushes == len(seen) + 2  # type: ignore[attr-defined]
+    assert bench.stopwatch.flushes == len(seen) + stopwatch.LEAD + 1  # type: ignore[attr-defined]
     assert answer["bandwidth"] > 0
     assert values.tolist() == bench._pristine[0].tolist()
 
@@ -329,11 +329,10 @@ class SlowLaunches(HostStopwatch):
 def test_flushes_outlast_the_launch_of_a_call(host_ms: float, flushes: int) -> None:
     watch = SlowLaunches(host_ms)
     bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], watch)
-    bench.flushes = bench.warm_up()["flushes"]
-    assert bench.flushes == flushes
-    before = watch.flushes
+    assert bench.hide_launches(1.0) == flushes
+    watch.flushes = -stopwatch.LEAD - 1  # those for the bandwidth
     bench.round(1, 5)
-    assert watch.flushes - before == 2 + flushes * (5 + stopwatch.IDLE_CALLS)  # two for the bandwidth
+    assert watch.flushes == flushes * (5 + stopwatch.IDLE_CALLS)
 
 
 class ColdFlush(SlowLaunches):
@@ -353,8 +352,7 @@ class ColdFlush(SlowLaunches):
 
 
 def test_a_flush_is_measured_without_its_own_launch() -> None:
-    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], ColdFlush(1.9))
-    assert bench.warm_up()["flushes"] == 3
+    assert stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], ColdFlush(1.9)).hide_launches(1.0) == 3
 
 
 class UnevenLaunches(SlowLaunches):
@@ -364,9 +362,32 @@ class UnevenLaunches(SlowLaunches):
         return call(), 1.0, self.host_ms * (10 if self.flushes % 5 == 0 else 1)
 
 
-def test_flushes_outlast_the_slow_launches_too() -> None:
-    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], UnevenLaunches(0.2))
-    assert bench.warm_up()["flushes"] == 4
+class LaunchesAfterWork(SlowLaunches):
+    """A launch takes ten times as long where the host did something else since the last one, as in a round."""
+
+    def __init__(self, host_ms: float):
+        super().__init__(host_ms)
+        self.worked = False
+
+    def allocations(self) -> int:
+        self.worked = True
+        return 0
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        slow, self.worked = self.worked, False
+        return call(), 1.0, self.host_ms * (10 if slow else 1)
+
+
+@pytest.mark.parametrize("watch", [UnevenLaunches(0.2), LaunchesAfterWork(0.2)])
+def test_flushes_outlast_the_slow_launches_too(watch: SlowLaunches) -> None:
+    bench = stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], watch)
+    assert bench.hide_launches(bench.warm_up(0.01)["call_ms"]) == 4
+
+
+def test_a_long_call_is_not_made_to_find_out_how_its_launch_is_hidden() -> None:
+    bench = bench_of(torch.sin, torch.rand(4))
+    assert bench.hide_launches(stopwatch.PROBE_MS + 1) == 1
+    assert bench.stopwatch.flushes == 0  # type: ignore[attr-defined]
 
 
 class Noting(HostStopwatch):
