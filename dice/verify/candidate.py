@@ -40,6 +40,7 @@ from dice.verify import (
 from dice.verify.channel import Channel
 from dice.verify.emulator import guard
 from dice.verify.execution import Device
+from dice.verify.reads import Reads
 from dice.verify.sources import (
     MAX_SOURCE_BYTES,
     Built,
@@ -72,6 +73,7 @@ class Candidate:
         self.lent: dict[str, tuple[lending.Memory, lending.Memory]] = {}  # of inputs and outputs, by the inputs' name
         self.model: Any = None
         self.bench: Any = None
+        self.reads = Reads()
         self.tf32 = False  # for convolutions, in what is not timed
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
@@ -240,7 +242,7 @@ class Candidate:
         before = execution.fingerprints(self.model) if command["repeat"] else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
-        with self._recording(census.work):
+        with self._recording(census.work), self.reads.trial():
             output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
         census.work.host += binding.host_elements()
         launches = binding.launches()
@@ -266,7 +268,8 @@ class Candidate:
         wrote, failed = False, ""
         binding.set_muted(True)
         try:
-            output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
+            with self.reads.replayed():
+                output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
             self._write(output, command)
             wrote = True
         except Exception as error:  # what its kernels should have computed is missing: anything may follow from that

@@ -28,7 +28,9 @@ nothing and do not count. Matrix products and convolutions count as one family, 
 A file that replaced no operator as a whole, and less than 1% of the elements (10% where PyTorch's operators are called
 as often as before), replaced nothing either.
 **Intervention**: one more forward on new inputs, in which launches of the file's own kernels are counted and do
-nothing, and fresh memory is NaN. What is finished then, was finished without them. Where the inputs, or what the
+nothing, and fresh memory is NaN. What the host read alike in every trial it reads so again (`reads.py`): a file whose
+kernels only give PyTorch a sign goes on as if they had, and one that has PyTorch step in where its kernels did not run
+does not. What is finished then, was finished without them. Where the inputs, or what the
 reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing and
 decides nothing.
 
@@ -43,8 +45,9 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 
 **What remains possible.** All this is told by the candidate's process, in which its own code can change anything: it
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
-before it can be undone. Not caught is a file that lets PyTorch compute only after a kernel of its own has set a sign,
-by other operators than the reference's (the label `reads_back` says that it looks); nor one whose kernel undoes what
+before it can be undone. Not caught is a file that lets PyTorch compute, by other operators than the reference's, only
+after a kernel of its own has set a sign that varies with the inputs, that more than a few numbers are, or that it reads
+by an asynchronous copy (the label `reads_back` says that it looks); nor one whose kernel undoes what
 PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed in a thread of
 C++; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace.
 None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
@@ -61,7 +64,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dice.verify import near
+from dice.verify import near, reads
 from dice.verify.dispatch import OperatorMode
 from dice.verify.work import Work, family
 
@@ -97,8 +100,9 @@ class Census(OperatorMode):
             inputs = _count(_tensors((args, kwargs)))
             self.work.elements[kind] += max(inputs, _count(outputs))
             self.work.calls[kind] += 1
-        elif name.startswith(("aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense")):
-            self.work.host += _read_by_host(name, args, outputs)
+        elif count := _read_by_host(name, args, outputs):
+            self.work.host += count
+            result = _answered(name, args, result)
         if self._places:
             if name.startswith(("aten::empty", "aten::new_empty")):
                 for tensor in outputs:
@@ -172,12 +176,20 @@ def _count(tensors: Any) -> int:
 
 
 def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> int:
-    if name.startswith("aten::_local_scalar_dense"):
+    """How many numbers an operator carries to the host."""
+    if name.startswith(("aten::_local_scalar_dense", "aten::equal")):
         return 1
+    if not name.startswith(("aten::_to_copy", "aten::copy_")):
+        return 0
     source = args[1] if name.startswith("aten::copy_") and len(args) > 1 else args[0] if args else None
     if not isinstance(source, torch.Tensor) or not source.is_cuda:
         return 0
     return sum(tensor.numel() for tensor in outputs if tensor.device.type == "cpu")
+
+
+def _answered(name: str, args: tuple[Any, ...], result: Any) -> Any:
+    answer = reads.answer(result)
+    return args[0].copy_(answer) if answer is not result and name.startswith("aten::copy_") else answer
 
 
 def _poison(tensor: torch.Tensor) -> None:

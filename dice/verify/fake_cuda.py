@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dice.verify import reads
+
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _MEMORY_BYTES = 80 << 30
@@ -32,7 +34,9 @@ class FakeCuda(TorchFunctionMode):
         if func in _TO_HOST or to_host:
             host_reads[0] += args[0].numel()
         if func is torch.Tensor.cpu or to_host:
-            return _host_copy(func, *args, **(kwargs or {}))
+            return reads.answer(_host_copy(func, *args, **(kwargs or {})))
+        if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+            return reads.answer(func(*args, **(kwargs or {})))
         answer = _ANSWERS.get(func)
         if answer is not None:
             return answer(*args, **(kwargs or {}))
