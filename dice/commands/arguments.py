@@ -22,13 +22,15 @@ def at_least(least: int, **flags: int | None) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be at least {least}, not {number}.")
 
 
-def numbers(arguments: Any) -> None:
-    """Raises `UserError` for a number that no command can mean: NaN, infinity, or beyond 64 bits."""
+def numbers(arguments: Any, group: str = "") -> None:
+    """Raises `UserError` for a number that no command can mean: NaN, infinity, or beyond 64 bits. `group`: what the
+    names of the flags begin with."""
     for one in fields(arguments):
         value = getattr(arguments, one.name)
+        name = group + one.name.replace("_", "-")
         if is_dataclass(value):
-            numbers(value)
-        flag = f"--{one.name.replace('_', '-')}"
+            numbers(value, f"{name}.")
+        flag = f"--{name}"
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{flag} must be a finite number, not {number}.")

@@ -103,6 +103,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("train sft --data d --tokenizer t --out o --max-steps -1", "max_steps must be positive, not -1"),
         ("train sft --data d --tokenizer t --out o --max-steps 1 --micro-rows 0", "micro_rows must be positive, not 0"),
         ("train sft --lr nan", "--lr must be a finite number, not nan"),
+        ("train sft --shape.hidden-size 99999999999999999999", "--shape.hidden-size must fit into 64 bits"),
         ("data difficulty torn.parquet", "torn.parquet cannot be read as parquet"),
         ("data difficulty problem.py --out damaged --workers 1", "damaged is a folder, and a file is needed"),
     ],

@@ -16,6 +16,7 @@ INCLUDES = """
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/cuda/Atomic.cuh>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/Exceptions.h>
 #include <ATen/cuda/detail/KernelUtils.h>
@@ -48,6 +49,18 @@ __global__ void accessed_kernel(torch::PackedTensorAccessor32<scalar_t, 2, torch
   const int i = threadIdx.y, j = threadIdx.x;
   if (i < x.size(0) && j < x.size(1)) y[i][j] = x[i][j] + x[i][j];
 }
+template <typename scalar_t>
+__global__ void gathered_kernel(const scalar_t* x, scalar_t* y, int rows, int columns) {  // sum, plain sum, product, most, least
+  for (int i = threadIdx.x; i < rows * columns; i += blockDim.x) {
+    const int c = i % columns;
+    gpuAtomicAdd(&y[c], x[i]);
+    gpuAtomicAddNoReturn(&y[columns + c], x[i]);
+    gpuAtomicMul(&y[2 * columns + c], x[i]);
+    gpuAtomicMax(&y[3 * columns + c], x[i]);
+    gpuAtomicMin(&y[4 * columns + c], x[i]);
+    atomicAdd(&y[5 * columns + c], x[i]);
+  }
+}
 __global__ void looped_kernel(const float* x, float* y, int n) { CUDA_KERNEL_LOOP(i, n) { y[i] = x[i] * 2; } }
 """
 
@@ -55,6 +68,22 @@ Expect = Callable[[torch.Tensor], torch.Tensor]
 
 _LAUNCH = "twice_kernel<scalar_t><<<at::ceil_div((int)x.numel(), 64), 64, 0, stream>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), x.numel());"
 _STREAM = "auto y = torch::empty_like(x); auto stream = at::cuda::getCurrentCUDAStream(); "
+
+
+def _gathered(types: tuple[str, ...]) -> tuple[str, Expect]:
+    """Small whole numbers, exact in every type: in float32, and after it in the given ones."""
+    body = "auto n = (x * 4).round().clamp(-3, 3); auto sum = torch::zeros({6, 4}, x.options()); "
+    for name in types:
+        body += f"""{{ auto t = n.to({name}); auto y = torch::zeros({{6, 4}}, t.options()); y.slice(0, 2, 5).fill_(1);
+        AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, t.scalar_type(), "gathered", [&] {{ gathered_kernel<scalar_t><<<1, 32>>>(t.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), 6, 4); }});
+        sum += y.to(torch::kFloat); }} """
+    return body + "return sum;", lambda x: len(types) * _gathered_rows((x * 4).round().clamp(-3, 3))
+
+
+def _gathered_rows(n: torch.Tensor) -> torch.Tensor:
+    total, one = n.sum(0), torch.ones(1, 4)
+    most, least = torch.cat([n, one]).amax(0), torch.cat([n, one]).amin(0)
+    return torch.stack([total, total, n.prod(0), most, least, total])
 
 
 def _dispatch(macro: str, *extra: str, type_text: str = "x.scalar_type()") -> tuple[str, Expect]:
@@ -96,6 +125,8 @@ SNIPPETS: dict[str, tuple[str, Expect]] = {
         "auto y = at::empty_like(x); looped_kernel<<<at::cuda::detail::GET_BLOCKS(x.numel()), at::cuda::detail::CUDA_NUM_THREADS>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel()); return y;",
         lambda x: x * 2,
     ),
+    "atomics": _gathered(("torch::kFloat", "torch::kDouble", "torch::kHalf", "torch::kBFloat16")),
+    "atomics_of_integers": _gathered(("torch::kInt", "torch::kLong", "torch::kShort")),
     # ---- checks
     "checks": (
         'CHECK_INPUT(x); TORCH_CHECK_EQ(x.dim(), 2); TORCH_CHECK_GT(x.numel(), 0); TORCH_INTERNAL_ASSERT(x.defined()); TORCH_CHECK(x.dtype() == torch::kFloat32, "type ", x.dtype(), " sizes ", x.sizes()); TORCH_CHECK_LE(1, 2); return x;',

@@ -58,3 +58,14 @@ def test_snippet_on_a_gpu(name: str) -> None:
         return
     actual = getattr(binding.load(built, "snippets"), name)(x.cuda()).cpu()
     torch.testing.assert_close(actual, expected, atol=2e-3, rtol=2e-3)
+
+
+def test_a_header_that_is_not_shadowed_has_pytorchs_own() -> None:
+    """Also with what PyTorch declares for nvcc alone."""
+    x = torch.randn(6, 4)
+    text = source(["packed_accessors"]) + "#include <c10/util/complex.h>\n#include <ATen/native/cpu/utils.h>\n"
+    built = build(Sources((), (text,)), backend="emulated", cache_dir=default_cache_dir())
+    assert built.headers == "full"
+    with fake_cuda.active(True):
+        actual = binding.load(built, "snippets").packed_accessors(x)
+    torch.testing.assert_close(actual, x * 2)

@@ -8,5 +8,10 @@ extern "C" [[noreturn]] void __assert_fail(const char*, const char*, unsigned, c
 
 #include <cuda_runtime.h>
 
+// What PyTorch declares for nvcc alone.
+namespace at {
+template <class Item> struct RestrictPtrTraits { using PtrType = Item* __restrict__; };
+}  // namespace at
+
 #define kCUDA kCPU
 #define is_cuda is_cpu

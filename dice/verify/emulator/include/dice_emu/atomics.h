@@ -7,6 +7,7 @@
 namespace dice_emu {
 
 template <size_t Bytes> struct BitsOf;
+template <> struct BitsOf<1> { using type = unsigned char; };
 template <> struct BitsOf<2> { using type = unsigned short; };
 template <> struct BitsOf<4> { using type = unsigned int; };
 template <> struct BitsOf<8> { using type = unsigned long long; };
