@@ -17,6 +17,7 @@ extern "C" bool dice_heap_free(void* data);
 extern "C" void dice_heap_to_device(const void* data, bool shared);
 extern "C" unsigned long long dice_host_bytes(int reset);
 extern "C" void dice_set_reader(void (*reader)(void*, size_t));
+extern "C" __attribute__((weak)) int PyGILState_Check();
 
 namespace dice_emu {
 
@@ -42,8 +43,13 @@ static bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpy
   return read;
 }
 
-// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py).
+// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py). It is Python's, so
+// a thread without Python's lock, which somebody who waits for it may hold, does not ask.
 static void (*reader)(void*, size_t) = nullptr;
+static void ask_reader(void* to, size_t bytes) {
+  const bool little = reader != nullptr && bytes <= 128;
+  if (little && PyGILState_Check != nullptr && PyGILState_Check() != 0) reader(to, bytes);
+}
 void dice_set_reader(void (*function)(void*, size_t)) { reader = function; }
 
 unsigned long long dice_host_bytes(int reset) {
@@ -212,7 +218,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     const dice_emu::OnDevice scope;
     memmove(to, from, bytes);
   }
-  if (note_read(to, from, bytes, kind) && reader != nullptr && bytes <= 128) reader(to, bytes);
+  if (note_read(to, from, bytes, kind)) ask_reader(to, bytes);
   return cudaSuccess;
 }
 

@@ -79,6 +79,8 @@ DICE_EXPORT cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid
 }
 #endif
 
+extern "C" __attribute__((weak)) int PyGILState_Check();
+
 // ---- what is copied to the host ---------------------------------------------------------------------------------------
 namespace dice_launches {
 
@@ -96,10 +98,12 @@ inline bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpy
 }
 inline bool note(size_t bytes) { return host_bytes += bytes, bytes != 0; }
 
-// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py).
+// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py). It is Python's, so
+// a thread without Python's lock, which somebody who waits for it may hold, does not ask.
 inline void (*reader)(void*, size_t) = nullptr;
 inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t bytes) {
-  if (read && status == cudaSuccess && reader != nullptr && bytes <= 128) reader(to, bytes);
+  const bool little = read && status == cudaSuccess && bytes <= 128;
+  if (little && reader != nullptr && PyGILState_Check != nullptr && PyGILState_Check() != 0) reader(to, bytes);
   return status;
 }
 
