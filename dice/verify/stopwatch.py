@@ -140,7 +140,7 @@ class Bench:
     def hide_launches(self, call_ms: float) -> int:
         """From now on, as many flushes before a call as hide what it takes to launch one; returns how many these are.
 
-        Measured in rounds: there a launch takes several times as long as in a warm-up, where nothing but calls happens.
+        Measured in rounds: there a launch takes longer than in a warm-up, where nothing but calls happens.
         """
         calls = min(ROUND_CALLS, int(PROBE_MS / max(call_ms, 1e-3)))
         if calls == 0:
