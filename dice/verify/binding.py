@@ -14,7 +14,7 @@ import json
 import re
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ class LoadError(ImportError):
 
 
 _muted = [False]
+_reading = [False]
 _replayed: Counter[str] = Counter()  # launches by graphs that were captured before
 _libraries: list[ctypes.PyDLL] = []  # never closed: candidates keep function pointers, and so does CUDA
 
@@ -48,8 +49,8 @@ def load(built: Built, name: str = "extension") -> ModuleType:
     _libraries.append(library)
     if _muted[0]:
         set_muted(True)
-    if hasattr(library, "dice_set_reader"):
-        library.dice_set_reader(_READER)
+    if _reading[0]:
+        _set_reader(_READER)
     return module
 
 
@@ -109,8 +110,25 @@ def _host_bytes(library: ctypes.PyDLL, reset: bool = False) -> int:
     return int(read(int(reset)))
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """In the block, `reads` answers for the little that libraries copy to the host; it takes them some microseconds."""
+    _reading[0] = True
+    _set_reader(_READER)
+    try:
+        yield
+    finally:
+        _reading[0] = False
+        _set_reader(None)
+
+
+def _set_reader(reader: Any) -> None:
+    for library in _counters():
+        library.dice_set_reader(reader)
+
+
 def _answer_read(to: int, size: int) -> None:
-    """Of a few bytes that a library has copied to the host."""
+    """A library has copied a few bytes to the host."""
     came = ctypes.string_at(to, size)
     answer = reads.answer(came)
     if answer is not came:

@@ -242,7 +242,7 @@ class Candidate:
         before = execution.fingerprints(self.model) if command["repeat"] else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
-        with self._recording(census.work), self.reads.trial():
+        with self._recording(census.work), binding.reading(), self.reads.trial():
             output = execution.forward(self.model, inputs, command["seed"], self.device, rng, census)
         census.work.host += binding.host_elements()
         launches = binding.launches()
@@ -268,7 +268,7 @@ class Candidate:
         wrote, failed = False, ""
         binding.set_muted(True)
         try:
-            with self.reads.replayed():
+            with binding.reading(), self.reads.replayed():
                 output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
             self._write(output, command)
             wrote = True

@@ -1,6 +1,6 @@
 // Counts the launches of this library's own `__global__` functions, and leaves them out while muted; and the bytes that it
 // carries to the host itself. The linker's --wrap sends its calls here; each is counted and goes on to CUDA. Nothing is
-// synchronised.
+// synchronised, but for small copies to the host while a reader is set.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -101,20 +101,29 @@ inline bool note(size_t bytes) { return host_bytes += bytes, bytes != 0; }
 // Shown what little came to the host, and may put something else in its place (dice/verify/reads.py). It is Python's, so
 // a thread without Python's lock, which somebody who waits for it may hold, does not ask.
 inline void (*reader)(void*, size_t) = nullptr;
-inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t bytes) {
+inline bool asks(cudaError_t status, bool read, size_t bytes) {
   const bool little = read && status == cudaSuccess && bytes <= 128;
-  if (little && reader != nullptr && PyGILState_Check != nullptr && PyGILState_Check() != 0) reader(to, bytes);
+  return little && reader != nullptr && PyGILState_Check != nullptr && PyGILState_Check() != 0;
+}
+struct Ended {};  // in place of a stream: the copy has ended
+inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t bytes, Ended) {
+  if (asks(status, read, bytes)) reader(to, bytes);
+  return status;
+}
+inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t bytes, cudaStream_t stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (!asks(status, read, bytes) || cudaStreamIsCapturing(stream, &capture) != cudaSuccess) return status;
+  if (capture == cudaStreamCaptureStatusNone && cudaStreamSynchronize(stream) == cudaSuccess) reader(to, bytes);
   return status;
 }
 
 }  // namespace dice_launches
 
-// Of copies that have ended when they return.
-#define DICE_ANSWERED(name, parameters, arguments, tell)                                \
-  DICE_EXPORT cudaError_t __real_##name parameters;                                     \
-  DICE_EXPORT cudaError_t __wrap_##name parameters {                                    \
-    const bool read = dice_launches::tell;                                              \
-    return dice_launches::answered(__real_##name arguments, read, to, bytes);           \
+#define DICE_ANSWERED(name, parameters, arguments, tell, stream)                            \
+  DICE_EXPORT cudaError_t __real_##name parameters;                                         \
+  DICE_EXPORT cudaError_t __wrap_##name parameters {                                        \
+    const bool read = dice_launches::tell;                                                  \
+    return dice_launches::answered(__real_##name arguments, read, to, bytes, stream);       \
   }
 #define DICE_TOLD(name, parameters, arguments, tell)  \
   DICE_EXPORT cudaError_t __real_##name parameters;   \
@@ -122,16 +131,18 @@ inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t byte
     dice_launches::tell;                              \
     return __real_##name arguments;                   \
   }
-DICE_ANSWERED(cudaMemcpy, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind), (to, from, bytes, kind), note_read(to, from, bytes, kind))
-DICE_TOLD(cudaMemcpyAsync, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), (to, from, bytes, kind, stream), note_read(to, from, bytes, kind))
+DICE_ANSWERED(cudaMemcpy, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind), (to, from, bytes, kind), note_read(to, from, bytes, kind),
+              dice_launches::Ended{})
+DICE_ANSWERED(cudaMemcpyAsync, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), (to, from, bytes, kind, stream),
+              note_read(to, from, bytes, kind), stream)
 DICE_TOLD(cudaMemcpy2D, (void* to, size_t to_pitch, const void* from, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind),
           (to, to_pitch, from, pitch, width, height, kind), note_read(to, from, width * height, kind))
 DICE_TOLD(cudaMemcpy2DAsync, (void* to, size_t to_pitch, const void* from, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream),
           (to, to_pitch, from, pitch, width, height, kind, stream), note_read(to, from, width * height, kind))
 DICE_ANSWERED(cudaMemcpyFromSymbol, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind), (to, symbol, bytes, offset, kind),
-              note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
-DICE_TOLD(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
-          (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes))
+              note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes), dice_launches::Ended{})
+DICE_ANSWERED(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
+              (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes), stream)
 #undef DICE_TOLD
 #undef DICE_ANSWERED
 DICE_EXPORT void dice_set_reader(void (*reader)(void*, size_t)) { dice_launches::reader = reader; }
