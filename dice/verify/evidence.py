@@ -45,9 +45,9 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 
 **What remains possible.** All this is told by the candidate's process, in which its own code can change anything: it
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
-before it can be undone. Not caught is a file that lets PyTorch compute, by other operators than the reference's, only
-after a kernel of its own has set a sign that varies with the inputs, or that is more than a few numbers (the label
-`reads_back` says that it looks); nor one whose kernel undoes what
+before it can be undone. Not caught is a file that lets PyTorch compute, by other operators than the reference's, on
+what a kernel of its own has copied or multiplied by one, or only after it has set a sign that varies with the inputs or
+is more than a few numbers (the label `reads_back` says that it looks); nor one whose kernel undoes what
 PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed in a thread of
 C++; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace.
 None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
