@@ -122,6 +122,19 @@ def reading() -> Iterator[None]:
         _set_reader(None)
 
 
+@contextlib.contextmanager
+def watched_memory() -> Iterator[None]:
+    """In the block, dispatch modes see what memory libraries take for their tensors, which takes some microseconds."""
+    watches = [watch for library in _libraries if (watch := getattr(library, "dice_watch_memory", None))]
+    for watch in watches:
+        watch(1)
+    try:
+        yield
+    finally:
+        for watch in watches:
+            watch(0)
+
+
 def _set_reader(reader: Any) -> None:
     for library in _counters():
         library.dice_set_reader(reader)

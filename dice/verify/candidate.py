@@ -262,13 +262,15 @@ class Candidate:
         self.channel.send("ran", launches=launches, damaged=damaged, **answer)
 
     def _muted(self, module: Any, command: dict[str, Any]) -> None:
-        """One forward in which the file's kernels do nothing: what it computes, it computes without them."""
+        """One forward in which the file's kernels do nothing: what it computes, it computes without them. `filled`:
+        what they should fill holds the inputs."""
         inputs = self._read(command["inputs"])
-        census = self.census = evidence.Census(command["sizes"], command["sample_seed"])
+        given = [tensor.clone() for tensor in wire.tensors(inputs)] if command["filled"] else []
+        census = self.census = evidence.Census(command["sizes"], command["sample_seed"], given)
         wrote, failed = False, ""
         binding.set_muted(True)
         try:
-            with binding.reading(), self.reads.replayed():
+            with binding.reading(), binding.watched_memory(), self.reads.replayed():
                 output = execution.forward(self.model, inputs, command["seed"], self.device, (), census)
             self._write(output, command)
             wrote = True

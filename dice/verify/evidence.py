@@ -12,6 +12,8 @@ else is the matter. The kinds:
 | `copies_result` | with them turned into no-ops, PyTorch still computed the answer, or what only has to | |
 | | be mapped, element by element, to be it (or put into another order, or divided, as a sum for | |
 | | its mean): the kernels pass on what PyTorch computed | intervention |
+| `copies_inputs` | with them turned into no-ops, and the inputs in memory that they should fill, the output | |
+| | is right all the same, by operators that the reference does not call | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do: by PyTorch, by | census, |
@@ -30,9 +32,10 @@ as often as before), replaced nothing either.
 **Intervention**: one more forward on new inputs, in which launches of the file's own kernels are counted and do
 nothing, and fresh memory is NaN. What the host read alike in every trial it reads so again (`reads.py`): a file whose
 kernels only give PyTorch a sign goes on as if they had, and one that has PyTorch step in where its kernels did not run
-does not. What is finished then, was finished without them. Where the inputs, or what the
-reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing and
-decides nothing.
+does not. What is finished then, was finished without them. Where PyTorch calls operators for the file that the
+reference does not, there is one more, in which fresh memory of an input's shape holds that input. Where the inputs, or
+what the reference computes before its last step, are the answer already (ReLU of positive numbers), it proves nothing
+and decides nothing.
 
 **Partial work.** One operator of many is enough, wherever it stands, and PyTorch may do the rest: a library convolution
 with a fused tail, one layer of a network, a last sum over partial sums. What makes a decoy is that nothing is missing
@@ -46,8 +49,8 @@ it is not: `library_calls.py` finds the calls, and a matrix library's count as t
 **What remains possible.** All this is told by the candidate's process, in which its own code can change anything: it
 could forge counts and census, or notice that it is muted. Most of that `static.py` labels, and `tripwires.py` reports
 before it can be undone. Not caught is a file that lets PyTorch compute, by other operators than the reference's, on
-what a kernel of its own has copied or multiplied by one, or only after it has set a sign that varies with the inputs or
-is more than a few numbers (the label `reads_back` says that it looks); nor one whose kernel undoes what
+what a kernel of its own has changed without need, or only after it has set a sign that varies with the inputs or is
+more than a few numbers (the label `reads_back` says that it looks); nor one whose kernel undoes what
 PyTorch's other operators mixed into the answer (a padding, a summand), or passes on what they computed in a thread of
 C++; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides every trace.
 None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
@@ -68,7 +71,7 @@ from dice.verify import near, reads
 from dice.verify.dispatch import OperatorMode
 from dice.verify.work import Work, family
 
-KINDS = ("decoy", "copies_result", "replaced_nothing", "host_compute", "torch_compile", "tampering")
+KINDS = ("decoy", "copies_result", "copies_inputs", "replaced_nothing", "host_compute", "torch_compile", "tampering")
 SAMPLES = 1024  # elements compared of each tensor
 KEPT_TENSORS = 64  # of a muted forward
 
@@ -77,11 +80,12 @@ class Census(OperatorMode):
     """Notes what PyTorch computes in a block.
 
     `sizes`: keep samples, drawn by `seed`, of the tensors with so many elements (`witnesses`) and fill fresh memory
-    with NaN. For a muted forward.
+    with NaN, or with that of the tensors `given` which has its shape and type. For a muted forward.
     """
 
-    def __init__(self, sizes: Sequence[int] = (), seed: int = 0):
+    def __init__(self, sizes: Sequence[int] = (), seed: int = 0, given: Sequence[torch.Tensor] = ()):
         super().__init__()
+        self._given = given
         self.work = Work()
         self.witnesses: list[Sample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
@@ -106,10 +110,21 @@ class Census(OperatorMode):
         if self._places:
             if name.startswith(("aten::empty", "aten::new_empty")):
                 for tensor in outputs:
-                    _poison(tensor)
+                    if not self._fill(tensor):
+                        _poison(tensor)
+            elif name.startswith(("aten::zeros", "aten::new_zeros")):
+                for tensor in outputs:
+                    self._fill(tensor)
             else:
                 self._keep(outputs, bool(kind))
         return result
+
+    def _fill(self, fresh: torch.Tensor) -> bool:
+        for tensor in self._given:
+            if tensor.shape == fresh.shape and tensor.dtype == fresh.dtype:
+                fresh.copy_(tensor)
+                return True
+        return False
 
     def _keep(self, outputs: Sequence[torch.Tensor], computed: bool) -> None:
         parts = (torch.view_as_real(tensor).unbind(-1) if tensor.is_complex() else (tensor,) for tensor in outputs)
@@ -282,6 +297,11 @@ class Traces:
             return True
         equal = sum(is_equal(result, self.expected) for result in self.results)
         return equal > 1 or any(is_equal(tensor, self.expected) for tensor in self.inputs)
+
+    @property
+    def has_idle_step(self) -> bool:
+        """One of the operators leaves an input as it is: a kernel in its place may do so, too."""
+        return any(is_equal(result, tensor) for result in self.results for tensor in self.inputs)
 
     @property
     def earlier(self) -> list[Sample]:

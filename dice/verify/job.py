@@ -28,8 +28,7 @@ ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then sh
 OUTPUT = "output"
 TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
-MUTED_S = 10.0
-SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
+MUTED_S, SANITIZER_PATIENCE = 10.0, 10  # the latter: times as long may a run take in which every access is looked at
 ORACLE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
@@ -331,26 +330,31 @@ class Job:
             raise Stop("deceptive", "run", f"{MESSAGES[kind]}.")
 
     def _intervene(self, vary: bool) -> None:
-        """One more forward, on new inputs, in which the file's own kernels do nothing. At the very end: a process may
-        not survive what follows from garbage."""
+        """Forwards on new inputs without the file's own kernels. At the very end: garbage may be the process's end."""
         if not self.protocol.ours:
             return
         self.stage = "run"
         drawn = self._draw(MUTED_STEP) if vary else {}
         if not drawn.get("family"):
             drawn = self._draw(MUTED_STEP | {"name": "muted given", "family": "given", "core": True})
-        command = {"inputs": drawn["name"], "sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": "seen"}
-        self.candidate.send(command | {"do": "muted", "seed": drawn["seed"], "sizes": drawn["sizes"]})
+        command = {"inputs": drawn["name"], "seed": drawn["seed"], "sizes": drawn["sizes"], "filled": False}
+        command |= {"sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": "seen"}
         self.run_left = min(self.run_left, MUTED_S)
+        self.record.honesty.muted = self._mute(command)
+        again = self.record.honesty.computes_otherwise and not drawn.get("lent")
+        if again and self._mute(command | {"filled": True}) == "copies_inputs":
+            self.record.honesty.muted = "copies_inputs"
+        self._refuse_deception()
+
+    def _mute(self, command: Message) -> str:
+        self.candidate.send(command | {"do": "muted"})
         try:
             with self.record.clock("run"):
                 said = self._candidate_says("muted")
         except Stop as stop:
-            self.record.honesty.muted = f"ended: {stop.message}"[:200]
-        else:
-            judged = self._ask(command | {"do": "judge muted", "wrote": said.get("wrote") is True} | self._output())
-            self.record.honesty.muted = judged["kind"]
-        self._refuse_deception()
+            return f"ended: {stop.message}"[:200]
+        command |= {"do": "judge muted", "wrote": said.get("wrote") is True} | self._output()
+        return str(self._ask(command)["kind"])
 
     def _profile(self) -> None:
         """At the very end too, for a profiler that ends the process takes nothing with it then."""

@@ -259,7 +259,7 @@ class _Group:
             actual = self._output(command, max_bytes) if command["wrote"] else None
         told = [tensor.double() for tensor in witnesses if not tensor.is_complex()]
         samples = [evidence.Sample(*pair) for pair in zip(told[::2], told[1::2], strict=False)]
-        kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"])
+        kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"], command["filled"])
         return {"event": "judged", "kind": kind}
 
     def _compare(self, trial: Trial, command: Message) -> Message:

@@ -388,20 +388,24 @@ class Reference:
             return jitter.slacks(lambda other: self._forward(self.model, other, trial.seed), drawn, exact)
         return ()
 
-    def judge_muted(self, trial: Trial, actual: Any, witnesses: Sequence[evidence.Sample], seed: int) -> str:
+    def judge_muted(
+        self, trial: Trial, actual: Any, witnesses: Sequence[evidence.Sample], seed: int, filled: bool
+    ) -> str:
         """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
         or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
-        computed in it."""
+        computed in it. `filled`: what its kernels should fill held the inputs."""
         telling = [leaf for leaf in self._traces(trial, seed) if not leaf.tells_nothing]
-        if not telling:
+        if not telling or (filled and telling[0].has_idle_step):
             return "tells_nothing"
         if actual is not None and self.judge(trial, actual).equal:
-            return "decoy"
+            return "copies_inputs" if filled else "decoy"
+        if filled:
+            return "honest"
         return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
 
     def _traces(self, trial: Trial, seed: int) -> list[evidence.Traces]:
         leaves = [tensor for tensor in wire.tensors(trial.expected) if tensor.numel() and not tensor.is_complex()]
-        census = evidence.Census([leaf.numel() for leaf in leaves], seed)
+        census = evidence.Census([tensor.numel() for tensor in (*leaves, *wire.tensors(trial.inputs))], seed)
         with unchanged(self.model), blame("forward"):
             placed = self.device.place(wire.map_tensors(torch.Tensor.clone, trial.inputs))
             execution.forward(self.model, placed, trial.seed, self.device, census=census)

@@ -152,8 +152,10 @@ bool worked(int32_t status) {
   if (status != 0) PyErr_Clear();
   return status == 0;
 }
+bool watched = false;  // whether fresh memory must be seen by Python's dispatch modes
 // A contiguous uninitialised tensor, or nothing when the fast way does not apply (its Python twin then explains why).
 Tensor fast_empty(IntArrayRef sizes, const c10::TensorOptions& options) {
+  if (watched) return {};
   if (options.requires_grad() || options.pinned_memory_.value_or(false) || options.layout() != c10::kStrided) return {};
   if (options.memory_format_.value_or(c10::MemoryFormat::Contiguous) != c10::MemoryFormat::Contiguous) return {};
   constexpr size_t most = 16;
@@ -180,6 +182,7 @@ bool same_layout(const Tensor& self, const c10::TensorOptions& options) {
   return self.is_contiguous() && !options.has_device() && !options.memory_format_;
 }
 }  // namespace
+extern "C" __attribute__((visibility("default"))) void dice_watch_memory(int on) { watched = on != 0; }
 
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options) {
 #if defined(DICE_EMULATED)
@@ -221,7 +224,7 @@ Tensor empty_like(const Tensor& self, const c10::TensorOptions& options, std::op
 }
 Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options, std::optional<c10::MemoryFormat> format) {
   const c10::TensorOptions all = format ? options.memory_format(*format) : options;
-  if (same_layout(self, all) && !all.requires_grad()) {
+  if (!watched && same_layout(self, all) && !all.requires_grad()) {
     Tensor fast = empty_like(self, all);
     if (worked(aoti_torch_zero_(fast.handle()))) return fast;
   }
