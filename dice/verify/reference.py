@@ -405,7 +405,8 @@ class Reference:
 
     def _traces(self, trial: Trial, seed: int) -> list[evidence.Traces]:
         leaves = [tensor for tensor in wire.tensors(trial.expected) if tensor.numel() and not tensor.is_complex()]
-        census = evidence.Census([tensor.numel() for tensor in (*leaves, *wire.tensors(trial.inputs))], seed)
+        sizes = {tensor.numel() for tensor in (*leaves, *wire.tensors(trial.inputs))}
+        census = evidence.Census(sorted(sizes - {0}), seed)
         with unchanged(self.model), blame("forward"):
             placed = self.device.place(wire.map_tensors(torch.Tensor.clone, trial.inputs))
             execution.forward(self.model, placed, trial.seed, self.device, census=census)
