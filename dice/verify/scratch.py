@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import functools
 import itertools
@@ -16,7 +17,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +28,7 @@ OWN_BYTES = 64 << 20  # who stored more than this on a full disk has helped to f
 MAX_FILES = 20_000  # more of them count as too much
 TOO_MUCH_KB = 1 << 60
 NAMES_AT_ONCE = 4096
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOVED = "dice-moved-"  # a folder that is moved up on its way out
 _ROOT = re.compile(PREFIX + r"\d+-\w{8}")
@@ -105,6 +107,19 @@ def stored_kb(folders: Iterable[str]) -> int:
         except OSError:  # a folder without permissions, or one so deep that its path is too long
             return TOO_MUCH_KB
     return total // 2
+
+
+def open_files(folder: int, names: Sequence[str]) -> dict[str, int]:
+    """Those of the named files that are in an open folder, opened for somebody who does not see it."""
+    opened: dict[str, int] = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            try:
+                opened[name] = os.open(name, _READING, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
+                    raise
+    return opened
 
 
 def is_crowded_out(folder: Path) -> bool:
