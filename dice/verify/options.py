@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from dice.errors import MachineError
+from dice.launch import code_command, environment
 from dice.verify.cache import default_cache_dir
 
 Backend = Literal["cuda", "emulated"]
@@ -96,9 +96,15 @@ def why_no_cuda() -> str:
 @functools.cache
 def probe_cuda() -> dict[str, Any]:
     """What PyTorch says of the GPU, asked in a process of its own so that this one never initialises CUDA."""
-    command = [sys.executable, "-c", _PROBE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        done = subprocess.run(
+            code_command(_PROBE),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
+        )
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError):
         return {"cuda": False, "device": "", "count": 0, "memory": 0, "built_for": None}
