@@ -54,9 +54,10 @@ def examine() -> list[Finding]:
     """Look at the compiler, the GPU, the sandbox, the model and the disk. Starts short processes, changes nothing."""
     import torch
 
-    from dice.verify.options import find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
+    from dice.verify.options import compiler_trouble, find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
 
     gxx, nvcc, no_cuda = find_host_compiler(), find_nvcc(), why_no_cuda()
+    lacks, broken = compiler_trouble("emulated"), compiler_trouble("cuda") if nvcc else "not found"
     gpu = str(probe_cuda()["device"]) if not no_cuda else ""
     python = f"Python {platform.python_version()}, torch {torch.__version__}, dice {dice.__version__}"
     return [
@@ -64,12 +65,12 @@ def examine() -> list[Finding]:
             "machine", "info", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
         ),
         Finding("python", "ok", python),
-        Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), "install g++ (Debian: apt-get install g++)")),
-        Finding("nvcc", *_tool(nvcc, toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),
+        Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), lacks, "install g++ (Debian: apt-get install g++)")),
+        Finding("nvcc", *_tool(nvcc, toolchain("cuda"), broken, "install the CUDA toolkit, for a GPU only")),
         Finding("GPU", "ok", gpu) if gpu else Finding("GPU", "missing", no_cuda, "timings need an NVIDIA GPU"),
         Finding("emulated backend", "ok", "kernels run on the CPU, thread by thread: right or wrong, no timing")
-        if gxx
-        else Finding("emulated backend", "missing", "there is no C++ compiler", "install g++"),
+        if not lacks
+        else Finding("emulated backend", "missing", "there is no usable C++ compiler", "install g++"),
         Finding("cuda backend", "ok", f"kernels run on {gpu}")
         if gpu
         else Finding("cuda backend", "missing", no_cuda, "use --backend emulated"),
@@ -79,8 +80,10 @@ def examine() -> list[Finding]:
     ]
 
 
-def _tool(path: Path | str | None, version: str, advice: str) -> tuple[Literal["ok", "missing"], str, str]:
-    return ("ok", f"{version} ({path})", "") if path else ("missing", "not found", advice)
+def _tool(
+    path: Path | str | None, version: str, trouble: str, advice: str
+) -> tuple[Literal["ok", "missing"], str, str]:
+    return ("missing", trouble, advice) if trouble else ("ok", f"{version} ({path})", "")
 
 
 def _sandbox() -> list[Finding]:
