@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 import dice
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import Doctor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GENERAL_ADVICE = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; docker: --security-opt seccomp=...)"
 LACKS = {"memory limit": "report this", "no leftovers": "report this"}
-MARK = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "info": "       "}
+COLOURS = {"ok": "green", "missing": "yellow", "info": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,9 @@ def run(args: Doctor) -> int:
     else:
         console = Console(highlight=False, soft_wrap=True)
         for finding in findings:
-            advice = f" [dim]-> {escape(finding.advice)}[/]" if finding.advice else ""
-            console.print(f"{MARK[finding.state]}  {finding.name:<18} {escape(finding.found)}{advice}")
+            mark = finding.state if finding.state != "info" else ""
+            line = Text.assemble((f"{mark:<7}", COLOURS[finding.state]), f"  {finding.name:<18} {finding.found}")
+            console.print(line.append(f" -> {finding.advice}" if finding.advice else "", style="dim"))
         verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
         console.print(f"\nThis machine {verdict}.")
     return 0 if backends else 3

@@ -67,7 +67,7 @@ def visible(backend: str, cache_dir: Path) -> list[str]:
     paths = [
         *("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32"),
         *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
-        *("/dev/null", "/dev/zero", "/dev/urandom", "/proc/cpuinfo"),
+        *("/dev/null", "/proc/cpuinfo"),
         str(here),
         str(cache_dir / "headers"),
         str(toolchain.torch_folder() / "include"),

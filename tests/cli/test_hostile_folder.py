@@ -47,9 +47,7 @@ def installed(folder: Path) -> Path:
 def run(command: list[str], folder: Path, python_path: str | None) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     variables |= {"OMP_NUM_THREADS": "1"} | ({} if python_path is None else {"PYTHONPATH": python_path})
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=280, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=280, check=False)
 
 
 def imported(folder: Path) -> list[str]:
@@ -67,7 +65,13 @@ def check_verify(command: list[str], folder: Path, python_path: str | None) -> N
 
 @pytest.mark.parametrize(
     "starts, entry",
-    [("script", "{dice}"), ("script", ".:{dice}"), ("module", "{dice}"), ("module", ":{dice}"), ("module", "{dice}:{here}")],
+    [
+        ("script", "{dice}"),
+        ("script", ".:{dice}"),
+        ("module", "{dice}"),
+        ("module", ":{dice}"),
+        ("module", "{dice}:{here}"),
+    ],
 )
 def test_verify_among_hostile_modules(tmp_path: Path, starts: str, entry: str) -> None:
     script = tmp_path / "bin" / "dice"
