@@ -29,7 +29,7 @@ def code_command(code: str, *arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """This process's environment for an interpreter, and those that it starts itself."""
-    return safe_environment(dict(os.environ))
+    return safe_environment(dict(os.environ)) | {"PYTHONSAFEPATH": "1"}
 
 
 def safe_environment(variables: dict[str, str]) -> dict[str, str]:
@@ -39,7 +39,7 @@ def safe_environment(variables: dict[str, str]) -> dict[str, str]:
         folders = list(filter(_is_elsewhere, variables.get(name, "").split(os.pathsep)))
         if folders:
             kept[name] = os.pathsep.join(folders)
-    return kept | {"PYTHONSAFEPATH": "1"}
+    return kept
 
 
 def leave_working_directory() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import selectors
 import signal
-import site
 import socket
 import subprocess
 import tempfile
@@ -235,9 +234,8 @@ class Zygote:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process does
         command = python_command("dice.verify.zygote", str(theirs.fileno()), *warm)
         # What a process was started with stays readable in its memory, and a fork's: nothing secret may be there.
-        names = (*ENVIRONMENT, "TMPDIR", "PYTHONPATH", "PYTHONNOUSERSITE", WITHOUT)
+        names = (*ENVIRONMENT, "TMPDIR", "PYTHONPATH", "PYTHONUSERBASE", "PYTHONNOUSERSITE", WITHOUT)
         kept = {name: os.environ[name] for name in names if name in os.environ}
-        kept["PYTHONUSERBASE"] = site.getuserbase()  # PyTorch may be installed there, and HOME is not passed on
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(),),

@@ -51,7 +51,7 @@ def _run(program: Path, tool: str, folder: Path, target: Path, limit_s: float) -
     log, printed = folder / f"{tool}.log", folder / f"{tool}.printed"
     command = compute_sanitizer.command(program, tool, log, python_command(__spec__.name, str(target)))
     # Without PyTorch's cache every tensor is an allocation of its own, with an end that memcheck knows.
-    more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     with printed.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -94,8 +94,10 @@ def test_a_checkout_with_hostile_modules_beside_the_package(tmp_path: Path, more
         check_verify([sys.executable, "-m", "dice"], folder, "")
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["data", "synth", "--pairs", "600", "--heldout", "1", "--control", "0",
-                                                    "--no-verify", "--workers", "2", "--out", "corpus"]])  # fmt: skip
+SYNTH = ["data", "synth", "--pairs", "600", "--heldout", "1", "--control", "0", "--no-verify", "--workers", "2"]
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], [*SYNTH, "--out", "corpus"]])
 def test_other_commands_among_hostile_modules(tmp_path: Path, arguments: list[str]) -> None:
     folder = fill(tmp_path / "here", NAMES + SITE)
     done = run([sys.executable, "-m", "dice", *arguments], folder, str(installed(tmp_path / "place")))
