@@ -15,6 +15,7 @@ from pathlib import Path
 from dice.verify import emulator
 from dice.verify.cache import Cache, content_key
 from dice.verify.compiler_process import run_all
+from dice.verify.scratch import is_crowded_out
 from dice.verify.toolchain import (
     CUDA_API_HEADERS,
     HIDDEN_SYMBOLS,
@@ -74,6 +75,8 @@ class Shared:
             folder = scratch / "result"
             folder.mkdir()
             (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
+            if finished.status != 0 and is_crowded_out(scratch):
+                raise ToolchainError(f"There is no space left on the disk of {self.cache_dir} for what builds share.")
             if finished.status != 0:
                 raise ToolchainError(
                     f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"
