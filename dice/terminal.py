@@ -62,7 +62,7 @@ class _Cleaned:
 def cleaned() -> Iterator[None]:
     """Whatever is printed meanwhile is cleaned, to standard output and to standard error."""
     streams: tuple[Any, Any] = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_Cleaned(stream) for stream in streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (_Cleaned(stream) for stream in streams)
     try:
         yield
     finally:
