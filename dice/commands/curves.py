@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.columns import Columns
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
@@ -19,6 +19,7 @@ from rich.text import Text
 from dice.data.whole import replacing
 from dice.errors import MachineError, UserError
 from dice.journal import Row, read_rows
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import WatchRun
@@ -127,12 +128,14 @@ def _total(folder: Path) -> int | None:
 def _panel(curve: Curve) -> Panel:
     values = [value for _, value in curve.points if math.isfinite(value)]
     if not values:
-        return Panel(Text("not a number"), title=curve.title, width=WIDTH + 4)
+        return Panel(Text("not a number"), title=Text(curve.title), width=WIDTH + 4)
     low, high = min(values), max(values)
     body = Text("\n".join(chart([value for _, value in curve.points], WIDTH, HEIGHT)), no_wrap=True)
     spread = f"{curve.said(low)} to {curve.said(high)}"
     title = f"{curve.title}: {curve.said(curve.points[-1][1])}"
-    return Panel(body, title=title, subtitle=spread, title_align="left", subtitle_align="left", width=WIDTH + 4)
+    return Panel(
+        body, title=Text(title), subtitle=Text(spread), title_align="left", subtitle_align="left", width=WIDTH + 4
+    )
 
 
 def chart(values: Sequence[float], width: int, height: int) -> list[str]:

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 import dice
@@ -23,6 +22,7 @@ from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.evaluate.rows import ROWS, Row, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import BenchBaseline, Eval
