@@ -38,12 +38,30 @@ def opened(path: Path) -> IO[bytes]:
         raise
 
 
+def check_file(path: Path) -> None:
+    """Raises `UserError` for what is no regular file: some readers open by themselves, and would wait at a pipe."""
+    try:
+        _check(path, os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"There is no file {path}.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, and a file is needed.") from None
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def check_size(path: Path, longest: int = LONGEST_DOCUMENT) -> None:
+    """Raises `UserError` for a file of more than `longest` bytes, for readers that open it by themselves."""
+    if path.stat().st_size > longest:
+        raise _too_long(path, longest)
+
+
 def read_bytes(path: Path, longest: int = LONGEST_DOCUMENT) -> bytes:
     """The whole file. Raises as `opened` does, and `UserError` for more than `longest` bytes."""
     with opened(path) as file:
         data = file.read(longest + 1)
     if len(data) > longest:
-        raise UserError(f"{path} is longer than {longest / 2**20:g} MiB, the most that is read of such a file.")
+        raise _too_long(path, longest)
     return data
 
 
@@ -73,6 +91,10 @@ def lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[bytes | None
         while line and not line.endswith(b"\n"):
             line = file.readline(CHUNK)
         yield None
+
+
+def _too_long(path: Path, longest: int) -> UserError:
+    return UserError(f"{path} is longer than {longest / 2**20:g} MiB, the most that is read of such a file.")
 
 
 def _check(path: Path, found: os.stat_result) -> None:

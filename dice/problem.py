@@ -115,4 +115,4 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
 
 def _natural_order(path: Path) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", str(path))
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
