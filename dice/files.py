@@ -32,7 +32,7 @@ def opened(path: Path) -> IO[bytes]:
     try:
         _check(path, os.fstat(descriptor))
         os.set_blocking(descriptor, True)
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb", CHUNK)
     except BaseException:
         os.close(descriptor)
         raise
