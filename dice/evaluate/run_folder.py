@@ -130,7 +130,7 @@ class RunFolder:
 
     def _read(self, name: str) -> Any:
         path = self.path / name
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"{self.path} is no run of `dice eval`: it has no {name}.")
         return read_json(path)
 
