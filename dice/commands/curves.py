@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from dice.data.whole import replacing
+from dice.data.whole import read_json, replacing
 from dice.errors import MachineError, UserError
 from dice.journal import Row, read_rows
 from dice.terminal import Console
@@ -117,11 +116,11 @@ def _summary(folder: Path, lines: Lines) -> str:
 
 def _total(folder: Path) -> int | None:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         if "infill_steps" in config:
             return int(config["infill_steps"]) + int(config["generate_steps"])
         return int(config["max_steps"])
-    except (OSError, ValueError, TypeError, KeyError):  # the curves do not need it
+    except (UserError, ValueError, TypeError, KeyError, OverflowError):  # the curves do not need it
         return None
 
 

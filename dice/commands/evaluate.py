@@ -22,6 +22,7 @@ from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.evaluate.rows import ROWS, Row, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
+from dice.files import parse_json
 from dice.terminal import Console
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if not name or not equals:
         raise UserError(f"{text!r} is no setting such as steps=512.")
     try:
-        return name, json.loads(value)
+        return name, parse_json(value)
     except ValueError:
         return name, value
 

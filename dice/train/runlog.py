@@ -58,7 +58,8 @@ class RunLog:
         write_json(self.folder / "versions.json", versions(device))
         path = self.folder / "metrics.jsonl"
         if path.exists():
-            write_text(path, "".join(map(_line, (row for row in read_rows(path) if row["step"] <= step))))
+            kept = (row for row in read_rows(path) if isinstance(row.get("step"), int) and row["step"] <= step)
+            write_text(path, "".join(map(_line, kept)))
 
     def metrics(self, **values: float | int | str) -> None:
         if self.silent:

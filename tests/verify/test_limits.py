@@ -21,7 +21,7 @@ from dice.verdict import Verdict
 from dice.verify import Options, Verifier, cgroups, usage, wire
 from dice.verify.job import MOST_BUILDS, Job
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, Zygote, wait_for
-from dice.verify.sandbox import WITHOUT, Limits
+from dice.verify.sandbox import Limits
 from dice.verify.scratch import MAX_FILES, Scratch, remove, stored_kb
 from dice.verify.trial import ReferenceFailed, blame
 from dice.verify.view import candidate_view
@@ -87,6 +87,7 @@ def test_what_is_too_deep_or_too_much_to_count_counts_as_too_much(folder: Path) 
     assert 1024 <= stored_kb([str(folder)]) < 2048
     dig(folder, 5000)
     assert stored_kb([str(folder)]) > 1 << 40
+    remove(folder, "tmp-")  # nothing else here could
 
 
 # ---- what processes take, by /proc ---------------------------------------------------------------------------------
@@ -373,4 +374,5 @@ def test_files_without_a_name_do_not_get_past_the_limit() -> None:
 def test_what_a_candidate_writes_is_on_a_file_system_of_its_own(emulated: Verifier) -> None:
     many = f"for number in range({MAX_FILES + 10}):\n    open(f'f{{number}}', 'w').close()"
     verdict = emulated.verify(RELU, with_code(many))
-    assert verdict.outcome == "runtime_error" or WITHOUT in os.environ
+    assert verdict.outcome in ("load_error", "runtime_error")
+    assert "No space left on device" in verdict.message or "MiB of files" in verdict.message
