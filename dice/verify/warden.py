@@ -61,7 +61,7 @@ def run_warden(
     inherited_kb = memory_kb(os.getpid())
     group = _make_group(groups, limits)
     warden = os.getpid()
-    init = os.fork()
+    init, group = _fork(group)
     if init == 0:
         for ours in (control, gate):
             ours.close()
@@ -74,7 +74,6 @@ def run_warden(
     try:
         if os.getppid() != parent:
             raise _Ended
-        group = _put_into(group, init)
         folders = _let_in(gate)
         _send(control, {"sandbox": tier(own_namespaces, group is not None)}, folders[:1])
         reason = _watch(control, status_read, limits, group or Meter(warden, inherited_kb, limits.memory_mb), folders)
@@ -105,7 +104,8 @@ def _end(number: int, frame: object) -> None:
 
 
 def _make_group(groups: cgroups.Parent | None, limits: Limits) -> cgroups.Group | None:
-    if groups is None or not uses("cgroups"):
+    """For what runs code of others. Compilers have limits of their own, and start too often to be slowed down."""
+    if groups is None or not (limits.own_files or limits.secret) or not uses("cgroups"):
         return None
     hard_mb = limits.memory_mb + 2 * limits.tmp_mb + SLACK_MB + (limits.files_mb if limits.own_files else 0)
     with contextlib.suppress(OSError):
@@ -113,15 +113,14 @@ def _make_group(groups: cgroups.Parent | None, limits: Limits) -> cgroups.Group 
     return None
 
 
-def _put_into(group: cgroups.Group | None, init: int) -> cgroups.Group | None:
-    """The group, with the init in it; None where the machine does not let us."""
+def _fork(group: cgroups.Group | None) -> tuple[int, cgroups.Group | None]:
+    """Fork into the group; without it, where the machine does not let us."""
     if group is not None:
         try:
-            group.add(init)
+            return group.fork(), group
         except OSError:
             group.remove()
-            return None
-    return group
+    return os.fork(), None
 
 
 def _let_in(gate: socket.socket) -> Sequence[int]:

@@ -1,6 +1,6 @@
 # problem: relu
 # expect: runtime_error run
-# message: over 512 MiB of files
+# message: over 512 MiB of files|No space left on device
 # limits: memory_mb=512
 
 # Writes file after file into the one folder that it may write to.

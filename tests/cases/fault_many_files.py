@@ -1,6 +1,6 @@
 # problem: relu
 # expect: runtime_error run
-# message: of files
+# message: of files|No space left on device
 
 # A million empty files use up a disk's entries, not its bytes.
 import torch
