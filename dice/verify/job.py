@@ -50,13 +50,10 @@ class Job:
     def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
         self.gpu = gpu
-        self.report = report = static.examine(self.kernel)
-        self.record.values = {"deceptions": report.deceptions, "backend": self.backend, "protocol": self.protocol.name}
-        self.record.values["lacking"] = self.place.lacking
-        self.record.add_labels(*report.labels)
+        self.record.values = {"backend": self.backend, "protocol": self.protocol.name, "lacking": self.place.lacking}
         started = time.monotonic()
         try:
-            self._check_static(report)
+            self._read()
             try:
                 self._check(vary=not self.place.oracles.is_fragile(self.problem))
             except ReferenceBroken as broken:
@@ -76,7 +73,10 @@ class Job:
         self.record.values["findings"] = tuple(self.feedback.findings)
         return self.record.verdict(stop)
 
-    def _check_static(self, report: static.Report) -> None:
+    def _read(self) -> None:
+        report, self.feedback.literals = self.place.examinations.examine(self.place.spawner.zygote, self.kernel)
+        self.report, self.record.values["deceptions"] = report, report.deceptions
+        self.record.add_labels(*report.labels)
         if report.unusable:
             raise Stop("no_kernel", "extract", report.unusable)
         if not report.has_cuda and self.protocol.refuses_kind(report.deceptions):
@@ -136,7 +136,7 @@ class Job:
             return stop
         view = (*self.place.view, str(self.session.inputs))
         limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
-        folder, names = self.scratch.root / "sanitizer", self.kernel.global_functions
+        folder, names = self.scratch.root / "sanitizer", self.report.functions
         with self.record.after(self.gpu.together()), self.record.clock("sanitize"):
             report = sanitizer.examine(
                 self.place.spawner, limits, self.replay, folder, names, self.options.run_timeout_s, (self.candidate,)

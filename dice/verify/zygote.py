@@ -37,6 +37,7 @@ WARM = (
     "dice.verify.oracle",
     "dice.verify.candidate",
     "dice.verify.builder",
+    "dice.verify.examiner",
 )
 
 
