@@ -141,9 +141,10 @@ def _cuda_words(text: str) -> list[str]:
 
 def _defined_functions(text: str) -> Iterator[str]:
     """Names followed by parameters and a body."""
-    for before in re.findall(r"([^;{}]*)\{", text):
-        head = _NAMED.search(before)
-        if head and before.rstrip().endswith(")"):
+    pieces = re.split(r"([;{}])", text)
+    for before, sign in zip(pieces[::2], pieces[1::2], strict=False):
+        head = _NAMED.search(before) if sign == "{" and before.rstrip().endswith(")") else None
+        if head:
             yield head[1]
 
 
