@@ -89,6 +89,11 @@ class Tokens:
                 pairs[opening], pairs[index] = index, opening
         return pairs
 
+    def is_balanced(self, start: int, end: int) -> bool:
+        """Whether each bracket of these tokens has its partner."""
+        brackets = (index for index in range(start, end) if self.text(index) in OPENING or self.text(index) in CLOSING)
+        return all(index in self.partner for index in brackets)
+
     @cached_property
     def directive_end(self) -> dict[int, int]:
         """For tokens inside a preprocessor directive: index just past the directive's last token."""

@@ -330,6 +330,8 @@ def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], e
             continue
         begin = _declaration_start(tokens, index)
         done = end
+        if not tokens.is_balanced(begin, end):
+            continue
         declaration = _SharedDeclaration(tokens, begin, end)
         inside = around[index] is not None or _in_body(tokens, index)
         text = declaration.sites() + (declaration.references() if inside else "")
