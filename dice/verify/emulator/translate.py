@@ -321,16 +321,20 @@ _ALIGNMENT_WORDS = {"__align__", "alignas", "__attribute__"}
 def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], ends: _Ends) -> None:
     at_namespace_scope: dict[str, str] = {}
     around = functions_around(tokens, functions)
+    braces = _ends_ahead(tokens, "}")
     done = -1
     for index, token in enumerate(tokens.list):
         if token.text != "__shared__" or index < done or tokens.text(index - 1) == "define":
             continue
         end = ends(index)
         if end is None:
+            if braces[index] is not None and index not in tokens.directive_end:
+                edits.blank(token.start, token.end)  # then what g++ misses is the semicolon
             continue
         begin = _declaration_start(tokens, index)
         done = end
         if not tokens.is_balanced(begin, end):
+            edits.blank(token.start, token.end)
             continue
         declaration = _SharedDeclaration(tokens, begin, end)
         inside = around[index] is not None or _in_body(tokens, index)
