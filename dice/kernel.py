@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dice import syntax
+from dice import cpp, syntax
 from dice.problem import read_source
 
-_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _AFTER_GLOBAL = re.compile(r"\b__global__\b(?P<rest>[^;{]*)", re.DOTALL)
-_CALL_LIKE = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_CALL_LIKE = re.compile(r"(?<!\w)[^\WA-Za-z_]*([A-Za-z_]\w*)\s*\(")  # tried once a word: a word may be very long
 _PYBIND_DEF = re.compile(r'\.\s*def\s*\(\s*"([^"]+)"')
 _NOT_A_NAME = frozenset(
     {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__attribute__", "__align__", "decltype"}
@@ -36,7 +36,11 @@ class KernelParts:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A candidate's source text. Nothing is executed; a source that is not valid Python is still a `Kernel`."""
+    """A candidate's source text. Nothing is executed; a source that is not valid Python is still a `Kernel`.
+
+    A source larger than `syntax.MAX_SOURCE`, or nested deeper than `syntax.MAX_DEPTH`, counts as not valid. Whatever
+    the source is, each answer about it takes time in proportion to its length.
+    """
 
     source: str
     name: str = "kernel"
@@ -49,19 +53,18 @@ class Kernel:
     def defines_model_new(self) -> bool:
         """Whether a module-level `ModelNew` is bound: a class, an alias, or an import."""
         tree = _parse(self.source)
-        return tree is not None and any(_binds(node, "ModelNew") for node in ast.walk(tree))
+        return tree is not None and binds_model_new(tree)
 
     @property
     def cuda_sources(self) -> tuple[str, ...]:
         """The values of the string literals that hold a `__global__` function, in file order."""
         tree = _parse(self.source)
-        return () if tree is None else tuple(_text(node) for node in _cuda_literals(tree))
+        return () if tree is None else cuda_texts(tree)
 
     @property
     def global_functions(self) -> tuple[str, ...]:
         """Names of the `__global__` functions defined or declared in the CUDA sources, in order, without repeats."""
-        names = (name for text in self.cuda_sources for name in global_functions(text))
-        return tuple(dict.fromkeys(names))
+        return functions_of(self.cuda_sources)
 
     @property
     def bound_functions(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class Kernel:
         if tree is None:
             return ()
         names = [name for node in ast.walk(tree) if isinstance(node, ast.keyword) for name in _functions_argument(node)]
-        names += [name for text in self.cuda_sources for name in _PYBIND_DEF.findall(text)]
+        names += [name for text in cuda_texts(tree) for name in _PYBIND_DEF.findall(text)]
         return tuple(dict.fromkeys(names))
 
     def split(self) -> KernelParts:
@@ -86,13 +89,18 @@ class Kernel:
         literals = _cuda_literals(tree)
         if not literals:
             raise SplitError("the kernel has no string with a __global__ function")
-        owners = [_owner(tree, literal) for literal in literals]
+        owners = _owners(tree, literals)
         if len(owners) > 1 and not _adjacent(tree, owners[0], owners[-1]):
             raise SplitError("the CUDA source is spread over several places with other code between them")
-        start, end = _span(self.source, owners[0])[0], _span(self.source, owners[-1])[1]
         raw = self.source.encode("utf-8", "surrogatepass")
-        parts = (raw[:start], raw[start:end], raw[end:])
-        return KernelParts(*(part.decode("utf-8", "surrogatepass") for part in parts))
+        try:
+            start, end = _span(raw, owners[0])[0], _span(raw, owners[-1])[1]
+            parts = [part.decode("utf-8", "surrogatepass") for part in (raw[:start], raw[start:end], raw[end:])]
+        except (IndexError, UnicodeDecodeError):  # CPython 3.11 misplaces what stands inside f-strings
+            raise SplitError("the place of the CUDA source in the file cannot be told") from None
+        if start > end:
+            raise SplitError("the place of the CUDA source in the file cannot be told")
+        return KernelParts(*parts)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,12 +118,27 @@ class Kernel:
 
 def global_functions(cuda_source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions in CUDA C++ text; comments and string literals do not count."""
-    code = _COMMENT_OR_STRING.sub(" ", cuda_source)
+    code = cpp.blank(cuda_source)
     names = []
     for match in _AFTER_GLOBAL.finditer(code):
         calls = (name for name in _CALL_LIKE.findall(match["rest"]) if name not in _NOT_A_NAME)
         names += [name for name in [next(calls, None)] if name]
     return tuple(dict.fromkeys(names))
+
+
+def functions_of(cuda_sources: Iterable[str]) -> tuple[str, ...]:
+    """Names of the `__global__` functions in several texts, in order, without repeats."""
+    return tuple(dict.fromkeys(name for text in cuda_sources for name in global_functions(text)))
+
+
+def cuda_texts(tree: ast.Module) -> tuple[str, ...]:
+    """`Kernel.cuda_sources` of a file that is parsed already."""
+    return tuple(map(_text, _cuda_literals(tree)))
+
+
+def binds_model_new(tree: ast.Module) -> bool:
+    """`Kernel.defines_model_new` of a file that is parsed already."""
+    return any(_binds(node, "ModelNew") for node in ast.walk(tree))
 
 
 def _parse(source: str) -> ast.Module | None:
@@ -151,17 +174,16 @@ def _cuda_literals(tree: ast.Module) -> list[ast.expr]:
         if not is_string or id(node) in inside_fstring:
             continue
         assert isinstance(node, ast.Constant | ast.JoinedStr)
-        if "__global__" in _COMMENT_OR_STRING.sub(" ", _text(node)):
+        text = _text(node)
+        if "__global__" in text and "__global__" in cpp.blank(text):
             found.append(node)
     return sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
 
-def _owner(tree: ast.Module, literal: ast.expr) -> ast.expr | ast.stmt:
-    """The assignment that holds nothing but this literal, else the literal itself."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is literal:
-            return node
-    return literal
+def _owners(tree: ast.Module, literals: list[ast.expr]) -> list[ast.expr | ast.stmt]:
+    """For each literal the assignment that holds nothing but it, else the literal itself."""
+    held = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign)}
+    return [held.get(id(literal), literal) for literal in literals]
 
 
 def _adjacent(tree: ast.Module, first: ast.expr | ast.stmt, last: ast.expr | ast.stmt) -> bool:
@@ -174,10 +196,9 @@ def _adjacent(tree: ast.Module, first: ast.expr | ast.stmt, last: ast.expr | ast
     )
 
 
-def _span(source: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def _span(raw: bytes, node: ast.expr | ast.stmt) -> tuple[int, int]:
     """Byte offsets of a node. `ast` counts lines by \\n, \\r\\n and \\r, and columns in UTF-8 bytes."""
     line_starts = [0]
-    raw = source.encode("utf-8", "surrogatepass")
     line_starts += [match.end() for match in re.finditer(rb"\r\n|\r|\n", raw)]
     assert node.end_lineno is not None and node.end_col_offset is not None
     start = line_starts[node.lineno - 1] + node.col_offset

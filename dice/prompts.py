@@ -142,14 +142,20 @@ def reply(kernel: Kernel) -> str:
 NO_KERNEL = Verdict("no_kernel", "extract", "The answer holds no kernel.")
 
 
+MAX_REPLY = 4 << 20  # characters
+
+
 def extract_kernel(text: str) -> Kernel | None:
     """The kernel file inside a model's reply, or None when the reply holds nothing that looks like one.
 
     Takes the first code fence with a `ModelNew`; else the first that imports torch or compiles something; else the
     text from the first line of code on when fences are missing. A fence that never closes (a truncated reply) counts.
-    Thinking and chat control tokens are dropped first.
+    Thinking and chat control tokens are dropped first. A reply of more than `MAX_REPLY` characters holds none: no model
+    writes so much but one that repeats itself.
     """
-    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    if len(text) > MAX_REPLY:
+        return None
+    text = _without_thoughts(text)
     text = text.rpartition("</think>")[2]  # some chat templates open the thinking themselves
     text = re.sub(r"<\|[A-Za-z_]+\|>", "", text)
     if "<think>" in text:
@@ -157,7 +163,7 @@ def extract_kernel(text: str) -> Kernel | None:
     blocks = _fenced_blocks(text) or _unfenced(text)
     named = [block for block in blocks if re.search(r"\bModelNew\b", block)]
     plausible = [
-        block for block in blocks if re.search(r"^\s*(?:import|from)\s+torch\b|load_inline", block, re.MULTILINE)
+        block for block in blocks if re.search(r"^[^\S\n]*(?:import|from)\s+torch\b|load_inline", block, re.MULTILINE)
     ]
     chosen = next(iter(named + plausible), "")
     return Kernel(chosen) if chosen.strip() else None
@@ -167,8 +173,11 @@ def extract_problem(text: str) -> str | None:
     """The source of the problem inside a prompt, or None: the last code fence that defines `Model` with `get_inputs`.
 
     The last, because a one-shot prompt shows its example first. Templates indent what they should not: a fence that is
-    Python only without its indentation, or without that of its first line, is taken so.
+    Python only without its indentation, or without that of its first line, is taken so. A text of more than `MAX_REPLY`
+    characters has none.
     """
+    if len(text) > MAX_REPLY:
+        return None
     for block in reversed(_fenced_blocks(text)):
         for source in (block, textwrap.dedent(block), block.lstrip()):
             if _defines(source, "Model", "get_inputs"):
@@ -190,12 +199,36 @@ def _architecture(problem: Problem) -> str:
     return f"You are given this architecture:\n```python\n{problem.source.strip()}\n```\n"
 
 
+def _without_thoughts(text: str) -> str:
+    """Without every `<think>` and what follows it up to the next `</think>`; one that never closes is kept."""
+    kept, position = [], 0
+    while (start := text.find("<think>", position)) >= 0 and (end := text.find("</think>", start)) >= 0:
+        kept.append(text[position:start])
+        position = end + len("</think>")
+    return "".join([*kept, text[position:]])
+
+
+_FENCE = re.compile(r"[ \t]*(```+|~~~+)(.*)", re.DOTALL)
+_TAG = re.compile(r"[\w+#.-]*")
+
+
 def _fenced_blocks(text: str) -> list[str]:
     """Contents of ``` fences in order. An opening fence stands at the start of a line; a missing close is the end."""
-    pattern = re.compile(
-        r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[ \t]*\r?\n(.*?)(?:^[ \t]*\1[ \t]*\r?$|\Z)", re.DOTALL | re.MULTILINE
-    )
-    return [match[3] for match in pattern.finditer(text)]
+    blocks: list[str] = []
+    block: list[str] = []
+    fence = ""  # that of the block at hand
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        found = _FENCE.fullmatch(line)
+        rest = found[2].removesuffix("\n").removesuffix("\r").strip(" \t") if found else ""
+        if not fence:
+            if found and line.endswith("\n") and _TAG.fullmatch(rest):
+                fence = found[1]
+        elif found and found[1] == fence and not rest:
+            blocks.append("".join(block))
+            block, fence = [], ""
+        else:
+            block.append(line)
+    return [*blocks, "".join(block)] if fence else blocks
 
 
 def _unfenced(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,12 @@ from dice.problem import Problem, ProblemError, load_problems
 SHINGLE = 5
 THRESHOLD = 0.9
 _CUDA_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_CUDA_TOKEN = re.compile(r"(\.|->|::)?\s*\b([A-Za-z_]\w*)(\s*\()?|(\d[\w.]*)|([^\s\w])")
+_CUDA_TOKEN = re.compile(r"(?:(\.|->|::)\s*)?\b([A-Za-z_]\w*)(\s*\()?|(\d[\w.]*)|([^\s\w])")
 _CUDA_NAMES = re.compile(  # of values and types, that are not the author's
     r"__\w+__|extern|const|void|int|unsigned|long|float|double|half|bool|auto|if|else|for|while|return|template|typename"
     r"|struct|threadIdx|blockIdx|blockDim|gridDim|torch|at|c10|INFINITY"
 )
+_NAMED = re.compile(r"\b\w+\s+(\w+)\s*\(")
 _LIBRARY = frozenset({"torch", "nn", "F", "math", "np", "numpy", "super", "self", "Model", "forward", "__init__"})
 
 
@@ -127,7 +128,7 @@ def kernel_shingles(kernel: Kernel) -> Shingles:
 
 def _cuda_words(text: str) -> list[str]:
     text = _CUDA_NOISE.sub(" ", text)
-    own = {match[2] for match in re.finditer(r"\b(\w+)\s+(\w+)\s*\([^;{}]*\)\s*\{", text)}
+    own = set(_defined_functions(text))
     words = []
     for member, name, call, number, sign in _CUDA_TOKEN.findall(text):
         if name:
@@ -136,6 +137,15 @@ def _cuda_words(text: str) -> list[str]:
         else:
             words.append("number" if number else sign)
     return words
+
+
+def _defined_functions(text: str) -> Iterator[str]:
+    """Names followed by parameters and a body."""
+    pieces = re.split(r"([;{}])", text)
+    for before, sign in zip(pieces[::2], pieces[1::2], strict=False):
+        head = _NAMED.search(before) if sign == "{" and before.rstrip().endswith(")") else None
+        if head:
+            yield head[1]
 
 
 def _shingles(tokens: Sequence[str]) -> Shingles:
@@ -152,8 +162,12 @@ def _tokens(nodes: Sequence[ast.AST]) -> list[str]:
     def number(text: str, known: dict[str, str], letter: str) -> str:
         return text if text in _LIBRARY else known.setdefault(text, f"{letter}{len(known)}")
 
-    def visit(node: ast.AST) -> None:
+    pending: list[ast.AST | str] = [*reversed(nodes)]  # a tree may be deeper than Python's own stack
+    while pending:
+        node = pending.pop()
         match node:
+            case str():
+                tokens.append(node)
             case ast.Constant(value=value):
                 tokens.append(type(value).__name__)
             case ast.Name(id=text) | ast.arg(arg=text):  # annotations are prose
@@ -161,27 +175,20 @@ def _tokens(nodes: Sequence[ast.AST]) -> list[str]:
             case ast.Attribute(value=ast.Name(id="self"), attr=text):
                 tokens.append(f"self.{number(text, attributes, 'a')}")
             case ast.Attribute(value=owner, attr=text):
-                visit(owner)
-                tokens.append(f".{text}")
+                pending += [f".{text}", owner]
             case ast.Expr(value=ast.Constant(value=str())) | ast.expr_context():
                 pass
             case ast.FunctionDef(name=text, args=arguments, body=body):
                 names.clear()
                 tokens.append(f"def {number(text, attributes, 'a')}")
-                visit_all([arguments, *body])
+                pending += [*reversed(body), arguments]
             case ast.ClassDef(name=text, bases=bases, body=body):
                 tokens.append(f"class {number(text, attributes, 'a')}")
-                visit_all([*bases, *body])
+                pending += [*reversed(body), *reversed(bases)]
             case ast.keyword(arg=keyword, value=value):
                 tokens.append(f"{keyword}=")
-                visit(value)
+                pending.append(value)
             case _:
                 tokens.append(type(node).__name__)
-                visit_all(ast.iter_child_nodes(node))
-
-    def visit_all(children: Iterable[ast.AST]) -> None:
-        for child in children:
-            visit(child)
-
-    visit_all(nodes)
+                pending += reversed(list(ast.iter_child_nodes(node)))
     return tokens

@@ -23,6 +23,7 @@ FAMILIES = (
     + ("other",)
 )
 TOP = 10
+LONGEST = 2000  # characters of a message that tell its cause
 Key = TypeVar("Key", str, int)
 
 
@@ -124,7 +125,7 @@ def message_class(verdict: Verdict) -> str:
     >>> message_class(Verdict("wrong", "compare", "trial 1 (zeros inputs): forward changed input 0 in place"))
     'forward changed input N in place'
     """
-    text = _message(verdict).splitlines()[0] if _message(verdict).strip() else verdict.outcome
+    text = _message(verdict).splitlines()[0][:LONGEST] if _message(verdict).strip() else verdict.outcome
     for pattern, name in _PARTICULAR:
         text = pattern.sub(name, text)
     text = text.strip(" .,")

@@ -24,7 +24,7 @@ _ERROR = re.compile(
 _LINK = re.compile(
     r"(multiple definition of|undefined reference to|undefined symbol|relocation|cannot find -l|hidden symbol)[^\n]*"
 )
-_QUOTED = re.compile(r"[‘'\"“]([^’'\"”\n]*)[’'\"”]")
+_QUOTED = re.compile(r"[‘'\"“]([^‘’'\"“”\n]*)[’'\"”]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def headers_to_blame(log: str) -> bool:
     return any(_suspicious(error) for error in read_errors(log))
 
 
-_MISSING_HEADER = re.compile(r"([\w./+-]+\.(?:h|hpp|cuh))\b.*No such file|cannot open source file \"([^\"]+)\"")
+_HEADER = re.compile(r"(?<![\w./+-])([\w./+-]+\.(?:h|hpp|cuh))\b")
+_NOT_OPENED = re.compile(r"cannot open source file \"([^\"]+)\"")
 _TYPE_TROUBLE = re.compile(
     r"no match|no suitable|no instance|no operator|could not convert|cannot convert|invalid initialization"
     r"|invalid conversion|does not match|ambiguous|no viable|incomplete type|is inaccessible|has no type"
@@ -93,9 +94,10 @@ _TENSOR_TO_POINTER = re.compile(r"at::Tensor\W+ to \W*(const )?\w+( \w+)?\s*\*")
 
 
 def _suspicious(error: Diagnostic) -> bool:
-    header = _MISSING_HEADER.search(error.text)
+    before, missing, _ = error.text.rpartition("No such file")
+    header = (_HEADER.search(before) if missing else None) or _NOT_OPENED.search(error.text)
     if header is not None:
-        return _real_header_exists(header.group(1) or header.group(2))
+        return _real_header_exists(header[1])
     if error.file not in OWN_FILES:
         return True  # inside our headers: an instantiation they did not foresee
     if error.text.startswith('name followed by "::"'):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dice.verdict import Finding
 from dice.verify import claims
-from dice.verify.source_map import SourceMap
+from dice.verify.source_map import Literal, SourceMap
 from dice.verify.sources import Sources
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -20,13 +20,14 @@ class Feedback:
 
     def __init__(self, kernel_source: str):
         self.kernel_source = kernel_source
+        self.literals: Iterable[Literal] | None = None  # of the file, once they are known
         self.findings: list[Finding] = []
         self._last: SourceMap | None = None
         self._maps: dict[str, SourceMap] = {}  # by library
 
     def note_build(self, sources: Sources, library: str) -> None:
         """`library` is empty when the build failed."""
-        self._last = SourceMap(self.kernel_source, sources)
+        self._last = SourceMap(self.kernel_source, sources, self.literals)
         if library:
             self._maps[library] = self._last
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verdict import Finding, Stage, Verdict
+from dice.verdict import Finding, Verdict
 from dice.verify import claims, endings, sanitizer, shortage, static, timing
+from dice.verify.dialogue import Dialogue
 from dice.verify.feedback import Feedback
 from dice.verify.honesty import MESSAGES
 from dice.verify.job_files import JobFiles
 from dice.verify.options import Options
 from dice.verify.oracles import NEVER, OracleLost, ReferenceFailed, Session, Settings
 from dice.verify.place import Place, candidate_limits
-from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
+from dice.verify.process import Child, Message
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
 from dice.verify.record import Record, ReferenceBroken, Stop
 from dice.verify.sandbox import Limits
-from dice.verify.scratch import is_crowded_out
-from dice.verify.sources import Sources
 from dice.verify.turns import CONTEXT_BYTES, CONTEXTS, Turns
 
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
 OUTPUT, WITNESSES = "output", "seen"  # what a candidate writes
-MOST_BUILDS = 32  # of one job: each costs the supervisor some work, even where it was built before
 TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
 MUTED_S, SANITIZER_PATIENCE = 10.0, 10  # the latter: times as long may a run take in which every access is looked at
@@ -46,22 +43,17 @@ class Job:
         self.record = Record()
         self.hurt_device = False  # whether something ended badly on the device, so that it should be looked at
         self.short_of_memory = False  # whether it ended for lack of memory, of which others had some
-        self.stage: Stage = "load"
         self.protocol = protocol_named(options.protocol)
         self.feedback, self.replay = Feedback(kernel.source), sanitizer.Replay()
         self.loadable = False  # whether the candidate takes parameters by the reference's names
-        self.was_killed = False  # by nobody of ours: itself, or the system, which is short of memory
 
     def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
         self.gpu = gpu
-        self.report = report = static.examine(self.kernel)
-        self.record.values = {"deceptions": report.deceptions, "backend": self.backend, "protocol": self.protocol.name}
-        self.record.values["lacking"] = self.place.lacking
-        self.record.add_labels(*report.labels)
+        self.record.values = {"backend": self.backend, "protocol": self.protocol.name, "lacking": self.place.lacking}
         started = time.monotonic()
         try:
-            self._check_static(report)
+            self._read()
             try:
                 self._check(vary=not self.place.oracles.is_fragile(self.problem))
             except ReferenceBroken as broken:
@@ -74,23 +66,24 @@ class Job:
             self.hurt_device = True  # the device may be what failed
         except Stop as reached:
             stop = reached
-            ended_there = self.stage != "load" and reached.stage in ("run", "time")
+            ended_there = self.record.stage != "load" and reached.stage in ("run", "time")
             self.hurt_device = ended_there and reached.outcome in endings.HURTING
         self.short_of_memory = self.shares and endings.is_short_of_memory(stop)
         self.record.seconds["total"] = time.monotonic() - started
         self.record.values["findings"] = tuple(self.feedback.findings)
         return self.record.verdict(stop)
 
-    def _check_static(self, report: static.Report) -> None:
+    def _read(self) -> None:
+        report, self.feedback.literals = self.place.examinations.examine(self.place.spawner.zygote, self.kernel)
+        self.report, self.record.values["deceptions"] = report, report.deceptions
+        self.record.add_labels(*report.labels)
         if report.unusable:
             raise Stop("no_kernel", "extract", report.unusable)
         if not report.has_cuda and self.protocol.refuses_kind(report.deceptions):
             raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
 
     def _check(self, vary: bool) -> None:
-        self.run_left, self.compile_left = self._run_timeout_s, self.options.compile_timeout_s
         self.borrows = False  # whether the candidate holds memory of a trial
-        self.builds = 0
         self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
         self.record.values.pop("determinism", None)
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
@@ -102,6 +95,9 @@ class Job:
             self._spawn(files, session) as candidate,
         ):
             self.files, self.session, self.candidate = files, session, candidate
+            self.talk = Dialogue(
+                self.place, candidate, files, self.options, self._run_timeout_s, self.record, self.feedback, self.replay
+            )
             try:
                 self._go_through(vary)
             except Stop as stop:
@@ -141,7 +137,7 @@ class Job:
         if not sanitizer.applies(self.options, self.backend, stop.outcome):
             return stop
         limits, folder = self._limits(self.files, self.session), self.files.root / "sanitizer"
-        names = self.kernel.global_functions
+        names = self.report.functions
         with self.record.after(self.gpu.together()), self.record.clock("sanitize"):
             report = sanitizer.examine(
                 self.place.spawner, limits, self.replay, folder, names, self.options.run_timeout_s, (self.candidate,)
@@ -187,23 +183,23 @@ class Job:
             "cache_dir": str(self.options.cache_dir),
             "sanitize": self.options.sanitize,
         }
-        self._tell(self.replay.spec)
+        self.talk.tell(self.replay.spec)
 
     def _load(self) -> None:
         endings.await_start(self.candidate)
         self.record.values["sandbox"] = self.candidate.sandbox
         built_before = self.record.build_wall  # by an earlier process of this job
         with self.record.clock("load"):
-            loaded = self._candidate_says("loaded")
+            loaded = self.talk.hear("loaded")
         self.record.seconds["load"] -= self.record.build_wall - built_before
         if not loaded.get("has_model"):
             raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
 
     def _make_context(self) -> None:
-        self.stage = "run"
+        self.record.stage = "run"
         with CONTEXTS, self.record.clock("run"):
-            self._tell({"do": "open"})
-            self._candidate_says("opened")
+            self.talk.tell({"do": "open"})
+            self.talk.hear("opened")
 
     def _prepare(self, vary: bool) -> list[Message]:
         """Both models constructed; the plan of the trials."""
@@ -222,10 +218,10 @@ class Job:
             seed, states = self.session.seeds[1], {"state": "fresh state", "varied": "fresh state varied"}
         seed, cast = (seed, None) if self.protocol.ours else (KERNELBENCH_SEED, self.protocol.cast)
         command: Message = {"do": "construct", "seed": seed, "cast": cast} | states
-        self._tell(command)
+        self.talk.tell(command)
         self.replay.construct = command
         with self.record.clock("run"):
-            self.loadable = (made := self._candidate_says("constructed")).get("loadable") is True
+            self.loadable = (made := self.talk.hear("constructed")).get("loadable") is True
         self.record.add_labels("fewer_parameters" if made.get("fewer") is True else "")
 
     def _trial(self, number: int, step: Message) -> None:
@@ -239,10 +235,10 @@ class Job:
         repeat = repeat and not drawn.get("lent")  # there may be no memory for a second output
         command = {"do": "trial", "order": number % ORDERS, "repeat": repeat, "rng": drawn["rng"]}
         command |= {"inputs": drawn["name"], "output": OUTPUT, "seed": drawn["seed"]}
-        self._tell(command)
+        self.talk.tell(command)
         self.replay.trial = command
         with self.record.clock("run"):
-            ran = self._candidate_says("ran")
+            ran = self.talk.hear("ran")
         self.record.note_launches(claims.counts(ran.get("launches")), step["core"], drawn["sizes"])
         if self.protocol.ours and step["decides"]:
             self.record.honesty.note_trial(drawn, ran, self.report.library_families)
@@ -272,15 +268,15 @@ class Job:
         command = {"do": "trial", "inputs": name, "step": step, "loadable": self.loadable}
         varied = step["family"] != "given" or step["fresh"]
         if self.borrows:  # both sides have let go of the last trial's before there is more
-            self._tell({"do": "give back"})
-            self._candidate_says("gave back")
+            self.talk.tell({"do": "give back"})
+            self.talk.hear("gave back")
             self.borrows = False
         with self.record.clock("reference"):
             drawn = self._reference(lambda: self.session.draw(command, self.candidate), varied) | {"name": name}
         self.drawn = name
         if drawn.get("lent"):
             self.borrows = True
-            self._note_borrowed(claims.text(self._candidate_says("borrowed").get("failed", "")))
+            self._note_borrowed(claims.text(self.talk.hear("borrowed").get("failed", "")))
         return drawn
 
     def _note_borrowed(self, failed: str) -> None:
@@ -314,7 +310,9 @@ class Job:
             self.record.values[name] = max(values, default=None)
         self.record.add_labels(*judged.get("labels", ()))
         if not judged["equal"]:
-            raise self._unless_full(Stop("wrong", "compare", f"{where}: {judged['message']}", tuple(judged["errors"])))
+            raise self.talk.unless_full(
+                Stop("wrong", "compare", f"{where}: {judged['message']}", tuple(judged["errors"]))
+            )
 
     def _conclude(self) -> None:
         """Right outputs; did the candidate's own kernels make them?"""
@@ -341,13 +339,13 @@ class Job:
         """Forwards on new inputs without the file's own kernels. At the very end: garbage may be the process's end."""
         if not self.protocol.ours:
             return
-        self.stage = "run"
+        self.record.stage = "run"
         drawn = self._draw(MUTED_STEP) if vary else {}
         if not drawn.get("family"):
             drawn = self._draw(MUTED_STEP | {"name": "muted given", "family": "given", "core": True})
         command = {"inputs": drawn["name"], "seed": drawn["seed"], "sizes": drawn["sizes"], "filled": False}
         command |= {"sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": WITNESSES}
-        self.run_left = min(self.run_left, MUTED_S)
+        self.talk.run_left = min(self.talk.run_left, MUTED_S)
         self.record.honesty.muted = self._mute(command)
         again = self.record.honesty.computes_otherwise and not drawn.get("lent")
         if again and self._mute(command | {"filled": True}) == "copies_inputs":
@@ -355,10 +353,10 @@ class Job:
         self._refuse_deception()
 
     def _mute(self, command: Message) -> str:
-        self._tell(command | {"do": "muted"})
+        self.talk.tell(command | {"do": "muted"})
         try:
             with self.record.clock("run"):
-                said = self._candidate_says("muted")
+                said = self.talk.hear("muted")
         except Stop as stop:
             return f"ended: {stop.message}"[:200]
         command |= {"do": "judge muted", "wrote": said.get("wrote") is True}
@@ -368,9 +366,9 @@ class Job:
         """At the very end too, for a profiler that ends the process takes nothing with it then."""
         if not self.options.profile or self.backend == "emulated" or self.replay.trial is None:
             return
-        self._tell(self.replay.trial | {"do": "profile", "inputs": self.drawn})
+        self.talk.tell(self.replay.trial | {"do": "profile", "inputs": self.drawn})
         try:
-            said = self._candidate_says("profiled")
+            said = self.talk.hear("profiled")
         except Stop:
             self.record.add_labels("profile_failed")
             return
@@ -395,7 +393,7 @@ class Job:
             self.record.add_labels(f"timing:{stop.outcome}")
 
     def _measure(self) -> None:
-        self.stage = "time"
+        self.record.stage = "time"
         with self._turn():  # the reference runs
             self._draw(TIMING_STEP)
         seconds, cache_dir, compiled = self.options.timing_s, self.options.cache_dir, self.options.compile_baseline
@@ -419,8 +417,8 @@ class Job:
         return self._ask({"do": "time", "inputs": "timing"} | step)
 
     def _ask_candidate(self, step: Message) -> Message:
-        self._tell({"do": "time", "inputs": "timing", "output": OUTPUT} | step)
-        return self._candidate_says("timed")
+        self.talk.tell({"do": "time", "inputs": "timing", "output": OUTPUT} | step)
+        return self.talk.hear("timed")
 
     def _check_timed(self, step: Message) -> None:
         with self.record.clock("compare"):
@@ -438,88 +436,3 @@ class Job:
             return ask()
         except ReferenceFailed as failure:
             raise ReferenceBroken(str(failure), varied) from None
-
-    def _tell(self, message: Message) -> None:
-        """Send the candidate something, on its clock: it may never read it, and what it was told of is lost then."""
-        started = time.monotonic()
-        try:
-            self.candidate.send(message, timeout_s=self.run_left)
-        except DeadlineExceeded:
-            raise self._overdue() from None
-        finally:
-            self.run_left -= time.monotonic() - started
-
-    def _overdue(self) -> Stop:
-        return Stop("timeout", self.stage, f"the kernel file ran for over {self._run_timeout_s:g} s.")
-
-    def _candidate_says(self, event: str) -> Message:
-        """The candidate's next report of this kind. What it asks to be built meanwhile counts on the compile clock."""
-        while True:
-            started = time.monotonic()
-            try:
-                message = wait_for(self.candidate, (), started + self.run_left)
-            except DeadlineExceeded:
-                raise self._overdue() from None
-            except ChildEnded as end:
-                self.was_killed = end.ended.signal == signal.SIGKILL and not end.ended.reason
-                raise endings.died(self.candidate, end, self.stage, self.options.memory_mb) from None
-            self.run_left -= time.monotonic() - started
-            kind = message.get("event")
-            if kind == event:
-                return message
-            self._raise_reported(message)
-            if kind == "build":
-                self._build(message)
-            elif kind != "started":
-                self.record.honesty.note(message)
-
-    def _raise_reported(self, message: Message) -> None:
-        if "fault" in message:
-            text = self.feedback.locate((claims.text(message.get("message", "")),))[0]
-            raise self._unless_full(endings.fault(claims.text(message["fault"], 40), text))
-        if message.get("event") != "failed":
-            return
-        build = message.get("build")
-        if isinstance(build, int) and build in self.record.failed_builds:
-            raise self.record.failed_builds[build]
-        raise self._unless_full(endings.reported(message, self.stage))
-
-    def _unless_full(self, stop: Stop) -> Stop:
-        """`stop`, unless the disk is full and not of the candidate's own files: then its failure is ours."""
-        if is_crowded_out(self.files.root):
-            raise MachineryError("there is no space left on the disk for the files of a verification")
-        return stop
-
-    def _build(self, message: Message) -> None:
-        """Build what the candidate asks for and tell it the result. Only what the builder says decides an outcome."""
-        try:
-            sources = Sources.from_json(message.get("sources"))
-        except ValueError:
-            raise Stop("runtime_error", self.stage, "it asked for a build as load_inline never does.") from None
-        self.builds += 1
-        if self.builds > MOST_BUILDS:
-            raise Stop("runtime_error", self.stage, f"it asked for over {MOST_BUILDS} builds.")
-        started = time.monotonic()
-        others = (self.candidate,)
-        left, name = max(1.0, self.compile_left), str(message.get("name"))
-        answer = self.place.builds.build(self.place.spawner, sources, name, left, others, self.options.sanitize)
-        if answer.built is not None:
-            answer = replace(answer, built=self.files.show(answer.built))
-        self.replay.note_build(sources.to_json(), answer.to_json())
-        self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
-        self.record.build_wall += time.monotonic() - started
-        self.record.seconds["compile"] = self.record.seconds.get("compile", 0.0) + answer.seconds
-        self.compile_left -= answer.seconds
-        if answer.kind == "timeout" or self.compile_left <= 0:
-            raise Stop("timeout", "compile", f"compiling took over {self.options.compile_timeout_s:g} s.")
-        if answer.kind == "unsupported":  # not the kernel's fault, so no fallback of its own may hide it
-            raise Stop("unsupported", "compile", answer.message)
-        request = message.get("request")
-        if answer.built is not None:
-            self.record.values["headers"] = answer.built.headers
-        else:
-            self.record.build_failed = True
-            if isinstance(request, int):
-                lines = self.feedback.locate(answer.lines)
-                self.record.failed_builds[request] = endings.build_failure(replace(answer, lines=lines))
-        self._tell(answer.to_json() | {"request": request})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dice.verify.builds import BuildService
 from dice.verify.cancel import Spawner
+from dice.verify.examiner import Examinations
 from dice.verify.options import Backend
 from dice.verify.oracles import Oracles
 from dice.verify.sandbox import Limits
@@ -21,6 +22,7 @@ class Place:
     backend: Backend
     spawner: Spawner
     builds: BuildService
+    examinations: Examinations
     oracles: Oracles
     view: tuple[str, ...]
     threads: int

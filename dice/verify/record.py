@@ -32,6 +32,8 @@ class ReferenceBroken(Exception):
 class Record:
     """What a job has learnt so far; becomes the verdict."""
 
+    stage: Stage = "load"  # that the job has reached
+    was_killed: bool = False  # the candidate, by nobody of ours: by itself, or a system that is short of memory
     values: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)

@@ -14,8 +14,15 @@ from __future__ import annotations
 
 import re
 
-from dice.verify.emulator.tokens import Edits, Tokens
-from dice.verify.emulator.translate import Function, device_functions, parameter_list, translate_launches
+from dice.verify.emulator.tokens import Edits, Overgrown, Tokens
+from dice.verify.emulator.translate import (
+    Function,
+    Unsupported,
+    check_nesting,
+    device_functions,
+    parameter_list,
+    translate_launches,
+)
 from dice.verify.units import strip_comments
 
 _PUSH = "(__cudaPushCallConfiguration({}) ? (void)0 : "
@@ -35,8 +42,15 @@ def host_text(source: str) -> str:
     """C++ text for the host compiler. Raises `NotSplit`."""
     if _WHOLE_ONLY.search(strip_comments(source)):
         raise NotSplit
-    tokens, edits = Tokens(source), Edits(source)
+    try:
+        return _host_text(Tokens(source), Edits(source))
+    except Overgrown:
+        raise NotSplit from None
+
+
+def _host_text(tokens: Tokens, edits: Edits) -> str:
     functions = list(device_functions(tokens))
+    check_nesting(tokens, functions)
     if not any(function.is_kernel for function in functions):
         raise NotSplit
     for function in functions:
@@ -45,7 +59,10 @@ def host_text(source: str) -> str:
             _make_stub(tokens, edits, function)
         elif "__host__" not in words and "constexpr" not in words:
             _blank_body(tokens, edits, function)
-    translate_launches(tokens, edits, functions, _PUSH)
+    try:
+        translate_launches(tokens, edits, functions, _PUSH)
+    except Unsupported:  # a kernel that launches one
+        raise NotSplit from None
     _give_external_linkage(tokens, edits)
     return edits.apply()
 
@@ -204,20 +221,16 @@ def _host_functions(tokens: Tokens) -> list[tuple[int, int]]:
 
 
 def _macros_with(tokens: Tokens, words: frozenset[str]) -> set[str]:
-    names = set()
-    for index, token in enumerate(tokens.list):
-        if token.text == "define" and index in tokens.directive_end:
-            body = {tokens.text(i) for i in range(index + 2, tokens.directive_end[index])}
-            if body & words:
-                names.add(tokens.text(index + 1))
-    return names
+    return {name for name, places in tokens.macros if any(tokens.text(index) in words for index in places)}
 
 
 def _namespace_body(tokens: Tokens, index: int) -> int | None:
     """Index of the brace that opens a namespace or linkage block beginning here."""
-    while tokens.text(index) in ("inline", "namespace", "extern") or tokens[index].kind == "string":
+    while index < len(tokens) and (
+        tokens.text(index) in ("inline", "namespace", "extern") or tokens[index].kind == "string"
+    ):
         if tokens.text(index) == "namespace" or tokens[index].kind == "string":
-            while tokens.text(index) not in ("{", ";", "=", "(", ""):
+            while tokens.text(index) not in ("{", ";", "=", "(", "") and index not in tokens.directive_end:
                 index += 1
                 if tokens[index - 1].kind == "string" and tokens.text(index) != "{":
                     return None
@@ -227,10 +240,10 @@ def _namespace_body(tokens: Tokens, index: int) -> int | None:
 
 
 def _after_template(tokens: Tokens, index: int) -> int:
-    """The first token after any `template <...>` in front."""
+    """The first token after any `template <...>` in front; not past the declaration, where one is never closed."""
     while tokens.text(index) == "template" and tokens.text(index + 1) == "<":
         depth, index = 0, index + 1
-        while index < len(tokens):
+        while index < len(tokens) and tokens.text(index) not in (";", "{") and index not in tokens.directive_end:
             depth += {"<": 1, ">": -1, ">>": -2}.get(tokens.text(index), 0)
             index += 1
             if depth <= 0:

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from dice import cpp
+
 Language = Literal["cpp", "cuda"]
 CUDA_SOURCE, CPP_SOURCE, BINDING = "cuda_source", "cpp_source", "binding"  # file names in messages
 
@@ -69,9 +71,9 @@ def located(text: str, name: str) -> str:
 
 # ---- when one unit means the same as two ---------------------------------------------------------------------------
 
-_COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*(include[ \t]*[<\"][^>\"\n]*[>\"]|pragma once)[ \t]*$", re.M)
-_PROTOTYPE = re.compile(r"[\w:<>,&*\s=.{}()-]*?\b(\w+)\s*\([^;]*\)\s*", re.S)
+_NAME_AND_PARAMETERS = re.compile(r"(?<!\w)\w+\s*\(")
+_BEFORE_NAME = re.compile(r"[\w:<>,&*\s=.{}()-]*")
 _TYPE_WORDS = frozenset(
     """
     torch at c10 std Tensor TensorList vector tuple pair array optional string void bool char int long short unsigned
@@ -99,10 +101,10 @@ def may_join(cpp: str, cuda: str) -> bool:
 def strip_comments(text: str) -> str:
     """The text without comments; strings become empty strings, line breaks stay."""
 
-    def blank(match: re.Match[str]) -> str:
-        return '""' if match[0].startswith('"') else "\n" * match[0].count("\n") or " "
+    def replace(found: str) -> str:
+        return '""' if found.startswith('"') else "\n" * found.count("\n") or " "
 
-    return _COMMENT_OR_STRING.sub(blank, text)
+    return cpp.blank(text, replace)
 
 
 def _is_prototype(statement: str) -> bool:
@@ -110,8 +112,11 @@ def _is_prototype(statement: str) -> bool:
         r"\b(struct|class|namespace|using|typedef|template|static|return)\b", statement
     ):
         return False
-    match = _PROTOTYPE.fullmatch(statement)
-    return match is not None and len(_words(statement)) >= 2
+    name = _NAME_AND_PARAMETERS.search(statement)
+    if name is None or _BEFORE_NAME.fullmatch(statement, 0, name.start()) is None:
+        return False
+    end = statement.rstrip()
+    return end.endswith(")") and len(end) > name.end() and len(_words(statement)) >= 2
 
 
 def _same_headers(header: str) -> bool:
@@ -130,5 +135,8 @@ def _meanings(cuda: str) -> set[str]:
     """Names that the CUDA source makes macros, types, namespaces or aliases of."""
     names = set(re.findall(r"#\s*define\s+(\w+)", cuda))
     names |= set(re.findall(r"\b(?:struct|class|enum|union|namespace|using)\s+(\w+)", cuda))
-    names |= set(re.findall(r"\btypedef\b[^;]*?(\w+)\s*;", cuda))
+    for declaration in cuda.split(";")[:-1]:
+        typedef, name = re.search(r"\btypedef\b", declaration), re.search(r"(?<!\w)\w+\Z", declaration.rstrip())
+        if typedef and name and name.start() >= typedef.end():
+            names.add(name[0])
     return names

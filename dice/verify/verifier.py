@@ -19,6 +19,7 @@ from dice.verdict import Verdict
 from dice.verify import guarantees, sanitizer
 from dice.verify.builds import BuildService
 from dice.verify.cancel import Cancellation, Spawner
+from dice.verify.examiner import Examinations
 from dice.verify.fleet import Device, Fleet
 from dice.verify.health import DeviceLost, probe_gpu
 from dice.verify.job import Job
@@ -79,6 +80,7 @@ class Verifier:
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.Lock()
         self._builds = BuildService(self.backend, cache_dir, builds)
+        self._examinations = Examinations()
         probe = self._probe if self.backend == "cuda" else None
         if devices is None:
             devices = visible_gpus() if self.backend == "cuda" else ()
@@ -101,6 +103,7 @@ class Verifier:
         """End the zygote and whatever still runs."""
         with self._zygote_lock:
             self._fleet.close()
+            self._examinations.close()
             if self._zygote is not None:
                 self._zygote.close()
             self._zygote = None
@@ -172,7 +175,7 @@ class Verifier:
                             device.health.check()
                         if not job.short_of_memory:
                             break
-                if job.was_killed and not was_killed:  # a system that is short of memory ends candidates first
+                if job.record.was_killed and not was_killed:  # a system that is short of memory ends candidates first
                     was_killed = True
                     continue
                 return self._describe(verdict)
@@ -200,7 +203,8 @@ class Verifier:
                 self._lacking = guarantees.broken(spawner, cache_dir, limits)
                 self._view = view
         threads = worker_threads(workers)
-        return Place(self.backend, spawner, self._builds, device.oracles, self._view, threads, self._lacking)
+        services = self._builds, self._examinations, device.oracles
+        return Place(self.backend, spawner, *services, self._view, threads, self._lacking)
 
     def _describe(self, verdict: Verdict) -> Verdict:
         return replace(verdict, toolchain=toolchain(self.backend), device=self._device_name())

@@ -40,6 +40,7 @@ WARM = (
     "dice.verify.oracle",
     "dice.verify.candidate",
     "dice.verify.builder",
+    "dice.verify.examiner",
 )
 
 

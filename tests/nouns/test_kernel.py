@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,3 +84,25 @@ def test_model_new_may_be_a_class_an_alias_or_absent() -> None:
 def test_json_round_trip() -> None:
     kernel = Kernel(EXAMPLE_KERNEL, name="add")
     assert Kernel.from_json(kernel.to_json()) == kernel
+
+
+LONG = {
+    "a word": "__global__ " + "a" * 100_000,
+    "a word and spaces": "__global__ a" + " " * 100_000,
+    "quotes behind backslashes": "__global__ " + '"\\"' * 30_000,
+    "comments that do not end": "/*" * 100_000 + "__global__ void k()",
+    "marks": "__global__ " * 20_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_names_are_found_in_time_that_grows_with_the_text(text: str) -> None:
+    began = time.process_time()
+    assert global_functions(text) == ()
+    assert time.process_time() - began < 5
+
+
+def test_many_literals_are_cut_in_time_that_grows_with_the_text() -> None:
+    began = time.process_time()
+    assert Kernel('s = "__global__ void k();"\n' * 5000).split().core.startswith("s = ")
+    assert time.process_time() - began < 10

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM, compact, extract_kernel, infill, one_shot, reply
+from dice.prompts import (
+    EXAMPLE_KERNEL,
+    EXAMPLE_PROBLEM,
+    MAX_REPLY,
+    compact,
+    extract_kernel,
+    extract_problem,
+    infill,
+    one_shot,
+    reply,
+)
 
 PROBLEM = Problem("class Model: ...  # the architecture\n", name="p")
 KERNEL = Kernel(EXAMPLE_KERNEL)
@@ -62,3 +74,26 @@ def test_a_reply_without_a_kernel_has_none(text: str) -> None:
 def test_a_truncated_kernel_is_still_given_to_the_verifier() -> None:
     kernel = extract_kernel("```python\nimport torch\nsource = '''\n__global__ void f(")
     assert kernel is not None and not kernel.defines_model_new
+
+
+LONG = {
+    "thoughts that do not end": "<think>" * 50_000,
+    "thoughts": "<think>a</think>" * 50_000,
+    "spaces behind a fence": "```" + " " * 60_000 + "!\n",
+    "empty lines": "```\n" + "\n" * 60_000,
+    "lines of a space": "```\n" + " \n" * 60_000,
+    "fences": "".join("`" * (3 + number % 200) + "\n" for number in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_reply_is_read_in_time_that_grows_with_it(text: str) -> None:
+    began = time.process_time()
+    assert extract_kernel(text) is None and extract_problem(text) is None
+    assert time.process_time() - began < 5
+
+
+def test_a_reply_of_many_megabytes_holds_nothing() -> None:
+    assert extract_kernel("a" * MAX_REPLY + reply(KERNEL)) is None
+    assert extract_problem("a" * MAX_REPLY + compact(Problem(EXAMPLE_PROBLEM))) is None
+    assert extract_kernel("a" * 1_000_000 + "\n" + reply(KERNEL)) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dice.verify import emulator
+from dice.verify.emulator.tokens import MOST_GROWTH, ROOM
+from dice.verify.split_source import NotSplit, device_text, host_text, whole_device_text
 
 
 def test_text_without_cuda_is_untouched() -> None:
@@ -162,3 +166,60 @@ def test_braces_opened_in_both_branches_of_a_condition(flag: str) -> None:
         "void f(float* x) { k<<<1, 2>>>(x, 3); }\n"
     )
     assert compile_cuda(source, flag).exists()
+
+
+UNFINISHED = {
+    "semicolon": ("__global__ void k(float* x) { { __shared__ float tile[32] } x[0] = 1; }", "expected"),
+    "parameter": ("__device__ float g(__shared__ float* s, int t) { return s[t]; }", "__shared__"),
+    "bracket": ("__global__ void k(float* x) { __shared__ float tile[32; }", "expected"),
+    "alignment": ("__global__ void k() { __shared__ __align__(16 float x; }", "expected"),
+}
+
+
+@pytest.mark.parametrize(("source", "said"), UNFINISHED.values(), ids=UNFINISHED)
+def test_what_is_not_finished_is_the_compilers_to_say(source: str, said: str) -> None:
+    with pytest.raises(CompileFailed, match=said):
+        compile_cuda("#include <cuda_runtime.h>\n" + source)
+
+
+LONG = {
+    "openings": "<<<" * 20_000,
+    "marks": "__global__ " * 20_000,
+    "markers in vain": "__device__ " * 10_000 + "__global__ void k() {}",
+    "closed templates": "a>>>(" * 10_000,
+    "nested launches": "k<<<" * 5000 + "1" + ">>>()" * 5000,
+    "nested functions": "__device__ void f() {" * 3000 + "}" * 3000,
+    "shared": "__shared__ " * 20_000,
+    "shared by many": "".join(f"__shared__ int a{number};" for number in range(3000)) + "__device__ void f() {}" * 3000,
+    "branches": "(" * 10_000 + "\n#if 1\n" * 10_000,
+    "raw strings": 'R"(' * 20_000,
+    "hashes": "#" * 60_000,
+    "macros": "#define #define " * 8000,
+    "directives": "template <\n#\n" * 8000 + "namespace\n#\n" * 8000,
+    "casts": "cudaLaunchKernel((" * 8000 + ")" * 8000,
+    "alignment": "__shared__ __attribute__((" + "aligned(" * 20_000 + ")) float x;",
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_source_is_translated_in_time_that_grows_with_it(text: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(emulator.Unsupported):
+        assert len(emulator.translate(text)) <= ROOM + (MOST_GROWTH + 1) * len(text)
+    for split in (host_text, device_text, whole_device_text):
+        with contextlib.suppress(NotSplit):
+            split(text)
+    emulator.find_unsupported(text)
+    assert time.process_time() - began < 10
+
+
+def test_alignment_may_be_given_as_an_attribute() -> None:
+    source = "__global__ void k() { __shared__ __attribute__((aligned(16))) float x[4]; x[0] = 1; }"
+    compile_cuda("#include <cuda_runtime.h>\n" + source)
+
+
+def test_a_name_in_a_very_long_line_of_a_log_is_found() -> None:
+    line = "case.cpp:1:2: error: \u2018" + "a::" * 30_000 + "cudaMalloc3D\u2019 was not declared in this scope\n"
+    began = time.process_time()
+    said = emulator.explain_failure("error: \u2018a" * 20_000 + "\n" + line)
+    assert said is not None and "cudaMalloc3D" in said and time.process_time() - began < 5

@@ -19,7 +19,8 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier, cgroups, usage, wire
-from dice.verify.job import MOST_BUILDS, Job
+from dice.verify.dialogue import MOST_BUILDS
+from dice.verify.job import Job
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import MAX_FILES, Scratch, remove, stored_kb

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dice.kernel import Kernel
+from dice.syntax import MAX_SOURCE
 from dice.verify.static import KINDS, examine, may_overlap
 
 CUDA = '''
@@ -244,3 +247,45 @@ SEVERAL = (
 @pytest.mark.parametrize("text", ONE_STREAM + SEVERAL)
 def test_streams_may_overlap_only_in_what_can_make_several(text: str) -> None:
     assert may_overlap(text) == (text in SEVERAL)
+
+
+def chain(length: int) -> str:
+    """Names that are handles one after the other: the first because of the last."""
+    links = "".join(f"a{number} = a{number + 1}\n" for number in range(length))
+    return links + f"a{length} = load_inline()\n" + HONEST["direct"].replace("ops.scale(x)", "a0.scale(x)")
+
+
+def diamonds(levels: int) -> str:
+    classes = "".join(f"class C{number}(C{number + 1}, C{number + 1}): pass\n" for number in range(levels))
+    return classes + f"class C{levels}:\n    def forward(self, x): return ops.f(x)\nclass ModelNew(C0): pass\n"
+
+
+LONG = {
+    "conditions": "x = " + "1 if 1 else " * 340 + "1\n" + HONEST["direct"],
+    "names": chain(3000),
+    "one value of many names": "a = " * 20_000 + "[" + "f, " * 20_000 + "]\n" + HONEST["direct"],
+    "diamonds": diamonds(40),
+    "classes in a row": "".join(f"class C{number}(C{number + 1}): pass\nC{number}\n" for number in range(3000)),
+    "functions": "".join(f"def f{number}(): f{number + 1}(); return f{number + 1}\n" for number in range(3000)),
+    "calls": "x = f" + "()" * 900 + "\n" + HONEST["direct"],
+    "comments": 's = """{;' + "/*" * 100_000 + '"""\n' + HONEST["direct"],
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_text_is_read_in_time_that_grows_with_it(text: str) -> None:
+    began = time.process_time()
+    examine(Kernel(CUDA + BUILD + text))
+    assert time.process_time() - began < 5
+
+
+def test_a_handle_is_found_behind_many_names() -> None:
+    assert kinds(CUDA + chain(2000)) == set()
+    assert kinds(CUDA + BUILD + diamonds(10)) == set()
+    assert kinds(CUDA + chain(2000).replace("load_inline", "unknown")) == {"never_invoked"}
+
+
+def test_a_file_that_no_one_writes_is_refused_in_a_sentence() -> None:
+    assert examine(Kernel("a\n" * MAX_SOURCE)).unusable == "the file is larger than 256 KiB."
+    deep = "x = " + "1 + " * 1500 + "1\n" + HONEST["direct"]
+    assert examine(Kernel(deep)).unusable == "the file is not valid Python: it is nested too deeply."

@@ -144,14 +144,18 @@ _FUNCTIONS = ("torch", "F", "nn.functional", "torch.nn.functional", "torch.speci
 
 def _called(call: ast.Call) -> tuple[str, str]:
     """`("F", "relu")` of `F.relu(x)`; `("", "relu")` of `relu(x)`."""
-    text = ast.unparse(call.func)
-    owner, _, name = text.rpartition(".")
-    return owner, name
+    names: list[str] = []
+    node = call.func
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    names.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(names[1:])), names[0]
 
 
 def _about_tensors(node: ast.BinOp) -> bool:
     """Whether an arithmetic expression is likely about tensors: no sizes, no literals alone."""
-    text = ast.unparse(node)
-    return not any(word in text for word in (".shape", ".size(", "len(")) and any(
-        isinstance(part, ast.Name) for part in ast.walk(node)
-    )
+    parts = list(ast.walk(node))
+    words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    return bool(names) and "len" not in names and not words & {"shape", "size"}

@@ -18,7 +18,7 @@ from dice.prompts import extract_kernel, extract_problem
 SHORT = 200  # characters of a text that goes into `meta`; longer ones are contents that nobody named
 
 _REQUIRED = ("get_inputs", "get_init_inputs")
-_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b|@triton\.jit\b", re.MULTILINE)
+_TRITON = re.compile(r"^[^\S\n]*(?:import|from)\s+triton\b|@triton\.jit\b", re.MULTILINE)
 _THINK = re.compile(r"</?think>")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 

@@ -14,7 +14,7 @@ from dice.kernel import Kernel, KernelParts
 # One triple-quoted literal that is no f-string, with whatever assignment it stands in. Braces in an f-string would be
 # Python that runs.
 _CORE = re.compile(
-    r"""(?P<head>[^"'#]*?(?<![A-Za-z])[rRuU]?)(?P<quotes>\"\"\"|''')(?P<breaks>[\r\n]*)(?P<body>.*)(?P=quotes)(?P<tail>\s*)""",
+    r"""(?P<head>[^"'#]*?(?<![A-Za-z])[rRuU]?)(?P<quotes>\"\"\"|''')(?P<breaks>[\r\n]*+)(?P<body>.*)(?P=quotes)(?P<tail>\s*)""",
     re.DOTALL,
 )
 QUOTES = ('"""', "'''")

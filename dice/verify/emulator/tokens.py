@@ -1,4 +1,8 @@
-"""A tokenizer for CUDA C++ that keeps every character: good enough to find brackets, names and launches."""
+"""A tokenizer for CUDA C++ that keeps every character: good enough to find brackets, names and launches.
+
+Whatever the text is, everything here takes time in proportion to its length. A raw string that never ends takes all the
+rest, as a comment does.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ _TOKEN = re.compile(
     r"""
       (?P<space>(?:\s|\\\r?\n)+)
     | (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
-    | (?P<raw>(?:u8|[uUL])?R"(?P<tag>[^\s()\\]{0,16})\(.*?\)(?P=tag)")
+    | (?P<raw>(?:u8|[uUL])?R"(?P<tag>[^\s()\\]{0,16})\(.*?(?:\)(?P=tag)"|\Z))
     | (?P<string>(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"?)
     | (?P<char>(?:u8|[uUL])?'(?:\\.|[^'\\\n])*'?)
     | (?P<word>[A-Za-z_]\w*)
@@ -20,6 +24,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_HASH = re.compile(r"^[^\S\n]*\#", re.MULTILINE)  # the first on its line
+_LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
 OPENING = {"(": ")", "[": "]", "{": "}"}
 CLOSING = {")": "(", "]": "[", "}": "{"}
 
@@ -64,74 +70,118 @@ class Tokens:
         The branches of an #if each begin with the brackets that were open before it.
         """
         pairs: dict[int, int] = {}
-        stack: list[int] = []
-        before_branch: list[list[int]] = []
+        stack: _Stack = None
+        before_branch: list[_Stack] = []
         for index, token in enumerate(self.list):
             if self.text(index - 1) == "#" and index in self.directive_end:
                 if token.text in ("if", "ifdef", "ifndef"):
-                    before_branch.append(list(stack))
+                    before_branch.append(stack)
                 elif token.text in ("else", "elif") and before_branch:
-                    stack = list(before_branch[-1])
+                    stack = before_branch[-1]
                 elif token.text == "endif" and before_branch:
                     before_branch.pop()
             if token.kind != "punct":
                 continue
             if token.text in OPENING:
-                stack.append(index)
-            elif token.text in CLOSING and stack and self.list[stack[-1]].text == CLOSING[token.text]:
-                opening = stack.pop()
+                stack = index, stack
+            elif token.text in CLOSING and stack and self.list[stack[0]].text == CLOSING[token.text]:
+                opening, stack = stack
                 pairs[opening], pairs[index] = index, opening
         return pairs
+
+    def is_balanced(self, start: int, end: int) -> bool:
+        """Whether each bracket of these tokens has its partner."""
+        brackets = (index for index in range(start, end) if self.text(index) in OPENING or self.text(index) in CLOSING)
+        return all(index in self.partner for index in brackets)
 
     @cached_property
     def directive_end(self) -> dict[int, int]:
         """For tokens inside a preprocessor directive: index just past the directive's last token."""
-        ends: dict[int, int] = {}
+        return {index: end for start, end in self.directives for index in range(start, end)}
+
+    @cached_property
+    def directives(self) -> list[tuple[int, int]]:
+        """Index of the `#` and index just past the last token of each preprocessor directive, in order."""
+        found: list[tuple[int, int]] = []
+        first_on_line = {match.end() - 1 for match in _HASH.finditer(self.source)}
         index = 0
         while index < len(self.list):
-            if self.list[index].text != "#" or not self._first_on_line(self.list[index].start):
+            if self.list[index].text != "#" or self.list[index].start not in first_on_line:
                 index += 1
                 continue
-            newline = re.compile(r"(?<!\\)(?<!\\\r)\n").search(self.source, self.list[index].start)
+            newline = _LINE_END.search(self.source, self.list[index].start)
             limit = newline.start() if newline else len(self.source)
             last = index
             while last < len(self.list) and self.list[last].start < limit:
                 last += 1
-            ends.update(dict.fromkeys(range(index, last), last))
+            found.append((index, last))
             index = last
-        return ends
+        return found
 
-    def _first_on_line(self, position: int) -> bool:
-        return self.source[self.source.rfind("\n", 0, position) + 1 : position].strip() == ""
+    @cached_property
+    def macros(self) -> list[tuple[str, range]]:
+        """Name and tokens of the text (parameters included) of each `#define`, in order."""
+        return [
+            (self.text(start + 2), range(start + 3, end))
+            for start, end in self.directives
+            if end > start + 1 and self.text(start + 1) == "define"
+        ]
 
     def template_start(self, closing: int) -> int | None:
         """Index of the `<` that the `>`, `>>` or `>>>` at `closing` closes, or None when it closes no template list."""
-        needed = 0
-        index = closing
-        while index >= 0:
-            text = self.list[index].text
-            if text in (">", ">>", ">>>"):
-                needed += len(text)
-            elif text in ("<", "<<"):
-                needed -= len(text)
-                if needed <= 0:
-                    return index
+        return self._template_starts.get(closing)
+
+    @cached_property
+    def _template_starts(self) -> dict[int, int]:
+        """`<` by the `>` that closes it. What stands in brackets, and other statements, are not looked into."""
+        starts: dict[int, int] = {}
+        stack: _Stack = None
+        before: dict[int, _Stack] = {}  # each opening bracket
+        for index, token in enumerate(self.list):
+            text = token.text
+            if text in ("<", "<<"):
+                for _ in text:
+                    stack = index, stack
+            elif text in (">", ">>", ">>>"):
+                opened: list[int] = []
+                while stack and len(opened) < len(text):
+                    opening, stack = stack
+                    opened.append(opening)
+                if len(opened) == len(text):
+                    starts[index] = opened[-1]
             elif text in CLOSING and index in self.partner:
-                index = self.partner[index]
+                stack = before.get(self.partner[index])
             elif text in (";", "{", "}", "(", "["):
-                return None
-            index -= 1
-        return None
+                before[index], stack = stack, None
+        return starts
+
+
+_Stack = tuple[int, "_Stack"] | None  # the last index, and those before it: kept at a place for nothing
+
+
+class Overgrown(Exception):
+    """The edits would make far more of a text than there is."""
+
+
+MOST_GROWTH = 16  # times the source's length
+ROOM = 64 << 10  # characters that any source may grow by
 
 
 class Edits:
-    """Replacements of character ranges, applied at once; insertions at one place keep their order."""
+    """Replacements of character ranges, applied at once; insertions at one place keep their order.
+
+    Raises `Overgrown` when what is inserted is more than `MOST_GROWTH` times the source, and more than `ROOM`.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self._edits: list[tuple[int, int, int, str]] = []
+        self._room = ROOM + MOST_GROWTH * len(source)
 
     def replace(self, start: int, end: int, text: str) -> None:
+        self._room -= len(text)
+        if self._room < 0:
+            raise Overgrown
         self._edits.append((start, end, len(self._edits), text))
 
     def insert(self, position: int, text: str) -> None:

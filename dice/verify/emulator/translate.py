@@ -8,15 +8,22 @@
 
 The call of a kernel stays an ordinary C++ call, so overloads, deduction, default arguments and conversions need no
 help; the function's body becomes the loop over threads. Lines keep their numbers.
+
+What cannot be read, as where a bracket or a semicolon is missing, is left as it is, for the compiler to say so. Time
+and result grow as the source does, whatever it is: what lies ahead of each token is found once, from the last token to
+the first (`_Ahead`), and how deep functions and launches may be nested is limited.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from dice.verify.emulator.tokens import Edits, Token, Tokens
+from dice.verify.emulator.tokens import CLOSING, Edits, Overgrown, Token, Tokens
+
+MOST_NESTED = 16  # functions with device code around a token, on the average
 
 
 class Unsupported(Exception):
@@ -36,9 +43,15 @@ class Function:
 
 def translate(source: str) -> str:
     """C++17 text that g++ compiles against the emulator's headers, line for line. Raises `Unsupported`."""
-    tokens = Tokens(source)
-    edits = Edits(source)
+    try:
+        return _translate(Tokens(source), Edits(source))
+    except Overgrown:
+        raise Unsupported("Functions or launches are nested too deeply for the emulator.") from None
+
+
+def _translate(tokens: Tokens, edits: Edits) -> str:
     functions = list(device_functions(tokens))
+    check_nesting(tokens, functions)
     for function in functions:
         if function.is_kernel:
             _wrap_body(tokens, edits, function)
@@ -49,9 +62,10 @@ def translate(source: str) -> str:
             edits.replace(token.start, token.end, "__attribute__((noinline))")
         elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
             _drop_function_cast(tokens, edits, index + 2)
-    _translate_shared(tokens, edits, functions)
+    ends = _Ends(tokens)
+    _translate_shared(tokens, edits, functions, ends)
     for function in functions:
-        _keep_lockstep(tokens, edits, function)
+        _keep_lockstep(tokens, edits, function, ends)
     return edits.apply()
 
 
@@ -66,35 +80,50 @@ def kernel_names(source: str) -> tuple[str, ...]:
 def device_functions(tokens: Tokens) -> Iterator[Function]:
     """Definitions of `__global__` and `__device__` functions, in order."""
     markers = {"__global__": True, "__device__": False} | _marker_macros(tokens)
+    kernels_before = list(accumulate((markers.get(token.text, False) for token in tokens.list), initial=0))
+    heads = _heads(tokens)
     end_of_last = -1
     for index, token in enumerate(tokens.list):
         if token.text not in markers or index < end_of_last or tokens.text(index - 1) == "define":
             continue
-        function = _function_after(tokens, index + 1, markers[token.text], tokens.directive_end.get(index, len(tokens)))
+        limit = tokens.directive_end.get(index, len(tokens))
+        function = _function_after(tokens, heads, index + 1, markers[token.text], limit)
         if function is None:
             continue
-        if function.is_kernel or not _marks_kernel(tokens, index, function.opening, markers):
+        if function.is_kernel or kernels_before[function.opening] == kernels_before[index]:
             end_of_last = function.opening
             yield function
 
 
-def _marks_kernel(tokens: Tokens, start: int, end: int, markers: dict[str, bool]) -> bool:
-    return any(markers.get(tokens.text(index), False) for index in range(start, end))
+def check_nesting(tokens: Tokens, functions: Sequence[Function]) -> None:
+    """Raises `Overgrown` where looking into every function's body is more than looking at the source a few times."""
+    if sum(function.closing - function.start for function in functions) > MOST_NESTED * len(tokens):
+        raise Overgrown
+
+
+def functions_around(tokens: Tokens, functions: Sequence[Function]) -> list[Function | None]:
+    """For each token the first of the functions, which are in order, whose body it is in."""
+    around: list[Function | None] = [None] * len(tokens)
+    done = 0
+    for function in functions:
+        first = max(done, function.opening + 1)
+        if first < function.closing:
+            around[first : function.closing] = [function] * (function.closing - first)
+            done = function.closing
+    return around
 
 
 def _marker_macros(tokens: Tokens) -> dict[str, bool]:
     """Object-like macros whose text marks functions, as in `#define KERNEL __global__ void`."""
     macros: dict[str, bool] = {}
-    for index, token in enumerate(tokens.list):
-        if token.text != "define" or tokens.text(index - 1) != "#" or index not in tokens.directive_end:
-            continue
-        body = [tokens.text(i) for i in range(index + 2, tokens.directive_end[index])]
+    for name, places in tokens.macros:
+        body = [tokens.text(i) for i in places]
         if "{" in body or "(" in body[:1]:
             continue
         if "__global__" in body:
-            macros[tokens.text(index + 1)] = True
+            macros[name] = True
         elif "__device__" in body:
-            macros[tokens.text(index + 1)] = False
+            macros[name] = False
     return macros
 
 
@@ -102,26 +131,36 @@ _NOT_A_PARAMETER_LIST = {"__launch_bounds__", "__attribute__", "__align__", "ali
                          "__cluster_dims__", "noexcept", "__declspec"}  # fmt: skip
 
 
-def _function_after(tokens: Tokens, index: int, is_kernel: bool, limit: int) -> Function | None:
-    """The function definition that begins here, or None for a declaration, a variable or a lambda."""
-    name = ""
-    start = index
-    while index < limit:
+def _heads(tokens: Tokens) -> list[tuple[int, int]]:
+    """For each token, were it the first of a declaration: where that declaration's body begins or it turns out to have
+    none, and the parenthesis that opens its parameters. The number of tokens for what is not there."""
+    nowhere = len(tokens)
+    heads = [(nowhere, nowhere)] * (nowhere + 1)
+    for index in range(nowhere - 1, -1, -1):
         text = tokens.text(index)
-        if text in (";", "=", "}", "["):
-            return None
-        if text == "{":
-            closing = tokens.partner.get(index)
-            return Function(name, is_kernel, start, index, closing) if name and closing is not None else None
-        if text == "(":
-            closing = tokens.partner.get(index)
-            if closing is None:
-                return None
-            if tokens.text(index - 1) not in _NOT_A_PARAMETER_LIST and not name:
-                name = _declared_name(tokens, index - 1)
-            index = closing
-        index += 1
-    return None
+        if text in (";", "=", "}", "[", "{"):
+            heads[index] = index, nowhere
+        elif text != "(":
+            heads[index] = heads[index + 1]
+        elif index in tokens.partner:
+            end, parameters = heads[tokens.partner[index] + 1]
+            heads[index] = end, parameters if tokens.text(index - 1) in _NOT_A_PARAMETER_LIST else index
+    return heads
+
+
+def _function_after(
+    tokens: Tokens, heads: list[tuple[int, int]], index: int, is_kernel: bool, limit: int
+) -> Function | None:
+    """The function definition that begins here, or None for a declaration, a variable or a lambda."""
+    opening, parameters = heads[index]
+    if opening >= limit or tokens.text(opening) != "{" or parameters >= opening:
+        return None
+    closing = tokens.partner.get(opening)
+    return (
+        None
+        if closing is None
+        else Function(_declared_name(tokens, parameters - 1), is_kernel, index, opening, closing)
+    )
 
 
 def parameter_list(tokens: Tokens, function: Function) -> int | None:
@@ -159,38 +198,35 @@ _TYPELESS_FUNCTION_ARGUMENT = {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"
 
 def translate_launches(tokens: Tokens, edits: Edits, functions: list[Function], before: str) -> None:
     """`k<<<configuration>>>(arguments)` becomes `before` (with the configuration in it), `k(arguments)` and `)`."""
+    ends = _ends_ahead(tokens, ">>>", (";", *CLOSING))
+    around = functions_around(tokens, [function for function in functions if function.is_kernel])
     for index, token in enumerate(tokens.list):
-        if token.text == "<<<":
-            _translate_launch(tokens, edits, index, functions, before)
+        if token.text == "<<<" and (closing := ends[index + 1]) is not None and closing + 1 in tokens.partner:
+            if tokens.text(closing + 1) != "(":
+                continue
+            if (kernel := around[index]) is not None:
+                raise Unsupported(
+                    f"kernel {kernel.name} launches a kernel itself (dynamic parallelism), which is not emulated."
+                )
+            start = tokens[_callee_start(tokens, index)].start
+            configuration = edits.source[token.end : tokens[closing].start]
+            edits.insert(start, before.format(configuration))
+            edits.replace(token.start, tokens[closing].end, "")
+            edits.insert(tokens[tokens.partner[closing + 1]].end, ")")
 
 
-def _translate_launch(tokens: Tokens, edits: Edits, index: int, functions: list[Function], before: str) -> None:
-    closing = _launch_end(tokens, index)
-    if closing is None or tokens.text(closing + 1) != "(" or closing + 1 not in tokens.partner:
-        return
-    for function in functions:
-        if function.opening < index < function.closing and function.is_kernel:
-            raise Unsupported(
-                f"kernel {function.name} launches a kernel itself (dynamic parallelism), which is not emulated."
-            )
-    start = tokens[_callee_start(tokens, index)].start
-    configuration = edits.source[tokens[index].end : tokens[closing].start]
-    edits.insert(start, before.format(configuration))
-    edits.replace(tokens[index].start, tokens[closing].end, "")
-    edits.insert(tokens[tokens.partner[closing + 1]].end, ")")
-
-
-def _launch_end(tokens: Tokens, index: int) -> int | None:
-    """Index of the `>>>` that ends the configuration begun by the `<<<` at `index`."""
-    index += 1
-    while index < len(tokens):
+def _ends_ahead(tokens: Tokens, wanted: str, barriers: Collection[str] = ()) -> list[int | None]:
+    """For each token and for the end, the first `wanted` from there on that is not in brackets; None where a barrier or
+    the end of the brackets around it comes first."""
+    ends: list[int | None] = [None] * (len(tokens) + 1)
+    for index in range(len(tokens) - 1, -1, -1):
         text = tokens.text(index)
-        if text == ">>>":
-            return index
-        if text in (";", "}", ")", "]"):
-            return None
-        index = tokens.partner.get(index, index) + 1
-    return None
+        if text == wanted:
+            ends[index] = index
+        elif text not in barriers:
+            following = tokens.partner.get(index, index)
+            ends[index] = ends[following + 1] if following >= index else None
+    return ends
 
 
 def _callee_start(tokens: Tokens, index: int) -> int:
@@ -205,20 +241,23 @@ def _callee_start(tokens: Tokens, index: int) -> int:
         start = tokens.template_start(index)
         index = start - 1 if start is not None else index
     while tokens.text(index - 1) in ("::", ".", "->"):
-        if tokens[index - 2].kind == "word":
+        if index >= 2 and tokens[index - 2].kind == "word":
             index -= 2
         elif tokens.text(index - 2) == ">" and (start := tokens.template_start(index - 2)) is not None:
             index = start - 1
         else:
             index -= 1
             break
-    return index - 1 if tokens.text(index - 1) == "::" else index
+    return max(0, index - 1 if tokens.text(index - 1) == "::" else index)
+
+
+_LONGEST_CAST = 16  # tokens
 
 
 def _drop_function_cast(tokens: Tokens, edits: Edits, index: int) -> None:
     """Blank a leading `(void*)`, `(const void*)` or `reinterpret_cast<...>` so that the kernel keeps its type."""
     text = tokens.text(index)
-    if text == "(" and index in tokens.partner:
+    if text == "(" and index in tokens.partner and tokens.partner[index] - index <= _LONGEST_CAST:
         inside = [tokens.text(i) for i in range(index + 1, tokens.partner[index])]
         if "void" in inside and inside[-1] == "*":
             edits.blank(tokens[index].start, tokens[tokens.partner[index]].end)
@@ -231,7 +270,7 @@ def _drop_function_cast(tokens: Tokens, edits: Edits, index: int) -> None:
 # ---- warps in lockstep -------------------------------------------------------------------------------------------
 
 
-def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function) -> None:
+def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function, ends: _Ends) -> None:
     """Stores through `volatile` arrays: in the reductions that use them, no lane may run ahead of its warp.
 
     Such code (`v[t] += v[t + 16]; v[t] += v[t + 8]; ...` without __syncwarp) is formally racy but works on a GPU,
@@ -246,7 +285,7 @@ def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function) -> None:
         bracket = tokens.partner.get(index + 1, index)
         operator = tokens.text(bracket + 1)
         compound = operator in ("+", "-", "*", "/", "&", "|", "^") and tokens.text(bracket + 2) == "="
-        end = _statement_end(tokens, bracket + 1)
+        end = ends(bracket + 1)
         if end is None or not (compound or operator == "="):
             continue
         target = edits.source[tokens[index].start : tokens[bracket].end]
@@ -279,29 +318,36 @@ _DECLARATION_WORDS = {"__shared__", "extern", "static", "volatile", "const", "in
 _ALIGNMENT_WORDS = {"__align__", "alignas", "__attribute__"}
 
 
-def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function]) -> None:
+def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], ends: _Ends) -> None:
     at_namespace_scope: dict[str, str] = {}
+    around = functions_around(tokens, functions)
+    braces = _ends_ahead(tokens, "}")
     done = -1
     for index, token in enumerate(tokens.list):
         if token.text != "__shared__" or index < done or tokens.text(index - 1) == "define":
             continue
-        begin = _declaration_start(tokens, index)
-        end = _statement_end(tokens, index)
+        end = ends(index)
         if end is None:
+            if braces[index] is not None and index not in tokens.directive_end:
+                edits.blank(token.start, token.end)  # then what g++ misses is the semicolon
             continue
+        begin = _declaration_start(tokens, index)
         done = end
+        if not tokens.is_balanced(begin, end):
+            edits.blank(token.start, token.end)
+            continue
         declaration = _SharedDeclaration(tokens, begin, end)
-        inside = any(function.opening < index < function.closing for function in functions) or _in_body(tokens, index)
+        inside = around[index] is not None or _in_body(tokens, index)
         text = declaration.sites() + (declaration.references() if inside else "")
         newlines = re.sub(r"[^\n\\]|\\(?!\r?\n)", "", edits.source[tokens[begin].start : tokens[end].end])
         edits.replace(tokens[begin].start, tokens[end].end, text + newlines)
         if not inside:
             at_namespace_scope.update({name: declaration.reference(name) for name in declaration.names})
+    order = {name: number for number, name in enumerate(at_namespace_scope)}
     for function in functions:
         words = {tokens.text(i) for i in range(function.opening, function.closing)}
-        for name, reference in at_namespace_scope.items():
-            if name in words:
-                edits.insert(tokens[function.opening].end, " " + reference)
+        for name in sorted((word for word in words if word in order), key=order.__getitem__):
+            edits.insert(tokens[function.opening].end, " " + at_namespace_scope[name])
 
 
 def _in_body(tokens: Tokens, index: int) -> bool:
@@ -325,13 +371,17 @@ def _declaration_start(tokens: Tokens, index: int) -> int:
 _STATEMENT_WORDS = {"else", "do", "public", "private", "return", "case", "default"}
 
 
-def _statement_end(tokens: Tokens, index: int) -> int | None:
-    limit = tokens.directive_end.get(index, len(tokens))
-    while index < limit:
-        if tokens.text(index) == ";":
-            return index
-        index = tokens.partner.get(index, index) + 1
-    return None
+class _Ends:
+    """Where the statement ends that the token at an index is in: the index of its semicolon, or None where a bracket
+    around it, or the directive, ends first."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._directive_end = tokens.directive_end
+        self._ahead = _ends_ahead(tokens, ";")
+
+    def __call__(self, index: int) -> int | None:
+        end = self._ahead[index]
+        return None if end is None or end >= self._directive_end.get(index, end + 1) else end
 
 
 class _SharedDeclaration:
@@ -347,7 +397,7 @@ class _SharedDeclaration:
         while index < end:
             token = tokens[index]
             if token.text in _ALIGNMENT_WORDS and tokens.text(index + 1) == "(":
-                closing = tokens.partner[index + 1]
+                closing = tokens.partner.get(index + 1, end)
                 self._read_alignment(index, closing)
                 index = closing + 1
                 continue
@@ -361,8 +411,8 @@ class _SharedDeclaration:
     def _read_alignment(self, word: int, closing: int) -> None:
         text = self._tokens.source[self._tokens[word + 1].end : self._tokens[closing].start]
         if self._tokens.text(word) == "__attribute__":
-            inner = re.search(r"aligned\s*__?\s*\((.*)\)\s*\)?|aligned\s*\((.*)\)\s*\)?", text)
-            text = inner.group(1) or inner.group(2) if inner else "16"
+            inner = re.search(r"aligned(?:__)?\s*\(", text)
+            text = text[inner.end() :].rpartition(")")[0].rstrip().removesuffix(")") if inner else "16"
         self.alignment = text.strip() or "16"
 
     def _split(self, words: list[Token]) -> None:

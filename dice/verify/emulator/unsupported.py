@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -78,9 +79,10 @@ _LIBRARY_NAMES = {
 def find_unsupported(source: str) -> str | None:
     """One sentence that names the first construct emulation cannot do, or None. Comments and strings do not count."""
     tokens = Tokens(source)
+    directives = {start for start, _ in tokens.directives}
     for index, token in enumerate(tokens.list):
         what = None
-        if token.text == "include" and tokens.text(index - 1) == "#":
+        if token.text == "include" and index - 1 in directives:
             what = _feature_of_header(_included(tokens, index))
         elif token.kind == "word":
             what = _feature_of_word(tokens, index)
@@ -94,9 +96,11 @@ def find_unsupported(source: str) -> str | None:
     return None
 
 
+_PATH = re.compile(r'[^\S\n]*(?:<([^>\n]+)>|"([^"\n]+)")')
+
+
 def _included(tokens: Tokens, index: int) -> str:
-    rest = tokens.source[tokens[index].end :].partition("\n")[0].strip()
-    match = re.match(r'<([^>]+)>|"([^"]+)"', rest)
+    match = _PATH.match(tokens.source, tokens[index].end)
     return (match.group(1) or match.group(2)) if match else ""
 
 
@@ -119,12 +123,17 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
 _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
 _FORM_OF_CUB = re.compile(r"error: (?:no matching function for call to )?['\u2018](?:class )?(cub::\w+)")
-_UNDECLARED = re.compile(
-    r"error: (?:use of undeclared identifier |unknown type name |no member named )?"
-    r"['\u2018](?:[\w:]+::)?(\w+)[^\n]*"
-    r"(?:was not declared|does not name a type|has not been declared|is not a member|undeclared identifier)"
-    r"|error: there are no arguments to ['\u2018](\w+)['\u2019]"
-    r"|undefined reference to [`'\u2018](\w+)"
+_UNKNOWN = (  # what a line says, where its name begins; and what else the line has to say
+    (
+        re.compile(
+            r"error: (?:use of undeclared identifier |unknown type name |no member named )?['\u2018](?P<name>[\w:]+)"
+        ),
+        re.compile(
+            r"was not declared|does not name a type|has not been declared|is not a member|undeclared identifier"
+        ),
+    ),
+    (re.compile(r"error: there are no arguments to ['\u2018](?P<name>\w+)['\u2019]"), re.compile("")),
+    (re.compile(r"undefined reference to [`'\u2018](?P<name>\w+)"), re.compile("")),
 )
 
 
@@ -137,11 +146,19 @@ def explain_failure(log: str) -> str | None:
         return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
     if match := _FORM_OF_CUB.search(log):
         return f"The kernel uses a form of `{match.group(1)}` which the emulator does not have."
-    for match in _UNDECLARED.finditer(log):
-        name = next(group for group in match.groups() if group)
+    for name in _unknown_names(log):
         if name in _known_names() or _LIBRARY_CALLS.fullmatch(name):
             return f"The kernel uses `{name}`, a CUDA name which the emulator does not have."
     return None
+
+
+def _unknown_names(log: str) -> Iterator[str]:
+    """Names that the compiler or the linker does not know, in the order of the log."""
+    for line in log.split("\n"):
+        for begins, also in _UNKNOWN:
+            match = begins.search(line)
+            if match and also.search(line, match.end()):
+                yield match["name"].rpartition("::")[2]
 
 
 @cache
