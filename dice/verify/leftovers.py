@@ -62,7 +62,7 @@ def adopt() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants_of_late(pid: int) -> Callable[[], list[int]]:
+def late_descendants(pid: int) -> Callable[[], list[int]]:
     """Afterwards: the processes below `pid` that are not there yet. Those that have ended are reaped, if they are our
     children."""
     before = frozenset(descendants(pid))
@@ -72,7 +72,7 @@ def descendants_of_late(pid: int) -> Callable[[], list[int]]:
         for one in descendants(pid):
             if one in before:
                 continue
-            if _state(one) == "Z" and _parent(one) == os.getpid():
+            if _state(one) == "Z" and parent(one) == os.getpid():
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(one, os.WNOHANG)
             elif _state(one) not in ("Z", ""):
@@ -90,6 +90,14 @@ def named(start: str) -> list[int]:
             if path.read_text(errors="replace").startswith(start) and _state(int(path.parent.name)) not in ("Z", ""):
                 found.append(int(path.parent.name))
     return found
+
+
+def name(pid: int) -> str:
+    """ "" for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def stored(pid: int, folder: Path) -> list[Path]:
@@ -119,14 +127,15 @@ def _outputs(pid: int) -> Iterator[Path]:
 
 
 def _children() -> list[int]:
-    return [pid for pid in descendants(os.getpid()) if _parent(pid) == os.getpid() and _state(pid) != "Z"]
+    return [pid for pid in descendants(os.getpid()) if parent(pid) == os.getpid() and _state(pid) != "Z"]
 
 
 def _state(pid: int) -> str:
     return _stat(pid)[0]
 
 
-def _parent(pid: int) -> int:
+def parent(pid: int) -> int:
+    """0 for a process that is gone."""
     return int(_stat(pid)[1] or 0)
 
 

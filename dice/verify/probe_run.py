@@ -29,7 +29,7 @@ from typing import Any, Literal
 from dice.kernel import Kernel
 from dice.verdict import Verdict
 from dice.verify import probe_files
-from dice.verify.leftovers import Footprint, adopt, descendants_of_late, discard, named, stored
+from dice.verify.leftovers import Footprint, adopt, discard, late_descendants, named, stored
 from dice.verify.options import Options
 from dice.verify.probe_files import ESCAPED, Probe
 from dice.verify.stream import Pair
@@ -136,7 +136,7 @@ class _Watched:
         self, wanted: Sequence[Task], backend: str, python: str, environment: Mapping[str, str], user: int | None
     ):
         adopt()
-        self._late = descendants_of_late(os.getpid())
+        self._late = late_descendants(os.getpid())
         self._folder = Path(tempfile.mkdtemp(prefix="dice-probes-"))
         if user is not None:
             os.chown(self._folder, user, user)

@@ -18,6 +18,7 @@ _SOURCES = {
     "implicit_headers": True,
 }
 _FINDING = {"kind": "race", "kernel": "k", "message": "two threads", "lines": ["line 3"], "times": 2, "library": "x"}
+LONGEST = 1 << 20  # of a line: longer ones are for the tests of floods
 MESSAGES: tuple[dict[str, Any], ...] = (
     {"event": "started"},
     {"event": "loaded", "has_model": True},
@@ -74,7 +75,7 @@ def lines(seed: int, count: int) -> Iterator[bytes]:
         line = json.dumps(message, ensure_ascii=random.random() < 0.5).encode("utf-8", "surrogatepass")
         if random.random() < 0.2:
             line = _spoilt(line, random)
-        yield line.replace(b"\n", b" ")
+        yield line[:LONGEST].replace(b"\n", b" ")
 
 
 def _changed(message: dict[str, Any], random: Random) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def test_candidates_that_send_mutants_get_verdicts_and_others_their_own() -> Non
         pairs += [(problem, forger(number)), (problem, probe_files.right(str(number)))]
         pairs += [(problem, probe_files.wrong(str(number)))] * (number % 5 == 0)
     try:
-        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=10, compile_timeout_s=30))
+        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=5, compile_timeout_s=30))
     except BackendUnavailable as error:
         pytest.skip(str(error))
     with verifier:
