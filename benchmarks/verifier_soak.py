@@ -42,7 +42,7 @@ from dice.problem import Problem  # noqa: E402
 from dice.verdict import Verdict  # noqa: E402
 from dice.verify import Options, Verifier  # noqa: E402
 from dice.verify.job import Job  # noqa: E402
-from dice.verify.sandbox import descendants  # noqa: E402
+from dice.verify.usage import descendants  # noqa: E402
 from dice.verify.scratch import PREFIX  # noqa: E402
 from dice.verify.turns import Turns  # noqa: E402
 

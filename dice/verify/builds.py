@@ -18,6 +18,7 @@ from typing import Any
 from dice.verify.cache import Cache
 from dice.verify.cancel import Starter
 from dice.verify.entries import found, look_up, publish
+from dice.verify.job_files import builds_shown
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
@@ -87,7 +88,8 @@ class BuildService:
         """Make what all builds with these headers share, once. Raises `MachineryError`."""
         with self._preparing:
             if headers not in self._prepared:
-                self._cache.sweep()
+                for cache in (self._cache, builds_shown(self.cache_dir)):
+                    cache.sweep()
                 self._prepared[headers] = self._make_shared(zygote, headers)
 
     def build(

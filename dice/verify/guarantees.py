@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
+import mmap
 import os
 import resource
 import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dice.verify.cache import Cache
 from dice.verify.cancel import Starter
 from dice.verify.channel import Channel
+from dice.verify.job_files import JobFiles
 from dice.verify.process import ChildEnded, DeadlineExceeded, MachineryError, wait_for
-from dice.verify.sandbox import ENVIRONMENT, MAX_OPEN_FILES, MAX_PROCESSES, WITHOUT, Limits
+from dice.verify.sandbox import ENVIRONMENT, MAX_OPEN_FILES, MAX_PROCESSES, MAX_TASKS, WITHOUT, Limits
 from dice.verify.scratch import Scratch
 
 PATIENCE_S = 30.0
@@ -34,7 +37,8 @@ OVERDUE_S = 20.0  # a limit that has not ended a child by then does not hold
 _OWN_VARIABLES: tuple[str, ...] = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
 _OWN_VARIABLES += ("KINETO_LOG_LEVEL", "CUDA_MODULE_LOADING", "LC_CTYPE", "PWD", WITHOUT)
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
-_PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND = 0x4206, 0x10000000, 4096
+_PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND, _PR_SET_PDEATHSIG = 0x4206, 0x10000000, 4096, 1
+REFUSED = 3  # exit code of a child to which the system gave no more
 _libc = ctypes.CDLL(None, use_errno=True)
 
 PROMISES = {
@@ -50,12 +54,13 @@ PROMISES = {
     "environment": "inherits no variable but an allowlist",
     "terminal": "has no terminal",
     "resource limits": "has limits on open files and file sizes, and dumps no core",
-    "memory limit": "is ended when it, with all it starts, uses too much memory",
+    "memory limit": "is ended when it, with all it starts, uses too much memory, shared memory included",
     "process limit": "is ended when it starts too many processes",
-    "disk limit": "is ended when it fills the disk",
+    "thread limit": "is ended when it starts too many threads",
+    "disk limit": "cannot fill the disk, be it with files that have no name",
     "no leftovers": "leaves no process behind, whatever it starts",
 }
-LIMITS = ("memory limit", "process limit", "disk limit", "no leftovers")
+LIMITS = ("memory limit", "process limit", "thread limit", "disk limit", "no leftovers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,8 @@ def examine(starter: Starter, cache_dir: Path, limits: Limits) -> Isolation:
 
 def _escape(starter: Starter, cache_dir: Path, limits: Limits) -> tuple[str, dict[str, str]]:
     """The tier, and how each broken guarantee showed."""
-    with _bait(cache_dir) as bait, Scratch() as scratch:
-        own = replace(limits, scratch=str(scratch.root / "outputs"))
+    with JobFiles(cache_dir) as files, _bait(cache_dir) as bait:
+        own = replace(limits, scratch=str(files.outputs), visible=(*limits.visible, str(files.builds)))
         with starter.spawn("guarantees", asdict(own)) as child:
             child.send({"do": "escape"} | bait)
             try:
@@ -106,12 +111,21 @@ def _escape(starter: Starter, cache_dir: Path, limits: Limits) -> tuple[str, dic
             except (ChildEnded, DeadlineExceeded) as error:
                 said = child.log.decode(errors="replace").strip()[-300:]
                 raise MachineryError(f"the sandbox could not be tried ({error}): {said}") from None
-            return child.sandbox, {name: str(found) for name, found in answer["broken"].items()}
+            found = {name: str(how) for name, how in answer["broken"].items()}
+            written = [folder for folder in bait["folders"] if _take_away(Path(folder) / bait["mark"])]
+            if written:  # in the real folder, and not in one of its own that has the same name
+                found["writes"] = f"it could write in {', '.join(written)}"
+            return child.sandbox, found
 
 
 def _try_limit(starter: Starter, name: str, limits: Limits) -> str:
     """Why the limit does not hold, or ""."""
-    reasons = {"memory limit": "memory", "process limit": "processes", "disk limit": "files"}
+    reasons = {
+        "memory limit": "memory",
+        "process limit": "processes",
+        "thread limit": "processes",
+        "disk limit": "files",
+    }
     with Scratch() as scratch:
         folder = scratch.root / "outputs"
         small = replace(limits, scratch=str(folder), memory_mb=192, files_mb=16)
@@ -121,21 +135,20 @@ def _try_limit(starter: Starter, name: str, limits: Limits) -> str:
                 while True:
                     wait_for(child, (), time.monotonic() + OVERDUE_S)
             except DeadlineExceeded:
-                return "it went on and on"
+                return "it went on and on" if name in reasons else "a process it had started lived on"
             except ChildEnded as end:
                 ended = end.ended
-        if name in reasons:
-            return "" if ended.reason == reasons[name] else f"it was ended otherwise: {ended.describe()}"
-        return "" if _is_free(folder / "held") else "a process it had started lived on"
+        if name in reasons and ended.reason != reasons[name] and ended.code != REFUSED:
+            return f"it was ended otherwise: {ended.describe()}"
+        return ""  # and all that it had started: its channel is closed in every process that had it
 
 
-def _is_free(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _take_away(path: Path) -> bool:
+    """Remove a file; whether it was there."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -149,9 +162,17 @@ def _bait(cache_dir: Path) -> Iterator[dict[str, Any]]:
         local.listen()
         other = stack.enter_context(Scratch())
         (other.root / "inputs" / "bait").write_text(mark)
-        kept = cache_dir / mark
-        kept.write_text(mark)
-        stack.callback(kept.unlink, missing_ok=True)
+        elsewhere = stack.enter_context(JobFiles(cache_dir))
+        built = stack.enter_context(Cache(cache_dir / "extensions").scratch())
+        kept = [
+            cache_dir / f"{mark}.kept",
+            built / "unit0.cpp",
+            built / "extension.so",
+            elsewhere.builds / "extension.so",
+        ]
+        for path in kept:
+            path.write_text(mark)
+        stack.callback(kept[0].unlink, missing_ok=True)
         command = [sys.executable, "-S", "-c", "import time; time.sleep(60)", mark]
         sleeper = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         stack.callback(sleeper.kill)
@@ -162,10 +183,10 @@ def _bait(cache_dir: Path) -> Iterator[dict[str, Any]]:
             "port": server.getsockname()[1],
             "pid": sleeper.pid,
             "segment": segment,
-            "files": [str(other.root / "inputs" / "bait"), str(kept), "/etc/shadow", "/etc/hostname"],
+            "files": [*map(str, (other.root / "inputs" / "bait", *kept)), "/etc/shadow", "/etc/hostname"],
             "folders": [
-                *(str(folder) for folder in (other.root, cache_dir, cache_dir / "extensions", Path(__file__).parent)),
-                *(sys.prefix, str(Path.home()), "/", "/usr", "/etc", "/var/tmp"),
+                *map(str, (other.root, cache_dir, built, elsewhere.builds, Path(__file__).parent)),
+                *(sys.prefix, str(Path.home()), "/", "/usr", "/etc", "/var/tmp", "/tmp", "/dev/shm"),
             ],
         }
 
@@ -210,14 +231,11 @@ def _can_read(path: str) -> bool:
 
 
 def _writes(bait: dict[str, Any]) -> str:
-    return "it could write in " + ", ".join(found) if (found := list(filter(_can_write, bait["folders"]))) else ""
-
-
-def _can_write(folder: str) -> bool:
-    with contextlib.suppress(OSError):
-        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))  # a file without a name, gone when closed
-        return True
-    return False
+    """Leaves files, in whatever folders it can: the supervisor looks which of them are there for others, too."""
+    for folder in bait["folders"]:
+        with contextlib.suppress(OSError):
+            (Path(folder) / bait["mark"]).touch()
+    return ""
 
 
 def _processes(bait: dict[str, Any]) -> str:
@@ -301,36 +319,59 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _use_memory() -> None:
+    """Memory that a process fills and leaves to another: it is in nobody's resident set then."""
     kept = []
     while True:
-        kept.append(b"x" * (16 << 20))
-        time.sleep(0.01)
+        kept.append(mmap.mmap(-1, 16 << 20))
+        if os.fork() == 0:
+            kept[-1].write(b"x" * (16 << 20))
+            os._exit(0)
+        os.wait()
+
+
+def _start_threads() -> None:
+    _start_many(lambda: threading.Thread(target=time.sleep, args=(60,)).start(), 2 * MAX_TASKS)
 
 
 def _start_processes() -> None:
-    for _ in range(MAX_PROCESSES + 64):
-        os.posix_spawn("/bin/sleep", ["sleep", "60"], {})  # a fork of this process costs far more
+    # A fork of this process costs far more. Each is adopted by somebody else at once.
+    command = ["/bin/sh", "-c", "sleep 60 & sleep 60 &"]
+    _start_many(lambda: os.posix_spawn("/bin/sh", command, {}), MAX_PROCESSES + 64)
+
+
+def _start_many(start: Callable[[], object], count: int) -> None:
+    try:
+        for _ in range(count):
+            start()
+    except (OSError, RuntimeError):
+        os._exit(REFUSED)
     time.sleep(60)
 
 
 def _fill_disk() -> None:
-    for number in range(64):
-        Path(f"fill{number}").write_bytes(b"x" * (1 << 20))
+    """With files that have no name any more."""
+    kept = []
+    try:
+        for number in range(64):
+            kept.append(open(f"fill{number}", "wb", buffering=0))
+            os.unlink(f"fill{number}")
+            kept[-1].write(b"x" * (1 << 20))
+    except OSError:
+        os._exit(REFUSED)
     time.sleep(60)
 
 
 def _leave_a_process() -> None:
-    with open("held", "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    if os.fork() == 0:
+        os.setsid()
         if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                time.sleep(60)
-            os._exit(0)
-        os.wait()
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
     os._exit(0)
 
 
 OFFENCES: dict[str, Callable[[], None]] = dict(
-    zip(LIMITS, (_use_memory, _start_processes, _fill_disk, _leave_a_process), strict=True)
+    zip(LIMITS, (_use_memory, _start_processes, _start_threads, _fill_disk, _leave_a_process), strict=True)
 )

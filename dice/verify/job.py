@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,18 +15,21 @@ from dice.verdict import Finding, Stage, Verdict
 from dice.verify import claims, endings, sanitizer, shortage, static, timing
 from dice.verify.feedback import Feedback
 from dice.verify.honesty import MESSAGES
+from dice.verify.job_files import JobFiles
 from dice.verify.options import Options
 from dice.verify.oracles import NEVER, OracleLost, ReferenceFailed, Session, Settings
 from dice.verify.place import Place, candidate_limits
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Message, wait_for
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
 from dice.verify.record import Record, ReferenceBroken, Stop
-from dice.verify.scratch import Scratch, is_crowded_out
+from dice.verify.sandbox import Limits
+from dice.verify.scratch import is_crowded_out
 from dice.verify.sources import Sources
 from dice.verify.turns import CONTEXT_BYTES, CONTEXTS, Turns
 
 ORDERS = 8  # thread orders the emulator is asked for: forward, reverse, then shuffles
-OUTPUT = "output"
+OUTPUT, WITNESSES = "output", "seen"  # what a candidate writes
+MOST_BUILDS = 32  # of one job: each costs the supervisor some work, even where it was built before
 TIMING_STEP: Message = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
 MUTED_STEP: Message = TIMING_STEP | {"name": "muted", "family": "centred", "core": False, "decides": False}
 MUTED_S, SANITIZER_PATIENCE = 10.0, 10  # the latter: times as long may a run take in which every access is looked at
@@ -46,6 +50,7 @@ class Job:
         self.protocol = protocol_named(options.protocol)
         self.feedback, self.replay = Feedback(kernel.source), sanitizer.Replay()
         self.loadable = False  # whether the candidate takes parameters by the reference's names
+        self.was_killed = False  # by nobody of ours: itself, or the system, which is short of memory
 
     def run(self, gpu: Turns) -> Verdict:
         """The verdict. Raises `MachineryError` when our own processes were lost."""
@@ -85,6 +90,7 @@ class Job:
     def _check(self, vary: bool) -> None:
         self.run_left, self.compile_left = self._run_timeout_s, self.options.compile_timeout_s
         self.borrows = False  # whether the candidate holds memory of a trial
+        self.builds = 0
         self.record.launches, self.record.idle_trials, self.record.ran_trials = {}, 0, 0
         self.record.values.pop("determinism", None)
         self.record.values |= {"trials": self.options.trials, "trials_passed": 0}
@@ -92,10 +98,10 @@ class Job:
         with (
             contextlib.ExitStack() as self.room,  # given back last
             self._open_session(vary) as session,
-            Scratch() as scratch,
-            self._spawn(scratch, session) as candidate,
+            JobFiles(self.options.cache_dir) as files,
+            self._spawn(files, session) as candidate,
         ):
-            self.scratch, self.session, self.candidate = scratch, session, candidate
+            self.files, self.session, self.candidate = files, session, candidate
             try:
                 self._go_through(vary)
             except Stop as stop:
@@ -134,9 +140,8 @@ class Job:
         """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""
         if not sanitizer.applies(self.options, self.backend, stop.outcome):
             return stop
-        view = (*self.place.view, str(self.session.inputs))
-        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
-        folder, names = self.scratch.root / "sanitizer", self.kernel.global_functions
+        limits, folder = self._limits(self.files, self.session), self.files.root / "sanitizer"
+        names = self.kernel.global_functions
         with self.record.after(self.gpu.together()), self.record.clock("sanitize"):
             report = sanitizer.examine(
                 self.place.spawner, limits, self.replay, folder, names, self.options.run_timeout_s, (self.candidate,)
@@ -157,14 +162,17 @@ class Job:
         # A run under compute-sanitizer is told of files only.
         lends = self.place.oracles.lends(self.problem) and not self.options.sanitize
         settings = Settings.of(self.problem, self.options, vary, self.place.threads, lends, self.shares)
-        return self.place.oracles.open(self.place.spawner, settings, ORACLE_MEMORY * self.options.memory_mb)
+        memory_mb = ORACLE_MEMORY * self.options.memory_mb
+        return self.place.oracles.open(self.place.spawner, settings, memory_mb, self.place.view)
 
-    def _spawn(self, scratch: Scratch, session: Session) -> Child:
+    def _limits(self, files: JobFiles, session: Session) -> Limits:
+        view = (*self.place.view, str(session.inputs), str(files.builds))
+        return candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
+
+    def _spawn(self, files: JobFiles, session: Session) -> Child:
         # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
         one_queue = not (self.options.timing and static.may_overlap(self.kernel.source))
-        view = (*self.place.view, str(session.inputs))
-        limits = candidate_limits(self.options.memory_mb, view, self.place.oracles.gpu)
-        limits = replace(limits, scratch=str(scratch.root / "outputs"), one_queue=one_queue)
+        limits = replace(self._limits(files, session), scratch=str(files.outputs), one_queue=one_queue)
         return self.place.spawner.spawn("candidate", asdict(limits))
 
     def _introduce(self) -> None:
@@ -172,14 +180,14 @@ class Job:
             "backend": self.backend,
             "threads": self.place.threads,
             "inputs": str(self.session.inputs),
-            "outputs": str(self.scratch.root / "outputs"),
+            "outputs": str(self.files.outputs),
             "source": self.kernel.source,
             # KernelBench runs both files in one namespace.
             "preamble": "" if self.protocol.ours else self.problem.source,
             "cache_dir": str(self.options.cache_dir),
             "sanitize": self.options.sanitize,
         }
-        self.candidate.send(self.replay.spec)
+        self._tell(self.replay.spec)
 
     def _load(self) -> None:
         endings.await_start(self.candidate)
@@ -194,7 +202,7 @@ class Job:
     def _make_context(self) -> None:
         self.stage = "run"
         with CONTEXTS, self.record.clock("run"):
-            self.candidate.send({"do": "open"})
+            self._tell({"do": "open"})
             self._candidate_says("opened")
 
     def _prepare(self, vary: bool) -> list[Message]:
@@ -214,7 +222,7 @@ class Job:
             seed, states = self.session.seeds[1], {"state": "fresh state", "varied": "fresh state varied"}
         seed, cast = (seed, None) if self.protocol.ours else (KERNELBENCH_SEED, self.protocol.cast)
         command: Message = {"do": "construct", "seed": seed, "cast": cast} | states
-        self.candidate.send(command)
+        self._tell(command)
         self.replay.construct = command
         with self.record.clock("run"):
             self.loadable = (made := self._candidate_says("constructed")).get("loadable") is True
@@ -231,7 +239,7 @@ class Job:
         repeat = repeat and not drawn.get("lent")  # there may be no memory for a second output
         command = {"do": "trial", "order": number % ORDERS, "repeat": repeat, "rng": drawn["rng"]}
         command |= {"inputs": drawn["name"], "output": OUTPUT, "seed": drawn["seed"]}
-        self.candidate.send(command)
+        self._tell(command)
         self.replay.trial = command
         with self.record.clock("run"):
             ran = self._candidate_says("ran")
@@ -264,7 +272,7 @@ class Job:
         command = {"do": "trial", "inputs": name, "step": step, "loadable": self.loadable}
         varied = step["family"] != "given" or step["fresh"]
         if self.borrows:  # both sides have let go of the last trial's before there is more
-            self.candidate.send({"do": "give back"})
+            self._tell({"do": "give back"})
             self._candidate_says("gave back")
             self.borrows = False
         with self.record.clock("reference"):
@@ -298,9 +306,9 @@ class Job:
         said: Message = {claim: claims.integers(ran.get(claim)) for claim in ("changed", "aliased", "on_cpu")}
         said |= {"written": claims.texts(ran.get("written"))}
         precision = precision and not any(label.startswith("precision") for label in self.record.values["labels"])
-        command = {"do": "judge", "inputs": name, "precision": precision} | self._output() | said
+        command = {"do": "judge", "inputs": name, "precision": precision, "output": OUTPUT} | said
         with self.record.clock("compare"):
-            judged = self._ask(command)
+            judged = self._ask(command, OUTPUT)
         for name in ("max_abs_error", "max_rel_error"):
             values = [value for value in (self.record.values.get(name), judged.get(name)) if value is not None]
             self.record.values[name] = max(values, default=None)
@@ -338,7 +346,7 @@ class Job:
         if not drawn.get("family"):
             drawn = self._draw(MUTED_STEP | {"name": "muted given", "family": "given", "core": True})
         command = {"inputs": drawn["name"], "seed": drawn["seed"], "sizes": drawn["sizes"], "filled": False}
-        command |= {"sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": "seen"}
+        command |= {"sample_seed": secrets.randbits(31), "output": OUTPUT, "witnesses": WITNESSES}
         self.run_left = min(self.run_left, MUTED_S)
         self.record.honesty.muted = self._mute(command)
         again = self.record.honesty.computes_otherwise and not drawn.get("lent")
@@ -347,20 +355,20 @@ class Job:
         self._refuse_deception()
 
     def _mute(self, command: Message) -> str:
-        self.candidate.send(command | {"do": "muted"})
+        self._tell(command | {"do": "muted"})
         try:
             with self.record.clock("run"):
                 said = self._candidate_says("muted")
         except Stop as stop:
             return f"ended: {stop.message}"[:200]
-        command |= {"do": "judge muted", "wrote": said.get("wrote") is True} | self._output()
-        return str(self._ask(command)["kind"])
+        command |= {"do": "judge muted", "wrote": said.get("wrote") is True}
+        return str(self._ask(command, OUTPUT, WITNESSES)["kind"])
 
     def _profile(self) -> None:
         """At the very end too, for a profiler that ends the process takes nothing with it then."""
         if not self.options.profile or self.backend == "emulated" or self.replay.trial is None:
             return
-        self.candidate.send(self.replay.trial | {"do": "profile", "inputs": self.drawn})
+        self._tell(self.replay.trial | {"do": "profile", "inputs": self.drawn})
         try:
             said = self._candidate_says("profiled")
         except Stop:
@@ -411,26 +419,38 @@ class Job:
         return self._ask({"do": "time", "inputs": "timing"} | step)
 
     def _ask_candidate(self, step: Message) -> Message:
-        self.candidate.send({"do": "time", "inputs": "timing", "output": OUTPUT} | step)
+        self._tell({"do": "time", "inputs": "timing", "output": OUTPUT} | step)
         return self._candidate_says("timed")
 
     def _check_timed(self, step: Message) -> None:
         with self.record.clock("compare"):
-            judged = self._ask({"do": "time", "inputs": "timing"} | self._output() | step)
+            judged = self._ask({"do": "time", "inputs": "timing", "output": OUTPUT} | step, OUTPUT)
         if not judged["equal"]:
             raise Stop("wrong", "compare", f"the timed run: {judged['message']}", tuple(judged["errors"]))
 
-    def _output(self) -> Message:
-        return {"outputs": str(self.scratch.root / "outputs"), "output": OUTPUT}
-
-    def _ask(self, command: Message) -> Message:
-        return self._reference(lambda: self.session.ask(command, (self.candidate,)), varied=False)
+    def _ask(self, command: Message, *values: str) -> Message:
+        """The oracle's answer. It is handed the named values that the candidate wrote."""
+        with self.files.opened(self.candidate, *values) as files:
+            return self._reference(lambda: self.session.ask(command, (self.candidate,), files=files), varied=False)
 
     def _reference(self, ask: Callable[[], Message], varied: bool) -> Message:
         try:
             return ask()
         except ReferenceFailed as failure:
             raise ReferenceBroken(str(failure), varied) from None
+
+    def _tell(self, message: Message) -> None:
+        """Send the candidate something, on its clock: it may never read it, and what it was told of is lost then."""
+        started = time.monotonic()
+        try:
+            self.candidate.send(message, timeout_s=self.run_left)
+        except DeadlineExceeded:
+            raise self._overdue() from None
+        finally:
+            self.run_left -= time.monotonic() - started
+
+    def _overdue(self) -> Stop:
+        return Stop("timeout", self.stage, f"the kernel file ran for over {self._run_timeout_s:g} s.")
 
     def _candidate_says(self, event: str) -> Message:
         """The candidate's next report of this kind. What it asks to be built meanwhile counts on the compile clock."""
@@ -439,9 +459,9 @@ class Job:
             try:
                 message = wait_for(self.candidate, (), started + self.run_left)
             except DeadlineExceeded:
-                over = f"the kernel file ran for over {self._run_timeout_s:g} s."
-                raise Stop("timeout", self.stage, over) from None
+                raise self._overdue() from None
             except ChildEnded as end:
+                self.was_killed = end.ended.signal == signal.SIGKILL and not end.ended.reason
                 raise endings.died(self.candidate, end, self.stage, self.options.memory_mb) from None
             self.run_left -= time.monotonic() - started
             kind = message.get("event")
@@ -466,7 +486,7 @@ class Job:
 
     def _unless_full(self, stop: Stop) -> Stop:
         """`stop`, unless the disk is full and not of the candidate's own files: then its failure is ours."""
-        if is_crowded_out(self.scratch.root):
+        if is_crowded_out(self.files.root):
             raise MachineryError("there is no space left on the disk for the files of a verification")
         return stop
 
@@ -476,10 +496,15 @@ class Job:
             sources = Sources.from_json(message.get("sources"))
         except ValueError:
             raise Stop("runtime_error", self.stage, "it asked for a build as load_inline never does.") from None
+        self.builds += 1
+        if self.builds > MOST_BUILDS:
+            raise Stop("runtime_error", self.stage, f"it asked for over {MOST_BUILDS} builds.")
         started = time.monotonic()
         others = (self.candidate,)
         left, name = max(1.0, self.compile_left), str(message.get("name"))
         answer = self.place.builds.build(self.place.spawner, sources, name, left, others, self.options.sanitize)
+        if answer.built is not None:
+            answer = replace(answer, built=self.files.show(answer.built))
         self.replay.note_build(sources.to_json(), answer.to_json())
         self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
         self.record.build_wall += time.monotonic() - started
@@ -497,4 +522,4 @@ class Job:
             if isinstance(request, int):
                 lines = self.feedback.locate(answer.lines)
                 self.record.failed_builds[request] = endings.build_failure(replace(answer, lines=lines))
-        self.candidate.send(answer.to_json() | {"request": request})
+        self._tell(answer.to_json() | {"request": request})

@@ -55,13 +55,17 @@ def main(link: socket.socket) -> None:
             channel.send("closed")
             continue
         before = shortage.met()
+        names = command.get("files", ())
+        files = dict(zip(names, channel.take_descriptors(len(names)), strict=True))
         try:
             if command["do"] == "open":
                 usual.apply()
                 groups[number] = _Group(command, device)
-            answer = groups[number].answer(command)
+            answer = groups[number].answer(command | {"files": files})
         except (ReferenceFailed, wire.WireError, scale.TooLarge) as error:
             answer = {"event": "failed", "message": str(error)}
+        except OSError as error:  # of ours, on this machine: a full disk
+            answer = {"event": "failed", "message": f"the oracle met {error}", "machine": True}
         except RuntimeError as error:
             if shortage.is_shortage(error):
                 shortage.note(error)
@@ -70,6 +74,9 @@ def main(link: socket.socket) -> None:
                 answer = {"event": "failed", "message": f"the GPU reported: {str(error).splitlines()[0]}"}
             else:
                 raise
+        finally:
+            for descriptor in files.values():
+                os.close(descriptor)
         group = groups.get(number)
         if group is not None and group.shares:
             group.spoiled |= shortage.met() > before
@@ -251,15 +258,19 @@ class _Group:
         """What a forward with the candidate's kernels turned off shows; see `Reference.judge_muted`."""
         trial = self.trials[command["inputs"]]
         assert trial is not None
-        folder, max_bytes = Path(command["outputs"]), 2 * trial.output_bytes + OUTPUT_SLACK_BYTES
+        max_bytes = 2 * trial.output_bytes + OUTPUT_SLACK_BYTES
         witnesses, actual = [], None
         with contextlib.suppress(wire.WireError):
-            witnesses = wire.tensors(wire.read(folder, command["witnesses"], OUTPUT_SLACK_BYTES))
+            witnesses = wire.tensors(wire.read(command["files"], command["witnesses"], OUTPUT_SLACK_BYTES))
         with contextlib.suppress(wire.WireError):
             actual = self._output(command, max_bytes) if command["wrote"] else None
         told = [tensor.double() for tensor in witnesses if not tensor.is_complex()]
         samples = [evidence.Sample(*pair) for pair in zip(told[::2], told[1::2], strict=False)]
-        kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"], command["filled"])
+        try:
+            kind = self.reference.judge_muted(trial, actual, samples, command["sample_seed"], command["filled"])
+        except Exception as error:
+            _raise_ours(error, actual, trial.expected)
+            kind = f"ended: {type(error).__name__}"
         return {"event": "judged", "kind": kind}
 
     def _compare(self, trial: Trial, command: Message) -> Message:
@@ -271,7 +282,11 @@ class _Group:
         if "checksum" in command and int(stopwatch.checksum(actual)) != command["checksum"]:
             return _refusal("The output shown is not the one that was timed.")
         claims = {name: command.get(name, ()) for name in ("changed", "aliased", "written", "on_cpu")}
-        result = self.reference.judge(trial, actual, **claims)
+        try:
+            result = self.reference.judge(trial, actual, **claims)
+        except Exception as error:
+            _raise_ours(error, actual, trial.expected)
+            return _refusal(f"The output could not be compared: {type(error).__name__}: {str(error)[:500]}.")
         labels = list(result.labels)
         if "precision" in command and (command["precision"] or not result.equal):  # it may tell why
             labels += filter(None, [self.reference.precision_label(trial, actual)])
@@ -281,7 +296,7 @@ class _Group:
         """What the candidate handed back, in memory of our own. Raises `WireError`."""
         lent = self.lent.get(command["inputs"])
         memory = lent.outputs if lent is not None else None
-        return wire.read(Path(command["outputs"]), command["output"], max_bytes, memory)
+        return wire.read(command["files"], command["output"], max_bytes, memory)
 
     def _time(self, command: Message) -> Message:
         step = command["step"]
@@ -317,6 +332,16 @@ class Lent:
     def close(self) -> None:
         self.inputs.close()
         self.outputs.close()
+
+
+def _raise_ours(error: Exception, actual: Any, expected: Any) -> None:
+    """Raise what was met in judging again, unless it is the candidate's: it chose values of other types or shapes than
+    the reference's, which no code of ours is made for."""
+    alike = [(one.dtype, one.shape) for one in wire.tensors(actual)] == [
+        (one.dtype, one.shape) for one in wire.tensors(expected)
+    ]
+    if alike or shortage.is_shortage(error) or isinstance(error, ReferenceFailed | OSError):
+        raise error
 
 
 def _refusal(message: str) -> Message:

@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ JOBS_PER_SECRET = 64
 GROUPS_PER_ORACLE = 300  # then it is replaced: problems leave traces in a process
 KEPT_GROUPS = 8  # without a job, per oracle
 KEPT_BYTES = 1 << 30  # of inputs and outputs of groups without a job, per oracle
+ORACLE_TMP_MB = 1024  # its /tmp and /dev/shm, each: compilers of PyTorch's write there
 CONTEXT_S = 60.0  # for an oracle's context, which few others are made beside
 CLOSE_S = 30.0  # for freeing what a group holds
 SECRET_BITS, SEED_BITS = 63, 31
@@ -76,7 +77,7 @@ class _Group:
 class _Oracle:
     """One process and the groups in it. `lock` is held during a request."""
 
-    def __init__(self, spawner: Spawner, backend: Backend, gpu: str, memory_mb: int):
+    def __init__(self, spawner: Spawner, backend: Backend, gpu: str, memory_mb: int, view: tuple[str, ...]):
         self.lock = threading.Lock()
         self.scratch = Scratch()
         self.groups: dict[int, _Group] = {}
@@ -84,7 +85,9 @@ class _Oracle:
         self.lost = False
         self.retired = False
         inputs = self.scratch.root / "inputs"
-        limits = Limits(memory_mb, str(self.scratch.root / "oracle"), (str(inputs),), secret=True, gpu=gpu)
+        # A problem's file is no more trusted than a kernel's with what else is on this machine.
+        own = str(self.scratch.root / "oracle")
+        limits = Limits(memory_mb, own, (str(inputs),), view, tmp_mb=ORACLE_TMP_MB, secret=True, gpu=gpu)
         self.backend, self.memory_mb = backend, memory_mb
         self.zygote = spawner.zygote
         # Not the caller's to kill: others use it too. A request is, while it lasts.
@@ -219,8 +222,11 @@ class Session:
         if self._group.owner not in (None, self):
             raise OracleLost("the problem is too large to share its inputs")
 
-    def ask(self, command: Message, others: Iterable[Child] = (), keep: str = "") -> Message:
-        """The oracle's answer; where `keep` is given, the one that any job of the group got to the same.
+    def ask(
+        self, command: Message, others: Iterable[Child] = (), keep: str = "", files: Mapping[str, int] | None = None
+    ) -> Message:
+        """The oracle's answer; where `keep` is given, the one that any job of the group got to the same. `files`: open
+        files of the candidate's, by name.
 
         Raises `ReferenceFailed` when the problem is at fault, `MachineryError` when we are. What `others` print
         meanwhile is drained. Of large trials the oracle keeps one, so whoever drew the first owns the group: whatever
@@ -232,9 +238,11 @@ class Session:
             answer = group.answers.get(keep)
             if answer is None:
                 self.check_kept()
-                answer = self._request(command | {"group": group.number}, others)
+                answer = self._request(command | {"group": group.number}, others, files or {})
                 sent = oracle.child.descriptors_sent
                 answer["descriptors"] = [sent.popleft() for _ in answer.get("lent", ())]
+                if answer.get("machine"):
+                    raise MachineryError(answer["message"])
                 if answer.get("broken"):
                     self._pool.note_fragile(self._settings)
                     raise ReferenceFailed(answer["message"])
@@ -249,14 +257,14 @@ class Session:
             raise ReferenceFailed(answer["message"])
         return answer
 
-    def _request(self, command: Message, others: Iterable[Child]) -> Message:
+    def _request(self, command: Message, others: Iterable[Child], files: Mapping[str, int]) -> Message:
         oracle, limit_s = self._oracle, self._settings.limit_s
         answered = False
         try:
             self._cancellation.watch(oracle.child)
             oracle.get_ready(others)
             started = time.monotonic()
-            oracle.child.send(command)
+            oracle.child.send(command | {"files": list(files)}, tuple(files.values()))
             answer = wait_for(oracle.child, others, started + limit_s)
             answered = not answer.get("broken")  # by an error on the GPU, which ends what its process can do there
             return answer
@@ -289,12 +297,12 @@ class Oracles:
         self._unlendable: set[str] = set()  # problems with a trial whose memory a candidate could not map
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
-    def open(self, spawner: Spawner, settings: Settings, memory_mb: int) -> Session:
-        """Join the group that fits, or start one. Raises `MachineryError`."""
+    def open(self, spawner: Spawner, settings: Settings, memory_mb: int, view: tuple[str, ...]) -> Session:
+        """Join the group that fits, or start one, in a process that sees `view`. Raises `MachineryError`."""
         caller = spawner.cancellation if settings.seed is None else None
         with self._lock:
             self._bury_lost(spawner.zygote)
-            oracle, group = self._find(settings, caller) or self._start(spawner, settings, caller, memory_mb)
+            oracle, group = self._find(settings, caller) or self._start(spawner, settings, caller, memory_mb, view)
             group.users += 1
             group.jobs += 1
         return Session(self, oracle, group, settings, spawner)
@@ -348,12 +356,12 @@ class Oracles:
         return None
 
     def _start(
-        self, spawner: Spawner, settings: Settings, caller: Cancellation | None, memory_mb: int
+        self, spawner: Spawner, settings: Settings, caller: Cancellation | None, memory_mb: int, view: tuple[str, ...]
     ) -> tuple[_Oracle, _Group]:
         ready = [oracle for oracle in self._oracles if oracle.open_to_new and oracle.memory_mb >= memory_mb]
         oracle = min(ready, key=lambda one: one.users, default=None)
         if oracle is None or (oracle.users and len(ready) < self._count):
-            oracle = _Oracle(spawner, self._backend, self.gpu, memory_mb)
+            oracle = _Oracle(spawner, self._backend, self.gpu, memory_mb, view)
             self._oracles.append(oracle)
         number = next(self._numbers)
         folder = oracle.scratch.root / "inputs" / str(number)

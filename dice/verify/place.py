@@ -29,7 +29,7 @@ class Place:
 
 def candidate_limits(memory_mb: int, view: tuple[str, ...], gpu: str = "") -> Limits:
     """What every candidate runs under, but for its folder."""
-    return Limits(memory_mb, "", visible=view, tmp_mb=TMP_MB, files_mb=memory_mb, gpu=gpu)
+    return Limits(memory_mb, "", visible=view, tmp_mb=TMP_MB, files_mb=memory_mb, gpu=gpu, own_files=True)
 
 
 def worker_threads(workers: int) -> int:

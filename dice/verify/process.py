@@ -26,6 +26,7 @@ from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
 START_TIMEOUT_S = 120
 KILL_TIMEOUT_S = 20
 SETTLE_S = 2.0
+SEND_TIMEOUT_S = 30.0  # for a process of ours, which reads whatever it is sent
 LONGEST_WAIT_S = 3600.0  # at a time, whatever the deadline: select() takes no more than some weeks, and no infinity
 MAX_LINE_BYTES = 10 << 20  # the sources of a build travel in one line
 MAX_CHANNEL_BYTES = 64 << 20
@@ -76,6 +77,7 @@ class Child:
     """One jailed process: `send` it JSON, hear it by `wait_for`. Leaving the context kills all that is left of it.
 
     `descriptors_sent`: open files that came with its messages, for the receiver to close. None come from a candidate.
+    `folder`: the open folder that it writes to, from its warden, where no path of ours leads there.
     """
 
     def __init__(self, role: str, channel: socket.socket, control: socket.socket, log: int):
@@ -86,6 +88,7 @@ class Child:
         self.ended: Exit | None = None
         self.lost = False
         self.descriptors_sent: deque[int] = deque()
+        self.folder: int | None = None
         self._channel = channel
         self._control = control
         self._log = log
@@ -95,19 +98,21 @@ class Child:
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send one line, and open files with it; a child that has ended is noticed by the next `wait_for`, not here."""
+    def send(self, message: Message, descriptors: Sequence[int] = (), timeout_s: float = SEND_TIMEOUT_S) -> None:
+        """Send one line, and open files with it; a child that has ended is noticed by the next `wait_for`, not here.
+
+        Raises `DeadlineExceeded` for a child that does not take it in time. It got a part, and can be told nothing more.
+        """
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._channel.setblocking(True)
-            self._channel.settimeout(30)
+            self._channel.settimeout(max(timeout_s, 0.001))
             try:
                 if descriptors:
                     socket.send_fds(self._channel, [line[:1]], descriptors)
                     line = line[1:]
-                self._channel.sendall(line)
+                self._channel.sendall(line)  # which has the time for all of it
             except TimeoutError:
-                pass  # it does not read what it is told: its own limits end it
+                raise DeadlineExceeded from None
             finally:
                 self._channel.setblocking(False)
 
@@ -138,6 +143,10 @@ class Child:
             self._split(descriptor, data)
 
     def _read(self, descriptor: int) -> bytes:
+        if descriptor == self._control.fileno():
+            data, folders, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            self.folder = folders[0] if folders else self.folder
+            return data
         if self.role != "oracle" or descriptor != self._channel.fileno():
             return os.read(descriptor, 1 << 16)  # which drops open files that are sent along
         data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, MOST_DESCRIPTORS)
@@ -188,6 +197,9 @@ class Child:
         os.close(self._log)
         while self.descriptors_sent:
             os.close(self.descriptors_sent.popleft())
+        if self.folder is not None:
+            os.close(self.folder)
+            self.folder = None
         self.kill()
         with self._control, contextlib.suppress(OSError):
             self._control.settimeout(KILL_TIMEOUT_S)
@@ -268,11 +280,13 @@ class Zygote:
             try:
                 theirs = [their_control.fileno(), their_channel.fileno(), their_log]
                 socket.send_fds(self._link, [request], theirs)
-            except OSError:
+            except OSError as error:
                 channel.close()
                 control.close()
                 os.close(log)
-                raise MachineryError(f"the zygote is gone: {self._last_words()}") from None
+                if isinstance(error, BrokenPipeError | ConnectionError):
+                    raise MachineryError(f"the zygote is gone: {self._last_words()}") from None
+                raise MachineryError(f"the zygote could not be asked for a process: {error.strerror}") from None
             finally:
                 their_channel.close()
                 their_control.close()

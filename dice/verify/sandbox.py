@@ -1,16 +1,14 @@
-"""What a child process may touch: namespaces, limits, environment, and the warden that ends it.
+"""The jail of a child process: namespaces, limits, environment, what it may see and call.
 
-Three processes per child: the *warden* (trusted; watches memory and process count, and kills), the *init* (first
-process of the child's PID namespace, so that its end ends everything inside), and the child itself.
-
-Tiers, named in every verdict:
+Named in every verdict, as far as the host has them:
 - `namespaces`: own PID, network, IPC and mount namespaces; a file system that holds only what is needed, read-only
-  but for the child's own folders; no capabilities. A daemon or a fork bomb dies with its namespace.
-- `process`: where the kernel refuses namespaces. Own session, limits, no capabilities; descendants are adopted by
-  the warden and killed one by one.
-In both, where the kernel has them: Landlock hides files and processes once more, and a filter of system calls refuses
-the network, tracing, mounting and the like (the tier is then `namespaces+landlock+seccomp` or the like). What a host
-really gives is tried out by `guarantees.py`. No tier filters the NVIDIA driver's ioctls.
+  but for the child's own folders, which are in memory and of a fixed size; no capabilities. A daemon or a fork bomb dies
+  with its namespace. Where the kernel refuses them it is `process` instead: own session, limits, no capabilities;
+  descendants are adopted by the warden and killed one by one.
+- `landlock` hides files and processes once more.
+- `seccomp`, a filter of system calls, refuses the network, tracing, mounting and the like.
+- `cgroups`: the kernel counts and limits memory and threads.
+What a host really gives is tried out by `guarantees.py`. Nothing here filters the NVIDIA driver's ioctls.
 """
 
 from __future__ import annotations
@@ -18,31 +16,39 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import resource
-import select
 import signal
 import socket
 import struct
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dice.verify import landlock, seccomp, small_root
-from dice.verify.scratch import stored_kb
+from dice.verify.scratch import MAX_FILES
 from dice.verify.view import devices
 
 MAX_PROCESSES = 256  # per child, threads not counted
-MAX_OPEN_FILES = 4096
+MAX_TASKS = 1024  # per child, processes and threads
+MAX_OPEN_FILES = 4096  # of a process of ours
+MAX_OPEN_FILES_OF_CANDIDATE = 512  # far fewer than the supervisor has: it could send no more files else
+MAX_DESCRIPTORS = 8192  # per child, of all its processes: a socket holds up to a fifth of a megabyte that nobody counts
 OWN_FAULT = 70  # exit code of a child whose own code let an exception out
 WITHOUT = "DICE_SANDBOX_WITHOUT"  # mechanisms not to use, e.g. "namespaces,landlock": as on a kernel that lacks them
-MECHANISMS = ("namespaces", "landlock", "seccomp")
+MECHANISMS = ("namespaces", "landlock", "seccomp", "cgroups")
 _PRIVATE = ("/tmp", "/dev/shm")
-_MACHINE_PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
+_MACHINE_PROC = (
+    *("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi"),
+    *("/proc/pressure", "/proc/mtrr", "/proc/driver/nvidia"),
+)
+_HIDDEN_PROC = (  # what only root may read: root without capabilities still may
+    *("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kallsyms", "/proc/slabinfo"),
+    *("/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/timer_list", "/proc/vmallocinfo"),
+    *("/proc/sched_debug", "/proc/latency_stats", "/proc/pagetypeinfo", "/proc/iomem", "/proc/ioports"),
+)
 ENVIRONMENT = (
     "PATH",
     "LANG",
@@ -61,7 +67,7 @@ _CLONE = {"mnt": 0x00020000, "ipc": 0x08000000, "user": 0x10000000, "pid": 0x200
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 36, 4, 38
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -81,83 +87,61 @@ class Limits:
     one_queue: bool = False  # one hardware queue for all its streams: a context in a third of the time, no overlap
     loopback: bool = False  # it may connect to itself over a network of its own, where there are namespaces
     secret: bool = False  # the child holds what candidates must not see: its memory is not readable by its peers
+    own_files: bool = False  # its scratch is a file system of its own, in memory, where there are namespaces
 
 
-def tier(own_namespaces: bool) -> str:
+class Passage:
+    """The init's end of its talk with the warden."""
+
+    def __init__(self, gate: socket.socket):
+        self._gate = gate
+
+    def wait(self, folders: Sequence[int]) -> None:
+        """Hand over open folders, and return when the child may start: it is counted from then on."""
+        if folders:
+            socket.send_fds(self._gate, [b"."], folders)
+        else:
+            self._gate.send(b".")
+        if not self._gate.recv(16):
+            os._exit(1)
+        self._gate.close()
+        for folder in folders:
+            os.close(folder)
+
+
+def tier(own_namespaces: bool, own_group: bool) -> str:
     """The name of what a child runs under on this kernel."""
     parts = ["namespaces" if own_namespaces else "process"]
-    parts += ["landlock"] if _uses("landlock") and landlock.version() else []
-    parts += ["seccomp"] if _uses("seccomp") and seccomp.available() else []
+    parts += ["landlock"] if uses("landlock") and landlock.version() else []
+    parts += ["seccomp"] if uses("seccomp") and seccomp.available() else []
+    parts += ["cgroups"] if own_group else []
     return "+".join(parts)
 
 
-def _uses(mechanism: str) -> bool:
+def uses(mechanism: str) -> bool:
     return mechanism not in os.environ.get(WITHOUT, "").split(",")
-
-
-def run_warden(control: socket.socket, limits: Limits, child: Callable[[], None]) -> None:
-    """Run `child` jailed, report on `control` how it ended, and leave nothing of it behind. Never returns.
-
-    Reports are JSON lines: `{"sandbox": tier}` at the start and `{"exit": code} | {"signal": number}` with `reason`
-    (`memory`, `processes` or empty) at the end. The end of `control` on the other side kills the child.
-    """
-    parent = os.getppid()
-    os.setsid()
-    signal.signal(signal.SIGTERM, _end)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # not killed: what it guards would live on
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    own_namespaces = _uses("namespaces") and _enter_namespaces()
-    tier_name = tier(own_namespaces)
-    status_read, status_write = os.pipe()
-    shared_kb = _memory_kb(os.getpid())
-    warden = os.getpid()
-    init = os.fork()
-    if init == 0:
-        os.close(status_read)
-        control.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _run_init(status_write, own_namespaces, limits, child, warden)
-    os.close(status_write)
-    _send(control, {"sandbox": tier_name})
-    try:
-        if os.getppid() != parent:
-            raise _Ended
-        reason = _watch(control, status_read, init, limits, shared_kb)
-    except _Ended:
-        _kill_descendants(init)
-        os._exit(1)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    status = os.read(status_read, 64) if reason == "" else b""
-    _kill_descendants(init)
-    code = int(status) if status else -signal.SIGKILL
-    _send(control, {"signal": -code, "reason": reason} if code < 0 else {"exit": code, "reason": reason})
-    os._exit(0)
-
-
-class _Ended(BaseException):
-    """The zygote is gone, and with it whoever wanted this child."""
-
-
-def _end(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Ended
 
 
 def die_with_parent(parent: int) -> None:
     """Be killed when `parent` ends, also when it just has."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _run_init(status: int, own_namespaces: bool, limits: Limits, child: Callable[[], None], warden: int) -> None:
+def run_init(
+    status: int, own_namespaces: bool, limits: Limits, child: Callable[[], None], warden: int, passage: Passage
+) -> None:
+    """The first process of a jail, which makes it and waits for the child's end. Never returns."""
     die_with_parent(0 if own_namespaces else warden)  # a namespace has no number for what is outside
     if not limits.secret:
         _volunteer()
+    own_folders: list[int] = []
     if own_namespaces:
         if limits.loopback:
             _raise_loopback()
-        _narrow_file_system(limits)
+        own_folders = _narrow_file_system(limits)
+    passage.wait(own_folders)
     own = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -173,19 +157,20 @@ def _run_init(status: int, own_namespaces: bool, limits: Limits, child: Callable
 def _run_child(limits: Limits, child: Callable[[], None], own_namespaces: bool, init: int) -> None:
     os.setsid()
     die_with_parent(init)
-    uses_landlock, uses_seccomp = _uses("landlock"), _uses("seccomp")
+    uses_landlock, uses_seccomp = uses("landlock"), uses("seccomp")
     _set_limits(limits)
     _set_environment(limits)
     os.chdir(limits.scratch)
     _drop_privileges()
     if uses_landlock and (limits.visible or not own_namespaces):
-        also = (*devices(), "/proc", *(_PRIVATE if own_namespaces else ()))
+        seen = [path for path in devices() if not limits.visible or path in limits.visible]
+        also = (*seen, "/proc", *(_PRIVATE if own_namespaces else ()))
         network = limits.loopback and own_namespaces
         landlock.restrict(limits.visible or ("/",), (limits.scratch, *limits.writable, *also), network)
-    if uses_seccomp:
-        seccomp.install(network=limits.loopback and own_namespaces)
     if limits.secret:
-        _prctl(_PR_SET_DUMPABLE, 0)
+        prctl(_PR_SET_DUMPABLE, 0)
+    if uses_seccomp:
+        seccomp.install(network=limits.loopback and own_namespaces, trusted=limits.secret)
     try:
         child()
     except BaseException:  # noqa: B036 - nothing may unwind into the warden's stack
@@ -196,14 +181,26 @@ def _run_child(limits: Limits, child: Callable[[], None], own_namespaces: bool, 
 
 def _set_limits(limits: Limits) -> None:
     size = limits.memory_mb << 20
+    files = MAX_OPEN_FILES
+    if limits.own_files:  # half of what the supervisor has, at most
+        files = min(MAX_OPEN_FILES_OF_CANDIDATE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     for what, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, size),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_NOFILE, files),
+        *([(resource.RLIMIT_NPROC, MAX_TASKS)] if _in_own_user_namespace() else []),
     ):
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
+
+
+def _in_own_user_namespace() -> bool:
+    """Whether this process is in a user namespace of its jail, which holds one user: the number of a user's threads is
+    counted in it alone. Outside one, all of that user's count, of whom we know nothing."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/uid_map").read_text().split()[2:] == ["1"]
+    return False
 
 
 def _set_environment(limits: Limits) -> None:
@@ -223,7 +220,7 @@ def _set_environment(limits: Limits) -> None:
 
 def _drop_privileges() -> None:
     """Give up every capability for good. A root child keeps the files it owns and loses the rest of root."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
     number = _SYS_CAPSET.get(os.uname().machine)
     if number is not None:
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -236,7 +233,7 @@ def _volunteer() -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def _enter_namespaces() -> bool:
+def enter_namespaces() -> bool:
     wanted = _CLONE["pid"] | _CLONE["net"] | _CLONE["ipc"]
     if _libc.unshare(wanted) == 0:
         return True
@@ -258,21 +255,27 @@ def _raise_loopback() -> None:
         fcntl.ioctl(link, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def _narrow_file_system(limits: Limits) -> None:
-    """Own /proc, and all read-only but the writable folders. Each step is best effort: a container may refuse."""
+def _narrow_file_system(limits: Limits) -> list[int]:
+    """Own /proc, and all read-only but the writable folders. Each step is best effort: a container may refuse.
+
+    Returns the folders that are on file systems of the child's own, opened, its scratch first; none where it has none.
+    """
     if _libc.unshare(_CLONE["mnt"]) != 0:  # here and not in the warden, which needs the outer /proc
-        return
+        return []
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     folders = [folder for folder in (limits.scratch, *limits.writable) if os.path.isdir(folder)]
-    private = _PRIVATE if limits.tmp_mb else ()
-    if limits.visible and small_root.enter(limits.visible, folders, private, limits.tmp_mb):
+    own = {limits.scratch: limits.files_mb} if limits.own_files else {}
+    private = dict.fromkeys(_PRIVATE, limits.tmp_mb) if limits.tmp_mb else {}
+    shown = [folder for folder in folders if folder not in own]
+    if limits.visible and small_root.enter(limits.visible, shown, private | own, MAX_FILES):
+        opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in (*own, *private) if own]
         if _set_read_only("/", True):
-            for folder in private:  # but not what is shown in them: Python itself may be installed there
+            for folder in (*private, *own):  # but not what is shown in them: Python itself may be installed there
                 _set_read_only(folder, False, recursive=False)
-            for folder in folders:
+            for folder in shown:
                 _set_read_only(folder, False)
         _open_proc()
-        return
+        return opened
     for folder in folders:
         _mount(folder, folder, None, _MS_BIND | _MS_REC)
     if _set_read_only("/", True):
@@ -280,11 +283,15 @@ def _narrow_file_system(limits: Limits) -> None:
             _set_read_only(folder, False)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _open_proc()
+    return []
 
 
 def _open_proc() -> None:
     """Writable, for CUDA names its threads there, but for what belongs to the whole machine: root without
     capabilities still owns that."""
+    for path in _HIDDEN_PROC:
+        if os.path.exists(path):
+            _mount("/dev/null", path, None, _MS_BIND)
     machine = [path for path in _MACHINE_PROC if os.path.exists(path)]
     for path in machine:
         _mount(path, path, None, _MS_BIND | _MS_REC)
@@ -307,99 +314,5 @@ def _set_read_only(path: str, on: bool, recursive: bool = True) -> bool:
     return bool(result == 0)
 
 
-def _watch(control: socket.socket, status: int, init: int, limits: Limits, shared_kb: int) -> str:
-    """Wait for the child's end and return ""; return why it must be killed otherwise."""
-    pause = 0.02
-    while True:
-        readable, _, _ = select.select([control.fileno(), status], [], [], pause)
-        if status in readable:
-            return ""
-        if control.fileno() in readable:
-            return "cancelled"
-        pids = [init, *descendants(init)]
-        if len(pids) > MAX_PROCESSES:
-            return "processes"
-        if limits.files_mb and stored_kb((limits.scratch, *limits.writable)) > limits.files_mb << 10:
-            return "files"
-        if _exceeds(pids, shared_kb, limits.memory_mb << 10):
-            return "memory"
-        pause = min(0.2, pause * 1.5)
-
-
-def _kill_descendants(init: int) -> None:
-    """Kill until nothing is left: the init (and so its namespace), then whatever the warden has adopted."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        for pid in (init, *descendants(os.getpid())):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        time.sleep(0.002)
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes below `pid`, as /proc lists them now."""
-    found: list[int] = []
-    pending = [pid]
-    while pending:
-        children = list(_children(pending.pop()))
-        found += children
-        pending += children
-        if len(found) > 20 * MAX_PROCESSES:
-            break
-    return found
-
-
-def _children(pid: int) -> Iterable[int]:
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for task in tasks:
-        with contextlib.suppress(OSError):
-            yield from map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-
-
-def _exceeds(pids: Sequence[int], shared_kb: int, most_kb: int) -> bool:
-    """Whether the processes together hold more memory; each already had `shared_kb` when it was forked.
-
-    What a fork still shares with its parent counts in both at first: many small children of a large process would
-    pass for a large one. Only where that sum is too much, the exact one is taken, which the kernel has to walk for.
-    """
-    if sum(max(0, _memory_kb(pid) - shared_kb) for pid in pids) <= most_kb:
-        return False
-    return sum(map(_share_kb, pids)) - shared_kb > most_kb
-
-
-def _memory_kb(pid: int) -> int:
-    """Private and shared memory a process has written to, in KiB; file mappings do not count."""
-    return _kb(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")) or 0
-
-
-def _share_kb(pid: int) -> int:
-    """The same with each page divided by the processes that hold it, where the kernel says so."""
-    kb = _kb(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
-    return _memory_kb(pid) if kb is None else kb
-
-
-def _kb(path: str, names: tuple[str, ...]) -> int | None:
-    """Sum of the named lines; None where there are none, as for a process that is gone."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) for line in lines if line.startswith(names)]
-    return sum(found) if found else None
-
-
-def _send(control: socket.socket, message: dict[str, object]) -> None:
-    with contextlib.suppress(OSError):
-        control.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)

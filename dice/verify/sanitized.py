@@ -33,6 +33,7 @@ def main(link: socket.socket) -> None:
     channel = Channel(link)
     spec = channel.receive()
     folder = Path(spec["folder"])
+    Path(spec["target"]["spec"]["outputs"]).mkdir(exist_ok=True)  # nobody could make it here from outside
     target = folder / "target.json"
     target.write_text(json.dumps(spec["target"]))
     modules = folder / "modules"  # the jail shows the package, but not the folder that it lies in

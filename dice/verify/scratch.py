@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import functools
+import itertools
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +26,11 @@ ROOM_BYTES = 4 << 30
 FULL_BYTES = 32 << 20  # less is left on a full disk: a compiler that failed on it removes what it wrote
 OWN_BYTES = 64 << 20  # who stored more than this on a full disk has helped to fill it
 MAX_FILES = 20_000  # more of them count as too much
+TOO_MUCH_KB = 1 << 60
+NAMES_AT_ONCE = 4096
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOVED = "dice-moved-"  # a folder that is moved up on its way out
 _ROOT = re.compile(PREFIX + r"\d+-\w{8}")
 _locks: list[int] = []  # held open for the life of this process
 
@@ -74,23 +81,45 @@ def _places() -> Iterator[Path]:
 def sweep() -> None:
     """Remove the roots of processes that are gone."""
     for place in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
-        for root in place.glob(f"{PREFIX}*"):
-            if _ROOT.fullmatch(root.name):
-                remove_if_orphan(root, PREFIX)
+        with contextlib.suppress(OSError):
+            for name in os.listdir(place):
+                if _ROOT.fullmatch(name):
+                    remove_if_orphan(place / name, PREFIX)
 
 
 def stored_kb(folders: Iterable[str]) -> int:
-    """What the folders hold on the disk, in KiB; too many files count as too much."""
+    """What the folders hold on the disk, in KiB. Too many files, and what its owner hides from us, count as too much."""
     total, count = 0, 0
-    for folder in folders:
-        for here, _, names in os.walk(folder):
-            count += len(names) + 1
-            if count > MAX_FILES:
-                return 1 << 60
-            for name in names:
-                with contextlib.suppress(OSError):
-                    total += os.lstat(os.path.join(here, name)).st_blocks
+    pending = list(folders)
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > MAX_FILES:
+                        return TOO_MUCH_KB
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    with contextlib.suppress(FileNotFoundError):
+                        total += entry.stat(follow_symlinks=False).st_blocks
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:  # a folder without permissions, or one so deep that its path is too long
+            return TOO_MUCH_KB
     return total // 2
+
+
+def open_files(folder: int, names: Sequence[str]) -> dict[str, int]:
+    """Those of the named files that are in an open folder, opened for somebody who does not see it."""
+    opened: dict[str, int] = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            try:
+                opened[name] = os.open(name, _READING, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
+                    raise
+    return opened
 
 
 def is_crowded_out(folder: Path) -> bool:
@@ -121,13 +150,84 @@ def remove(folder: Path, prefix: str) -> None:
     """Remove a folder that we made, and all in it: the only way in which the verifier removes folders.
 
     Raises `ValueError` for a path that is not absolute (an empty one is the current directory) or whose name does not
-    begin with `prefix`. What is no folder, or another user's, is left alone.
+    begin with `prefix`, and nothing else: what cannot be removed stays. What is no folder, or another user's, is left
+    alone.
     """
     _check_removable(folder, prefix)
     with contextlib.suppress(OSError):
         status = os.lstat(folder)
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
+            _empty(folder)
+            os.rmdir(folder)
+
+
+def _empty(folder: Path) -> None:
+    """Remove all that is in a folder, however deep, many or forbidden: a candidate chose what it is.
+
+    No path and no stack grows with the depth: the folders inside a folder are moved up beside it before it goes. Links
+    are not followed, for every name is looked up below an open folder. Ends when nothing goes any more.
+    """
+    _allow(str(folder), None)
+    top = os.open(folder, _FOLDER)
+    free = itertools.count()
+    try:
+        while names := _some_names(top):
+            if not sum(_unlink(name, top) or _flatten(name, top, free) for name in names):
+                return
+    finally:
+        os.close(top)
+
+
+def _flatten(name: str, top: int, free: Iterator[int]) -> int:
+    """Remove the folder `name` below `top`, having moved the folders in it to `top`. How many entries went or moved."""
+    went = 0
+    with contextlib.suppress(OSError):
+        _allow(name, top)
+        inner = os.open(name, _FOLDER, dir_fd=top)
+        try:
+            while names := _some_names(inner):
+                before = went
+                went += sum(_unlink(child, inner) or _move(child, inner, top, next(free)) for child in names)
+                if went == before:
+                    break
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=top)
+        went += 1
+    return went
+
+
+def _some_names(folder: int) -> list[str]:
+    """The first names in an open folder: there may be more than our memory should hold."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in itertools.islice(entries, NAMES_AT_ONCE)]
+
+
+def _unlink(name: str, parent: int) -> bool:
+    """Remove what is no folder, or an empty one. Whether it is gone."""
+    for remove_entry in (os.unlink, os.rmdir):
+        with contextlib.suppress(OSError):
+            remove_entry(name, dir_fd=parent)
+            return True
+    return False
+
+
+def _move(name: str, parent: int, top: int, number: int) -> bool:
+    """Move a folder to `top` under a name that is most likely free. Whether it moved."""
+    with contextlib.suppress(OSError):
+        _allow(name, parent)  # it must be writable to be moved, for its `..` changes
+        os.rename(name, f"{_MOVED}{number}", src_dir_fd=parent, dst_dir_fd=top)
+        return True
+    return False
+
+
+def _allow(name: str, parent: int | None) -> None:
+    """Give its owner all rights to the folder `name`, which is not followed if it is a link."""
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+    finally:
+        os.close(descriptor)
 
 
 def _check_removable(folder: Path, prefix: str) -> None:

@@ -17,15 +17,18 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW*
 _X32 = 0x40000000  # x86-64's second set of numbers
 _AF_UNIX = 1
-_CLONE3, _FROM_425 = 435, (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 443)  # alike everywhere
+_CLONE3, _FROM_425 = 435, (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 443, 467)  # alike everywhere
+_NONE = 0xFFFFFFFF  # a number that no call has
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
+_PRCTL = {"x86_64": 157, "aarch64": 167}
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4  # to outlive us, and to hide from who counts
 
 # Reading other processes, loading code into the system's kernel, mounting, namespaces, keys, profiling hardware,
 # handling other processes' page faults, opening files by handle, setting clocks, System V's shared memory, semaphores
 # and queues, which outlive processes. Above 425: io_uring, the new mount
-# calls, pidfd_getfd, quotactl_fd.
+# calls, pidfd_getfd, quotactl_fd, open_tree_attr.
 _DENIED = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -63,7 +66,10 @@ _DENIED = {
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
+    "modify_ldt": (154, _NONE),
 }
+# Memory that belongs to no process and no file system, so that none of our counts has it.
+_DENIED_TO_CANDIDATES = {"memfd_create": (319, 279), "memfd_secret": (447, 447)}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -84,24 +90,26 @@ def available() -> bool:
     return os.uname().machine in _AUDIT and refused and ctypes.get_errno() == errno.EFAULT
 
 
-def install(network: bool = False) -> bool:
+def install(network: bool = False, trusted: bool = False) -> bool:
     """From now on this process and all it starts is filtered. False when the kernel cannot do it.
 
-    With `network`, sockets of every kind may be made: only for a process whose network leads nowhere.
+    With `network`, sockets of every kind may be made: only for a process whose network leads nowhere. `trusted`: it may
+    make memory to lend.
     """
     machine = os.uname().machine
     if machine not in _AUDIT:
         return False
-    lines = _assemble(machine, network)
+    lines = _assemble(machine, network, trusted)
     program = _Program(len(lines), (_Instruction * len(lines))(*lines))
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return bool(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0) == 0)
 
 
-def _assemble(machine: str, network: bool = False) -> list[_Instruction]:
+def _assemble(machine: str, network: bool = False, trusted: bool = False) -> list[_Instruction]:
     """The program, as (operation, operand, label if so, label if not); None is the next line."""
     column = list(_AUDIT).index(machine)
-    denied = [numbers[column] for numbers in _DENIED.values()] + list(_FROM_425)
+    table = _DENIED if trusted else _DENIED | _DENIED_TO_CANDIDATES
+    denied = [numbers[column] for numbers in table.values()] + list(_FROM_425)
     lines: list[tuple[str, int, int, str | None, str | None]] = [
         ("", _LOAD, _ARCHITECTURE, None, None),
         ("", _EQUAL, _AUDIT[machine], None, "unknown"),
@@ -109,11 +117,15 @@ def _assemble(machine: str, network: bool = False) -> list[_Instruction]:
         ("", _AT_LEAST, _X32, "unknown", None),
         ("", _EQUAL, _CLONE[machine], "clone", None),
         ("", _EQUAL, _SOCKET[machine], "allowed" if network else "socket", None),
+        ("", _EQUAL, _PRCTL[machine], "prctl", None),
         ("", _EQUAL, _CLONE3, "unknown", None),  # its flags are in memory, which no filter reads; libc then uses clone
         *(("", _EQUAL, number, "denied", None) for number in denied),
         ("allowed", _RETURN, _ALLOW, None, None),
         ("clone", _LOAD, _FIRST_ARGUMENT, None, None),
         ("", _ANY_BIT, _NEW_NAMESPACES, "denied", "allowed too"),
+        ("prctl", _LOAD, _FIRST_ARGUMENT, None, None),
+        ("", _EQUAL, _PR_SET_PDEATHSIG, "denied", None),
+        ("", _EQUAL, _PR_SET_DUMPABLE, "denied", "allowed too"),
         ("socket", _LOAD, _FIRST_ARGUMENT, None, None),
         ("", _EQUAL, _AF_UNIX, "allowed too", "denied"),
         ("allowed too", _RETURN, _ALLOW, None, None),

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 4096, 16384
 _MOUNT_POINT = "/proc"  # always there, and nobody asks for what it covers: the new root gets a /proc of its own
 _MAX_LINKS = 40
+SHARED_MODE = ("/tmp", "/dev/shm")  # everybody's, as on any system
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(visible: Iterable[str], writable: Iterable[str], private: Iterable[str] = (), private_mb: int = 0) -> bool:
-    """Make `visible` and `writable` paths the whole file system, with `private` folders in memory, of this size each.
-    False when the kernel refuses; then nothing is hidden.
+def enter(visible: Iterable[str], writable: Iterable[str], private: Mapping[str, int], most_files: int) -> bool:
+    """Make `visible` and `writable` paths the whole file system, with `private` folders in memory, of so many MiB and
+    `most_files` files each. False when the kernel refuses; then nothing is hidden.
 
     The caller makes the mounts read-only afterwards, except `writable` and `private`.
     """
     if not _mount("tmpfs", _MOUNT_POINT, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=755"):
         return False
-    for path in private:  # first: what is shown may lie in them
-        os.makedirs(_MOUNT_POINT + path)
-        _mount("tmpfs", _MOUNT_POINT + path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={private_mb}m,mode=1777")
+    for path, size_mb in private.items():  # first: what is shown may lie in them
+        os.makedirs(_MOUNT_POINT + path, exist_ok=True)
+        options = f"size={size_mb}m,nr_inodes={most_files},mode={'1777' if path in SHARED_MODE else '700'}"
+        if not _mount("tmpfs", _MOUNT_POINT + path, "tmpfs", _MS_NOSUID | _MS_NODEV, options):
+            raise OSError(f"no file system in memory of {size_mb} MiB could be made at {path}")
     for path in (*sorted(visible, key=len), *writable):  # a folder before what lies in it
         _show(path)
     os.makedirs(_MOUNT_POINT + "/tmp", exist_ok=True)

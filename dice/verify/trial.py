@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from dice.verify import shortage, wire
 from dice.verify.protocols import KERNELBENCH_SEED
+from dice.verify.scratch import FULL_BYTES
 from dice.verify.work import Work
 
 State = dict[str, torch.Tensor]
@@ -62,9 +65,17 @@ class blame:  # noqa: N801 - reads as a statement
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, ReferenceFailed | wire.WireError):
+        if error is not None and not isinstance(error, ReferenceFailed | wire.WireError) and not _is_machines(error):
             shortage.note(error)
             raise ReferenceFailed(f"{self.part} raised {type(error).__name__}: {str(error)[:500]}") from error
+
+
+def _is_machines(error: BaseException) -> bool:
+    """Whether it is the machine's fault, whoever met it: a disk that is full indeed, no open files left on the system."""
+    if not isinstance(error, OSError):
+        return False
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) and shutil.disk_usage(".").free < FULL_BYTES
+    return full or error.errno == errno.ENFILE
 
 
 def derive(secret: int, purpose: str) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,7 @@ from dice.verify.stream import Pair, Progress, run_stream
 from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
 from dice.verify.view import candidate_view
 
+log = logging.getLogger(__name__)
 ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more,
 OTHERS_FAULTS = 10  # and more often where another job's problem took the oracle with it, or a GPU ended
 
@@ -150,11 +153,12 @@ class Verifier:
         self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
     ) -> Verdict:
         """Run a job until it is through, or our own processes were lost too often."""
-        ours, failure = 0, ""
+        ours, failure, was_killed = 0, "", False
+        zygote: Zygote | None = None
         for _ in range(OTHERS_FAULTS):
-            zygote = self._get_zygote()
-            spawner = Spawner(zygote, cancellation)
             try:
+                zygote = self._get_zygote()
+                spawner = Spawner(zygote, cancellation)
                 self._builds.prepare(spawner)
                 with self._fleet.device() as device:
                     place = self._place(device, spawner, workers)
@@ -165,15 +169,23 @@ class Verifier:
                             device.health.check()
                         if not job.short_of_memory:
                             break
-                    return self._describe(verdict)
+                if job.was_killed and not was_killed:  # a system that is short of memory ends candidates first
+                    was_killed = True
+                    continue
+                return self._describe(verdict)
             except Cancelled:
                 raise
             except (MachineryError, OSError) as error:  # a full disk, no descriptors left
                 failure = str(error)
-                zygote.settle()
+                if zygote is not None:
+                    zygote.settle()
                 ours += not isinstance(error, OracleLost | DeviceLost)
-                if ours == ATTEMPTS:
-                    break
+            except Exception as error:  # a fault in this program must cost no other job its verdict
+                log.exception("verifying %s against %s failed", kernel.name, problem.name)
+                failure = f"the verifier failed with {describe(error)}"
+                ours += 1
+            if ours == ATTEMPTS:
+                break
         return self._describe(Verdict("infra_error", "infra", f"{failure}.", backend=self.backend))
 
     def _place(self, device: Device, spawner: Spawner, workers: int) -> Place:
@@ -203,6 +215,13 @@ class Verifier:
                     self._zygote.close()
                 self._zygote = Zygote()
             return self._zygote
+
+
+def describe(error: BaseException) -> str:
+    """An exception of this program's in a line, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    place = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in frames)
+    return f"{type(error).__name__}: {str(error)[:300]}{place}"
 
 
 def _make_writable(folder: Path) -> None:

@@ -1,6 +1,7 @@
-"""What a candidate sees of the machine's files: Python, PyTorch, system libraries, the GPU's devices, built libraries.
+"""What all candidates see of the machine's files: Python, PyTorch, system libraries, the GPU's devices, the emulator.
 
-Not the user's files, not other jobs', not the rest of the cache.
+Not the user's files, not other jobs', not the rest of the cache. To this comes what one job alone sees: its inputs and
+what was built for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def candidate_view(cache_dir: Path) -> tuple[str, ...]:
     paths += [str(toolchain.torch_folder().parent), *map(str, _python_paths(package.parent))]
     paths += [folder for name in ("LD_LIBRARY_PATH",) for folder in os.environ.get(name, "").split(os.pathsep)]
     paths += [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    paths += [str(cache_dir / "extensions"), *map(str, cache_dir.glob("emulator-*"))]
+    paths += map(str, cache_dir.glob("emulator-*"))
     return tuple(dict.fromkeys(path for path in paths if path.startswith("/") and os.path.exists(path)))
 
 

@@ -13,7 +13,8 @@ import math
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -26,11 +27,26 @@ ALIGN = 512  # as PyTorch aligns tensors on a GPU
 MAX_JSON_BYTES = 8 << 20
 POURED_ELEMENTS = 1 << 24  # at a time
 MAX_DEPTH = 20
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    """Whether elements of a type have values that can be compared: PyTorch also has types that only name bits."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that PyTorch calls experimental
+        try:
+            torch.ones(1, dtype=dtype).to(torch.complex128 if dtype.is_complex else torch.float64)
+        except (RuntimeError, TypeError):
+            return False
+    return True
+
+
 _DTYPES = {
     str(value).removeprefix("torch."): value
     for value in vars(torch).values()
-    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits"))
+    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits")) and _is_plain(value)
 }
+Folder = Path | Mapping[str, int]  # a folder, or open files by name: of a folder that only somebody else sees
 
 
 _libc = ctypes.CDLL(None)
@@ -52,23 +68,23 @@ def write(value: object, folder: Path, name: str, memory: Memory | None = None) 
     (folder / f"{name}.json").write_text(json.dumps(tree))
 
 
-def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory | None = None) -> Any:
+def read(folder: Folder, name: str, max_bytes: int | None = None, memory: Memory | None = None) -> Any:
     """Read a value back as CPU tensors, or as tensors of its own where `memory` is. Raises `WireError` when the files
     are not one, or hold over `max_bytes`. A lack of memory passes as it is."""
     try:
-        tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
+        tree = json.loads(_read_capped(folder, f"{name}.json", MAX_JSON_BYTES))
         if memory is not None:
             value = _decode(tree, _Lent(memory), 0)
             memory.settle()
             return value
-        with _open(folder / f"{name}.bin") as data:
+        with _open(folder, f"{name}.bin") as data:
             file = _File(data)
             if max_bytes is not None and file.size > max_bytes:
                 raise WireError(f"{file.size} bytes of tensors where at most {max_bytes} were expected")
             return _decode(tree, file, 0)
     except WireError:
         raise
-    except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         # Whatever a hostile description makes Python or PyTorch say: an integer of 5000 digits, a shape that overflows.
         if memory is not None and is_shortage(error):  # no larger than what was lent
             raise
@@ -78,10 +94,10 @@ def read(folder: Path, name: str, max_bytes: int | None = None, memory: Memory |
 def show(folder: Path, name: str, memory: Memory | None = None) -> Any:
     """As `read`, but the tensors are not copies: the memory itself, or the file, of which only what is written to
     becomes the process's own. For what a trusted process wrote and leaves as it is. Raises `WireError`."""
-    tree = json.loads(_read_capped(folder / f"{name}.json", MAX_JSON_BYTES))
+    tree = json.loads(_read_capped(folder, f"{name}.json", MAX_JSON_BYTES))
     if memory is not None:
         return _decode(tree, _Lent(memory, shown=True), 0)
-    with _open(folder / f"{name}.bin") as data:
+    with _open(folder, f"{name}.bin") as data:
         size = os.fstat(data.fileno()).st_size
         if not size:
             return _decode(tree, _File(data), 0)
@@ -304,16 +320,20 @@ def _check_stride(shape: list[int], stride: object) -> None:
         raise WireError("a stride with holes")
 
 
-def _open(path: Path) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open(folder: Folder, name: str) -> BinaryIO:
+    if isinstance(folder, Path):
+        descriptor = os.open(folder / name, _READING)
+    else:
+        descriptor = os.dup(folder[name])
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise WireError("not a regular file")
+    os.lseek(descriptor, 0, os.SEEK_SET)  # it may have been read before
     return os.fdopen(descriptor, "rb")
 
 
-def _read_capped(path: Path, limit: int) -> str:
-    with _open(path) as file:
+def _read_capped(folder: Folder, name: str, limit: int) -> str:
+    with _open(folder, name) as file:
         text = file.read(limit + 1)
     if len(text) > limit:
         raise WireError(f"a description of over {limit} bytes")

@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from dice.prompts import EXAMPLE_PROBLEM
+from dice.verify import cgroups
 from dice.verify.channel import FAREWELL
-from dice.verify.sandbox import OWN_FAULT, Limits, run_warden
+from dice.verify.sandbox import OWN_FAULT, PR_SET_CHILD_SUBREAPER, Limits, prctl
 from dice.verify.scratch import sweep
+from dice.verify.usage import children, descendants
+from dice.verify.warden import run_warden
 
 MAX_PACKET = 1 << 16
 DYING_S = 5.0  # a killed process that is not gone by then hangs in the kernel
@@ -40,25 +43,30 @@ WARM = (
 )
 
 
-def serve(link: socket.socket) -> bool:
+def serve(link: socket.socket, groups: cgroups.Parent | None) -> bool:
     """Fork one child per request until the other side says farewell, or is gone without. Whether it did. Each child's
     end is reported by its own warden."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # wardens are reaped by the kernel
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wardens: set[int] = set()
     while True:
         packet, descriptors, _, _ = socket.recv_fds(link, MAX_PACKET, 3)
+        _kill_orphans(wardens)
         if not packet or packet == FAREWELL:
+            _end_all(wardens, groups)
             return packet == FAREWELL
-        if os.fork() == 0:
+        if (warden := os.fork()) == 0:
             try:
                 link.close()
-                _become_child(json.loads(packet), descriptors)
+                _become_child(json.loads(packet), descriptors, groups)
             finally:  # a warden, an init and a child end themselves; none may go on as a second zygote
                 os._exit(OWN_FAULT)
+        wardens.add(warden)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _become_child(request: dict[str, Any], descriptors: list[int]) -> None:
+def _become_child(request: dict[str, Any], descriptors: list[int], groups: cgroups.Parent | None) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control, channel, log = descriptors
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -73,7 +81,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int]) -> None:
         module = importlib.import_module(role if role.startswith("dice.") else f"dice.verify.{role}")
         module.main(socket.socket(fileno=channel))
 
-    run_warden(socket.socket(fileno=control), limits, child)
+    run_warden(socket.socket(fileno=control), limits, child, groups)
 
 
 def _exercise() -> None:
@@ -97,14 +105,38 @@ def _exercise() -> None:
             known()
 
 
+def _kill_orphans(wardens: set[int]) -> None:
+    """Kill our children that are no wardens: what a warden guarded, who was killed, comes to us."""
+    known = children(os.getpid())
+    wardens.intersection_update(known)
+    for pid in wardens.symmetric_difference(known):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _end_all(wardens: set[int], groups: cgroups.Parent | None) -> None:
+    """Nobody wants the children any more: their wardens end them."""
+    deadline = time.monotonic() + DYING_S
+    for warden in wardens.intersection(children(os.getpid())):
+        with contextlib.suppress(OSError):
+            os.kill(warden, signal.SIGTERM)
+    while left := descendants(os.getpid()):
+        _kill_orphans(wardens)
+        for pid in left if time.monotonic() > deadline else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > 2 * DYING_S + deadline:
+            break  # it hangs in the kernel
+        time.sleep(0.005)
+    if groups is not None:
+        groups.remove()
+
+
 def _clean_up(supervisor: int) -> None:
-    """The supervisor was killed: its wardens end by themselves, and its folders are removed, once it holds none."""
+    """The supervisor was killed: its folders are removed, once it holds none."""
     deadline = time.monotonic() + DYING_S
     while os.getppid() == supervisor and time.monotonic() < deadline:
         time.sleep(0.01)  # its end of the link closes before its locks do
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()  # returns when none is left, for nobody asked to be told of each
     sweep()
 
 
@@ -117,12 +149,13 @@ def main() -> None:
     for name in (*WARM, *sys.argv[2:]):
         importlib.import_module(name)
     _exercise()
+    groups = cgroups.open_parent()
     gc.collect()
     gc.freeze()  # forks then share these pages for good
     farewell = False
     with contextlib.suppress(OSError):
         link.send(b"ready")
-        farewell = serve(link)
+        farewell = serve(link, groups)
     if not farewell:
         _clean_up(supervisor)
 

@@ -158,7 +158,7 @@ def _process_tier_zygote(self: Zygote) -> None:
 
     def popen(command: list[str], **more: Any) -> Any:
         script = (
-            "import sys; from dice.verify import sandbox, zygote; sandbox._enter_namespaces = lambda: False; "
+            "import sys; from dice.verify import warden, zygote; warden.enter_namespaces = lambda: False; "
             "sys.argv = ['zygote', sys.argv[1]]; zygote.main()"
         )
         return inner([command[0], "-c", script, command[-1]], **more)

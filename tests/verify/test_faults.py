@@ -28,7 +28,7 @@ from dice.verify.cache import default_cache_dir
 from dice.verify.cancel import Cancellation, Spawner
 from dice.verify.oracles import OracleLost, Oracles, Settings
 from dice.verify.process import Zygote
-from dice.verify.sandbox import descendants
+from dice.verify.usage import descendants
 from dice.verify.scratch import PREFIX, sweep
 from dice.verify.sources import Sources
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dice.verify import process, sandbox
+from dice.verify import process, sandbox, usage, warden
 from dice.verify.process import LOG_BYTES, Child, ChildEnded, DeadlineExceeded, MachineryError, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
@@ -30,8 +30,8 @@ def jail(child: Callable[[], None], limits: Limits, namespaces: bool = True) -> 
     if pid == 0:
         ours.close()
         if not namespaces:
-            sandbox._enter_namespaces = lambda: False
-        sandbox.run_warden(theirs, limits, child)
+            warden.enter_namespaces = lambda: False
+        warden.run_warden(theirs, limits, child)
     theirs.close()
     with ours.makefile("rb") as reports:
         lines = [json.loads(line) for line in reports]
@@ -81,10 +81,10 @@ def test_signal_is_reported(limits: Limits, namespaces: bool) -> None:
 
 
 def test_too_many_processes_end_it(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "MAX_PROCESSES", 20)  # each is a fork of this large process
+    monkeypatch.setattr(warden, "MAX_PROCESSES", 20)  # each is a fork of this large process
 
     def bomb() -> None:
-        for _ in range(sandbox.MAX_PROCESSES + 20):
+        for _ in range(40):
             if os.fork() == 0:
                 time.sleep(60)
         time.sleep(60)
@@ -254,7 +254,7 @@ def test_a_dead_zygote_is_a_fault_of_ours() -> None:
 def _settled_descendants(pid: int) -> list[int]:
     """Descendants once the warden, the init and the child are all there."""
     deadline = time.monotonic() + 20
-    while len(found := sandbox.descendants(pid)) < 3 and time.monotonic() < deadline:
+    while len(found := usage.descendants(pid)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
 
