@@ -39,8 +39,8 @@ from dice.verify.job import Job
 from dice.verify.options import probe_cuda, toolchain
 from dice.verify.probe_files import ESCAPED
 from dice.verify.probe_run import MEMORY_MB
-from dice.verify.sandbox import descendants
 from dice.verify.turns import Turns
+from dice.verify.usage import descendants
 
 HOSTILE, WRONG, UNBUILDABLE, NEW = 0.15, 0.2, 0.1, 0.05  # shares; the rest is right. `NEW`: right, and to be built anew
 MOST_RSS_MB = 120  # of the process that verifies, at any moment
@@ -64,7 +64,7 @@ class Member:
 def mixture(count: int, seed: int, backend: str) -> list[Member]:
     """The same for the same arguments."""
     random = Random(seed)
-    probes = [(probe, ending) for probe in probe_files.all_probes() if probe.quick for ending in probe.outcomes]
+    probes = [(probe, ending) for probe in probe_files.all_probes() if probe.quick for ending in probe.endings]
     turns = itertools.cycle(random.sample(probes, len(probes)))
     made = []
     for number in range(count):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.verify.sandbox import descendants
 from dice.verify.scratch import PREFIX
+from dice.verify.usage import descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 SPARE_DESCRIPTORS = 12  # an oracle more has three, a file that is open at this moment one
@@ -54,7 +55,9 @@ class Footprint:
             discard(path)
 
     def _files(self) -> list[Path]:
-        return [*_outputs(os.getpid()), *self.cache_dir.glob("extensions/tmp-*")]
+        own = {_link(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+        folders = [path for path in self.cache_dir.glob("*/tmp-*") if str(path) in own or not _is_locked(path)]
+        return [*_outputs(os.getpid()), *folders]
 
 
 def adopt() -> None:
@@ -124,6 +127,28 @@ def _outputs(pid: int) -> Iterator[Path]:
                 yield folder
             except FileNotFoundError:
                 continue
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a process holds it that is at work: another verifier may share the cache."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return True  # it is gone
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _children() -> list[int]:

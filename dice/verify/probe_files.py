@@ -57,6 +57,10 @@ class Probe:
     def quick(self) -> bool:
         return "quick" in self.tags
 
+    @property
+    def endings(self) -> tuple[str, ...]:
+        return tuple(self.outcomes)
+
     def kernel(self, ending: str, limit_mb: int, mark: str) -> Kernel:
         """The file as it is verified: a right kernel follows it, which `alone` is never reached."""
         source = PREAMBLE.format(limit_mb=limit_mb, mark=mark) + self.text
@@ -65,9 +69,9 @@ class Probe:
         return Kernel(source, f"{self.name} ({ending})")
 
 
-def all_probes() -> tuple[Probe, ...]:
+def all_probes(folder: Path = FOLDER) -> tuple[Probe, ...]:
     """Every probe, by name. Raises `ValueError` for a file with a bad header."""
-    return tuple(read(path) for path in sorted(FOLDER.glob("[a-z]*.py")))
+    return tuple(read(path) for path in sorted(folder.glob("[a-z]*.py")))
 
 
 def read(path: Path) -> Probe:

@@ -43,6 +43,7 @@ BESIDE_S = 0.3  # from one neighbour to the next
 PATIENCE_S = 2 * (RUN_S + COMPILE_S) + LATE_S  # the verifier says nothing for so long: it hangs
 START_S = 900.0  # what builds share may have to be made
 SETTLE_S = 8.0  # until what was ended is gone
+END_S = 60.0  # for the verifier to close
 SHOWN = 300  # characters of a message
 
 Task = tuple[str, str]  # a probe's name, and how it ends
@@ -69,9 +70,10 @@ class Result:
 
 
 def tasks(quick: bool) -> list[Task]:
-    """All that there is to try, or the quick part of it."""
-    chosen = [probe for probe in probe_files.all_probes() if probe.quick or not quick]
-    return [(probe.name, ending) for probe in chosen for ending in probe.outcomes]
+    """All that there is to try, or a quick part of it: some probes, with one ending each."""
+    if not quick:
+        return [(probe.name, ending) for probe in probe_files.all_probes() for ending in probe.outcomes]
+    return [(probe.name, probe.endings[-1]) for probe in probe_files.all_probes() if probe.quick]
 
 
 # ---- the process that watches --------------------------------------------------------------------------------------
@@ -84,15 +86,18 @@ def run(
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
     user: int | None = None,
+    folder: Path = probe_files.FOLDER,
 ) -> Iterator[Result]:
     """The result of each task, in order, and after each verifier's end one of what is left, named `afterwards`.
 
-    `environment` is put over this process's; `user` is the user (and group) to run as, for root to choose.
+    `environment` is put over this process's; `user` is the user (and group) to run as, for root to choose. The probes
+    are those of `folder`.
     """
-    probes = {probe.name: probe for probe in probe_files.all_probes()}
+    probes = {probe.name: probe for probe in probe_files.all_probes(folder)}
     left = list(wanted)
     while left:
-        with _Watched(left, backend, python, environment or {}, user) as watched:
+        spec = {"tasks": list(left), "backend": backend, "folder": str(folder)}
+        with _Watched(spec, python, environment or {}, user) as watched:
             for name, ending in tuple(left):
                 said = watched.result()
                 probe = probes[name]
@@ -132,9 +137,7 @@ def _judge(probe: Probe, ending: str, said: dict[str, Any]) -> Result:
 class _Watched:
     """A verifying process, its lines, and what is left when it has ended."""
 
-    def __init__(
-        self, wanted: Sequence[Task], backend: str, python: str, environment: Mapping[str, str], user: int | None
-    ):
+    def __init__(self, spec: dict[str, Any], python: str, environment: Mapping[str, str], user: int | None):
         adopt()
         self._late = late_descendants(os.getpid())
         self._folder = Path(tempfile.mkdtemp(prefix="dice-probes-"))
@@ -155,9 +158,11 @@ class _Watched:
             **identity,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"tasks": list(wanted), "backend": backend}).encode())
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which shows
+            self._process.stdin.write(json.dumps(spec).encode())
+            self._process.stdin.close()
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._hangs = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -174,6 +179,7 @@ class _Watched:
             try:
                 line = self._lines.get(timeout=patience)
             except queue.Empty:
+                self._hangs = True
                 return {"lost": f"the verifier said nothing for {patience:.0f} s"}
             if line is None:
                 return {"lost": f"the verifier ended (status {self._process.wait()}): {self._last_words()}"}
@@ -189,7 +195,7 @@ class _Watched:
     def afterwards(self) -> Result:
         """End it, and say what is left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=SETTLE_S if self._lines.empty() else 0)
+            self._process.wait(timeout=0 if self._hangs else END_S)
         ended = self._process.poll()
         self._process.kill()
         self._process.wait()
@@ -243,7 +249,7 @@ def _mark(pid: int) -> str:
 def main() -> None:
     spec = json.loads(sys.stdin.read())
     adopt()  # so that what escapes shows as a child of this process
-    backend, probes = spec["backend"], {probe.name: probe for probe in probe_files.all_probes()}
+    backend, probes = spec["backend"], {probe.name: probe for probe in probe_files.all_probes(Path(spec["folder"]))}
     options = Options(timing=False, run_timeout_s=RUN_S, compile_timeout_s=COMPILE_S, memory_mb=MEMORY_MB[backend])
     verifier: Verifier | None = None
     for number, (name, ending) in enumerate(spec["tasks"]):

@@ -103,9 +103,9 @@ def _of(theme: str, place: Place) -> Iterator[Attack]:
 
 def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
     if EVERYTHING:
-        return tuple(probe.outcomes)
+        return probe.endings
     if place == HERE:
-        return tuple(probe.outcomes) if probe.quick else ()
+        return probe.endings[-1:] if probe.quick else ()
     return TELLING.get(probe.name, ())
 
 

@@ -1,7 +1,7 @@
 # promise: A candidate without a free descriptor fails by itself.
 # alone: runtime_error
 # right: correct runtime_error load_error
-# tags: quick descriptors
+# tags: slow descriptors
 held = []
 try:
     while True:

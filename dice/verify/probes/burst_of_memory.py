@@ -1,6 +1,6 @@
 # promise: Memory that is taken at once ends its own job only, and soon.
-# alone: out_of_memory runtime_error
-# right: out_of_memory runtime_error load_error
+# alone: out_of_memory runtime_error timeout
+# right: out_of_memory runtime_error load_error timeout deceptive
 # tags: quick memory
 import mmap
 size = 4 * LIMIT_MB << 20

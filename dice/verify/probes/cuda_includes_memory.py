@@ -1,6 +1,6 @@
 # promise: Including /proc/self/mem is a compile error, and takes no memory of the machine.
 # alone: compile_error timeout
-# tags: quick builds
+# tags: slow builds
 import torch
 from torch.utils.cpp_extension import load_inline
 cuda_source = """

@@ -1,6 +1,6 @@
 # promise: CUDA text with unbalanced brackets or quotes (opening) is a compile error, at once.
 # alone: compile_error load_error
-# tags: quick text
+# tags: slow text
 import torch
 from torch.utils.cpp_extension import load_inline
 cuda_source = """

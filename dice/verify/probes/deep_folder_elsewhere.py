@@ -1,7 +1,7 @@
 # promise: Deep folders in the shared folders, and moved under one another, end nothing but their own job.
-# alone: runtime_error
-# right: correct runtime_error
-# tags: quick files
+# alone: runtime_error timeout
+# right: correct runtime_error timeout deceptive
+# tags: slow files
 for place in ("/tmp", "/dev/shm", os.environ["HOME"]):
     try:
         os.chdir(place)

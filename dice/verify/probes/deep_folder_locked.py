@@ -1,6 +1,6 @@
 # promise: Deep folders whose rights were taken away on the way are removed.
-# alone: runtime_error
-# right: correct runtime_error
+# alone: runtime_error timeout
+# right: correct runtime_error timeout deceptive
 # tags: quick files
 home = os.environ["HOME"]
 os.mkdir("tree")

@@ -1,6 +1,6 @@
 # promise: A file that a process of its own holds open, and that is deleted and written again, takes no room twice.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
 # tags: slow files
 # lacking: disk limit
 total = 0

@@ -1,5 +1,5 @@
 # promise: Who fills its own disk to the last byte, while others work, spoils nobody's verdict.
-# alone: runtime_error out_of_memory load_error
+# alone: runtime_error out_of_memory load_error timeout
 # tags: quick files infra
 import errno
 filled = []
@@ -12,5 +12,3 @@ for _ in range(64):
         break
 time.sleep(2)
 raise OSError(errno.ENOSPC, "No space left on device")
-class ModelNew:
-    pass

@@ -1,6 +1,6 @@
 # promise: A candidate that signals every process it may reaches none but its own.
 # alone: runtime_error
-# tags: quick processes
+# tags: slow processes
 # lacking: processes
 import signal
 for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGKILL):

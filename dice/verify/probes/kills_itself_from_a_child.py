@@ -1,6 +1,6 @@
 # promise: A candidate that its own child kills has ended by its own fault.
 # alone: runtime_error
-# tags: quick processes
+# tags: slow processes
 parent = os.getpid()
 if os.fork() == 0:
     os.setsid()

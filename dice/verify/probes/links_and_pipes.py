@@ -1,6 +1,6 @@
 # promise: Links, also in circles and to places outside, pipes and sockets are removed, and none is followed.
-# alone: runtime_error
-# right: correct runtime_error
+# alone: runtime_error timeout
+# right: correct runtime_error timeout deceptive
 # tags: quick files
 import socket
 os.symlink("loop", "loop")

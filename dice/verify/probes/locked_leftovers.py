@@ -1,6 +1,6 @@
 # promise: Files below folders without rights, and a folder of outputs without rights, are removed.
-# alone: runtime_error
-# right: correct runtime_error load_error
+# alone: runtime_error timeout
+# right: correct runtime_error load_error timeout deceptive
 # tags: quick files
 for number in range(4):
     os.mkdir(f"locked{number}")

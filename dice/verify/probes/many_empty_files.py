@@ -1,6 +1,6 @@
 # promise: 100,000 empty files end their own job, and nothing of them is left.
-# alone: runtime_error
-# right: correct runtime_error
+# alone: runtime_error timeout
+# right: correct runtime_error timeout deceptive
 # tags: quick files
 for number in range(100_000):
     try:

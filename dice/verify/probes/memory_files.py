@@ -1,6 +1,6 @@
 # promise: Memory files that no process maps count against the limit of memory, or cannot be made.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
 # tags: quick memory
 # lacking: memory limit
 held, total = [], 0

@@ -1,6 +1,6 @@
 # promise: Memory files whose last descriptor is on its way through a socket count against the limit of memory.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
 # tags: quick memory
 # lacking: memory limit
 import socket

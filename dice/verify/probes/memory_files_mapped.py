@@ -1,7 +1,7 @@
 # promise: Memory files that were mapped, filled and unmapped again, the descriptor open or closed, count as memory.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
-# tags: quick memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
+# tags: slow memory
 # lacking: memory limit
 import mmap
 held, total = [], 0

@@ -1,7 +1,7 @@
 # promise: Memory counts together, however many processes it is spread over.
-# alone: out_of_memory runtime_error
-# right: out_of_memory runtime_error load_error
-# tags: quick memory
+# alone: out_of_memory runtime_error timeout
+# right: out_of_memory runtime_error load_error timeout deceptive
+# tags: slow memory
 for _ in range(40):
     if os.fork() == 0:
         kept = b"x" * (LIMIT_MB // 16 << 20)

@@ -1,6 +1,6 @@
 # promise: Memory of processes whose parents have ended counts as well.
-# alone: out_of_memory runtime_error
-# right: out_of_memory runtime_error load_error
+# alone: out_of_memory runtime_error timeout
+# right: out_of_memory runtime_error load_error timeout deceptive
 # tags: quick memory processes
 # lacking: memory limit
 read, write = os.pipe()

@@ -1,7 +1,7 @@
 # promise: Files that never had a name count against the limit of the disk.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
-# tags: quick files
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
+# tags: slow files
 # lacking: disk limit
 held = []
 total = 0

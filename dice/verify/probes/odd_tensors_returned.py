@@ -1,6 +1,6 @@
 # promise: Whatever a candidate leaves as its output, no oracle ends of it, and it is not right.
 # right: wrong runtime_error
-# tags: quick messages
+# tags: slow messages
 import json
 import torch
 wire = sys.modules["dice.verify.wire"]

@@ -1,6 +1,6 @@
 # promise: An output of type bits8 is refused.
 # right: wrong runtime_error
-# tags: quick messages
+# tags: slow messages
 import json
 import torch
 wire = sys.modules["dice.verify.wire"]

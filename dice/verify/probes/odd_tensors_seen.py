@@ -1,6 +1,6 @@
 # promise: Whatever a candidate leaves as what it has seen without its kernels, no oracle ends of it.
 # right: correct runtime_error deceptive wrong
-# tags: quick messages
+# tags: slow messages
 import json
 import torch
 wire = sys.modules["dice.verify.wire"]

@@ -1,6 +1,6 @@
 # promise: Tensors of type int4 among what a candidate has seen are no oracle's end.
 # right: correct runtime_error deceptive wrong
-# tags: quick messages
+# tags: slow messages
 import json
 import torch
 wire = sys.modules["dice.verify.wire"]

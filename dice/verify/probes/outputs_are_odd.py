@@ -1,6 +1,6 @@
 # promise: Outputs that are pipes, folders, links or devices are not waited for, and not followed.
-# right: correct runtime_error wrong
-# tags: quick files
+# right: correct runtime_error wrong timeout deceptive
+# tags: slow files
 import threading
 def spoil():
     kinds = (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: os.symlink(path, path))

@@ -1,11 +1,11 @@
 # promise: Of other processes nothing is to be seen: no command line, environment, memory, folder or open file.
-# alone: runtime_error
-# right: correct runtime_error deceptive
+# alone: runtime_error timeout
+# right: correct runtime_error deceptive timeout
 # tags: quick reading
 # lacking: processes, files, memory of others
 own = {os.getpid(), os.getppid(), 1}
-for number in (*range(1, 32768), ):
-    if number in own:
+for number in sorted({int(name) for name in os.listdir("/proc") if name.isdigit()} | set(range(1, 32768))):
+    if number in own or not os.path.exists(f"/proc/{number}/stat"):
         continue
     for name in ("cmdline", "environ", "maps", "mem", "status", "stat", "root", "cwd", "exe", "fd", "io"):
         path = f"/proc/{number}/{name}"

@@ -1,6 +1,6 @@
 # promise: No file of the user or of the administration is to be read, by any way of naming it.
-# alone: runtime_error
-# right: correct runtime_error deceptive
+# alone: runtime_error timeout
+# right: correct runtime_error deceptive timeout
 # tags: quick reading
 # lacking: files
 import pwd

@@ -1,7 +1,7 @@
 # promise: Room that is reserved for files counts against the limit of the disk; files with holes take none.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
-# tags: quick files
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
+# tags: slow files
 # lacking: disk limit
 held = []
 for number in range(20):

@@ -1,7 +1,7 @@
 # promise: Shared memory of System V, message queues and semaphores are not there, or count as memory.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
-# tags: quick memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
+# tags: slow memory
 # lacking: memory limit, shared memory
 libc.shmat.restype = ctypes.c_void_p
 held, total = [], 0

@@ -1,6 +1,6 @@
 # promise: What waits in the buffers of sockets and pipes counts against the limit of memory, or is little.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
 # tags: quick memory
 # lacking: memory limit
 import fcntl, socket

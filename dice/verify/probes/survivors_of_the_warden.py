@@ -1,5 +1,5 @@
 # promise: No process outlives its job where the process that guards it is attacked from all sides.
-# alone: runtime_error
+# alone: runtime_error timeout
 # tags: quick processes files
 import signal
 for _ in range(4):

@@ -1,9 +1,11 @@
 # promise: No library of another kernel can be loaded.
-# alone: runtime_error
-# right: correct runtime_error deceptive
+# alone: runtime_error timeout
+# right: correct runtime_error deceptive timeout
 # tags: quick reading victim
 # lacking: files
-import glob, re, subprocess
+import glob
+from torch.utils.cpp_extension import load_inline
+load_inline(name="own", cpp_sources="int own() { return 1; }", functions=["own"])
 places = {"/"}
 with open("/proc/self/mounts") as file:
     places |= {line.split()[1] for line in file}

@@ -1,6 +1,6 @@
 # promise: Thousands of assignments are looked at in no more than the time of a job.
 # right: correct no_kernel load_error runtime_error deceptive out_of_memory timeout
-# tags: quick text
+# tags: slow text
 if 0:
     import torch
     from torch.utils.cpp_extension import load_inline

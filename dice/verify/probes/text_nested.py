@@ -1,6 +1,6 @@
 # promise: Text that is nested as deep as Python reads it ends no verifier.
 # right: correct no_kernel load_error runtime_error deceptive out_of_memory
-# tags: quick text
+# tags: slow text
 #repeat 90|a = []~if 0: a = a|[a|
 #repeat 90||]|
 #repeat 900|b = |-|1

@@ -1,7 +1,7 @@
 # promise: Threads of processes whose parents have ended count as well.
 # alone: runtime_error out_of_memory timeout
 # right: correct runtime_error out_of_memory timeout load_error
-# tags: quick processes
+# tags: slow processes
 # lacking: process limit
 import _thread
 _thread.stack_size(32 << 10)

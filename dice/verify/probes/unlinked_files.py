@@ -1,6 +1,6 @@
 # promise: Files without a name count against the limit of the disk as those with one do.
-# alone: runtime_error out_of_memory
-# right: correct runtime_error out_of_memory
+# alone: runtime_error out_of_memory timeout
+# right: correct runtime_error out_of_memory timeout deceptive
 # tags: quick files
 # lacking: disk limit
 held = []

@@ -1,7 +1,7 @@
 # promise: Tens of thousands of folders beside one another and in one another are removed.
-# alone: runtime_error
-# right: correct runtime_error
-# tags: quick files
+# alone: runtime_error timeout
+# right: correct runtime_error timeout deceptive
+# tags: slow files
 here = os.getcwd()
 try:
     for number in range(300):

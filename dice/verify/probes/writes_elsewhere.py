@@ -1,6 +1,6 @@
 # promise: Nothing can be written, renamed, linked or removed outside of the job's own folders.
-# alone: runtime_error
-# right: correct runtime_error deceptive
+# alone: runtime_error timeout
+# right: correct runtime_error deceptive timeout
 # tags: quick files
 # lacking: writes
 own = (os.getcwd(), "/tmp", "/dev/shm", "/proc", "/dev/fd")
