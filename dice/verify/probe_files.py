@@ -10,8 +10,8 @@ A file of `dice/verify/probes` begins with lines `# key: value`:
   is lacking, the probe is excused.
 
 It may use what `PREAMBLE` defines. A probe that got what it must not get calls `escaped`, which ends it. A line
-`#repeat COUNT|BEFORE|AGAIN|AFTER` stands for `BEFORE`, `AGAIN` so many times (`@` is the number) and `AFTER`; `~` in
-them stands for the end of a line.
+`#repeat COUNT|BEFORE|AGAIN|AFTER` stands for `BEFORE`, `AGAIN` so many times and `AFTER`. In them, `@` stands for the
+number of the turn, `@+` for the next, and `~` for the end of a line.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def read(path: Path) -> Probe:
 
 def _repeated(line: re.Match[str]) -> str:
     before, again, after = (part.replace("~", "\n") for part in line.groups()[1:])
-    return before + "".join(again.replace("@", str(number)) for number in range(int(line[1]))) + after
+    turns = (again.replace("@+", str(number + 1)).replace("@", str(number)) for number in range(int(line[1])))
+    return before + "".join(turns) + after
 
 
 def right(number: str) -> Kernel:

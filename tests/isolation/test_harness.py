@@ -57,7 +57,7 @@ def test_what_is_not_kept_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
     (tmp_path / "c_kept.py").write_text(f"{HEADER}x = 1\n")
     (tmp_path / "d_overdue.py").write_text(f"{HEADER}time.sleep(60)\n".replace("correct", "correct timeout"))
     found = {result.name: result for result in results(tmp_path)}
-    assert [one.state for one in found.values()] == ["broken", "broken", "held", "held", "held"]
+    assert [one.state for one in found.values()] == ["broken", "broken", "held", "held", "held"], found
     assert "ESCAPED: all of it" in found["a_escapes"].broken[0]
     assert "its verdict is runtime_error" in found["b_other_verdict"].broken[0]
     assert found["d_overdue"].outcome == "timeout" and found["afterwards"].broken == ()
