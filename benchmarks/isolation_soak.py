@@ -45,6 +45,7 @@ from dice.verify.usage import descendants
 HOSTILE, WRONG, UNBUILDABLE, NEW = 0.15, 0.2, 0.1, 0.05  # shares; the rest is right. `NEW`: right, and to be built anew
 MOST_RSS_MB = 120  # of the process that verifies, at any moment
 ZYGOTE_SHARE = 0.06  # of the kills
+APART = 12  # verdicts from one kill to the next, at least: a job that is hit twice is lost, and that is promised
 SETTLE_S = 30.0  # until everything of a process that ended is gone
 SHOWN = 400  # characters of a message
 MARK = "dsoak"  # what the processes of probes are called
@@ -165,10 +166,12 @@ class Watched:
         reader = threading.Thread(target=self._read)
         reader.start()
         random = Random(args.seed + 1)
-        moments = sorted(random.randrange(args.jobs) for _ in range(kills))
+        moments = sorted(random.sample(range(0, args.jobs, APART), min(kills, -(-args.jobs // APART))))
         while self.process.poll() is None:
             if self.began.is_set() and moments and len(self.verdicts) >= moments[0] and self._kill_one(random):
                 moments.pop(0)
+                after = len(self.verdicts) + APART
+                moments = [max(moment, after) for moment in moments[:1]] + moments[1:]
             if time.monotonic() > deadline + 10 * SETTLE_S:
                 self.process.kill()  # it hangs
             time.sleep(0.02)

@@ -29,10 +29,12 @@ class Footprint:
     descriptors: int
     threads: int
     children: frozenset[int]
+    folders: frozenset[Path]  # of builds in the cache that nobody holds
 
     @classmethod
     def now(cls, cache_dir: Path) -> Footprint:
-        return cls(cache_dir, _entries("/proc/self/fd"), _entries("/proc/self/task"), frozenset(_children()))
+        descriptors, threads = _entries("/proc/self/fd"), _entries("/proc/self/task")
+        return cls(cache_dir, descriptors, threads, frozenset(_children()), frozenset(_forsaken(cache_dir)))
 
     def grown(self, mark: str, zygote: int) -> list[str]:
         """What there is beyond it and a `zygote`, and what is left of processes whose name begins with `mark`."""
@@ -55,9 +57,7 @@ class Footprint:
             discard(path)
 
     def _files(self) -> list[Path]:
-        own = {_link(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
-        folders = [path for path in self.cache_dir.glob("*/tmp-*") if str(path) in own or not _is_locked(path)]
-        return [*_outputs(os.getpid()), *folders]
+        return [*_outputs(os.getpid()), *(set(_forsaken(self.cache_dir)) - self.folders)]
 
 
 def adopt() -> None:
@@ -129,8 +129,14 @@ def _outputs(pid: int) -> Iterator[Path]:
                 continue
 
 
+def _forsaken(cache_dir: Path) -> list[Path]:
+    """Folders of builds that are ours, or nobody's: another verifier may share the cache."""
+    own = {_link(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    return [path for path in cache_dir.glob("*/tmp-*") if str(path) in own or not _is_locked(path)]
+
+
 def _is_locked(folder: Path) -> bool:
-    """Whether a process holds it that is at work: another verifier may share the cache."""
+    """Whether a process holds it that is at work."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

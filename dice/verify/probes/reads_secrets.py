@@ -11,10 +11,11 @@ for prefix in ("", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/../../../.
     for path in paths:
         try:
             found = os.open(prefix + path, os.O_RDONLY)
-            os.read(found, 1)
+            data = os.read(found, 1)
         except OSError:
             continue
-        escaped(prefix + path)
+        if data:
+            escaped(prefix + path)
 for home in homes:
     try:
         found = [name for name in os.listdir(home) if name.startswith((".ssh", ".bash", ".profile", ".netrc", ".aws"))]

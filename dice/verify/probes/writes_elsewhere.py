@@ -9,7 +9,10 @@ dice_at = os.path.dirname(sys.modules["dice"].__file__)
 places = ["/", "/usr", "/usr/lib", "/etc", "/var/tmp", "/run", "/var/lib", "/home", "/root", "/dev", "/sys", "/opt", "/mnt", sys.prefix, sys.base_prefix, torch_at, dice_at, os.path.dirname(dice_at), os.getcwd() + "/..", os.getcwd() + "/../inputs", os.getcwd() + "/../.."]
 with open("/proc/self/mounts") as file:
     places += [line.split()[1] for line in file]
+private = {os.stat(path).st_dev for path in ("/tmp", "/dev/shm") if os.getpid() < 10 and os.path.exists(path)}
 for place in places:
+    if os.path.isdir(place) and os.stat(place).st_dev in private:  # in a namespace of its own, these are its own too
+        continue
     if os.path.realpath(place).startswith(own) and not place.endswith(("..", "inputs")):
         continue
     for deed in ("create", "nameless", "folder", "link"):
