@@ -42,9 +42,9 @@ from dice.problem import Problem  # noqa: E402
 from dice.verdict import Verdict  # noqa: E402
 from dice.verify import Options, Verifier  # noqa: E402
 from dice.verify.job import Job  # noqa: E402
-from dice.verify.usage import descendants  # noqa: E402
 from dice.verify.scratch import PREFIX  # noqa: E402
 from dice.verify.turns import Turns  # noqa: E402
+from dice.verify.usage import descendants  # noqa: E402
 
 SHARES = {"right": 0.60, "mutant": 0.28, "hostile": 0.12}
 HOSTILE = re.compile(r"fault_|fork_bomb|memory_hog|hang_|daemon|flood|forged|sys_exit|deceptive_|crash|out_of_bounds")

@@ -1,11 +1,11 @@
 """Control groups: the kernel's own account of what a child and all it starts take, and its limit on that.
 
 Nothing escapes it: not memory of a process that is gone, of files without a name, of sockets; not threads. Version 2
-where it has the memory and pids controllers, else version 1 of these two. Which processes may make groups is for the
-machine to say: root mostly, and users where a part of the tree was delegated to them, as `systemd-run --user --scope
--p Delegate=yes dice ...` does. Where no group can be made, `usage.py` reads /proc instead.
+where it has the memory and pids controllers, else version 1 of these two. Who may make groups is for the machine to
+say: root mostly, and users where a part of the tree was delegated to them, as `systemd-run --user --scope -p
+Delegate=yes dice ...` does. Where no group can be made, `usage.py` reads /proc instead.
 
-All groups of a zygote are below one, `dice-PID`, which goes with it; those of killed zygotes go when the next one starts.
+All groups of a zygote are below one, `dice-PID`, which goes with it; that of a killed one goes when the next starts.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _places() -> Iterator[tuple[int, tuple[Path, ...]]]:
 def _delegates(folder: Path) -> bool:
     """Whether groups below `folder` have the controllers, or get them now.
 
-    A group that has processes of its own gives none to those below. Where all of them are ours, they move into one below.
+    A group that has processes of its own gives none to those below. Where all are ours, they move into one below.
     """
     if set(CONTROLLERS) <= set(_words(folder / "cgroup.subtree_control")):
         return True
@@ -223,11 +223,11 @@ def _kill_all(group: Path) -> None:
 
 
 def _signal_all(pids: Iterable[str]) -> int:
-    count = 0
-    for count, pid in enumerate(pids, 1):
+    found = list(map(int, pids))
+    for pid in found:
         with contextlib.suppress(OSError):
-            os.kill(int(pid), signal.SIGKILL)
-    return count
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def _remove(group: Path) -> None:

@@ -350,12 +350,11 @@ def _start_many(start: Callable[[], object], count: int) -> None:
 
 def _fill_disk() -> None:
     """With files that have no name any more."""
-    kept = []
     try:
         for number in range(64):
-            kept.append(open(f"fill{number}", "wb", buffering=0))
+            descriptor = os.open(f"fill{number}", os.O_CREAT | os.O_WRONLY)
             os.unlink(f"fill{number}")
-            kept[-1].write(b"x" * (1 << 20))
+            os.write(descriptor, b"x" * (1 << 20))
     except OSError:
         os._exit(REFUSED)
     time.sleep(60)

@@ -1,7 +1,7 @@
 """The files of one job: what its candidate writes, and the libraries that were built for it.
 
-The candidate writes to a file system of its own where the host has namespaces; nobody else sees that, so its warden hands
-over the open folder. Elsewhere it is a plain folder. What it wrote goes to the oracle as open files, never as paths.
+The candidate writes to a file system of its own where the host has namespaces; nobody else sees that, so its warden
+hands over the open folder. Elsewhere it is a plain folder. What it wrote goes to the oracle as open files, not paths.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Child:
     def send(self, message: Message, descriptors: Sequence[int] = (), timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Send one line, and open files with it; a child that has ended is noticed by the next `wait_for`, not here.
 
-        Raises `DeadlineExceeded` for a child that does not take it in time. It got a part, and can be told nothing more.
+        Raises `DeadlineExceeded` for a child that does not take it in time. It got a part, and can be told no more.
         """
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

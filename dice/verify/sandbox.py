@@ -2,8 +2,8 @@
 
 Named in every verdict, as far as the host has them:
 - `namespaces`: own PID, network, IPC and mount namespaces; a file system that holds only what is needed, read-only
-  but for the child's own folders, which are in memory and of a fixed size; no capabilities. A daemon or a fork bomb dies
-  with its namespace. Where the kernel refuses them it is `process` instead: own session, limits, no capabilities;
+  but for the child's own folders, which are in memory and of a fixed size; no capabilities. A daemon or a fork bomb
+  dies with its namespace. Where the kernel refuses them it is `process` instead: own session, limits, no capabilities;
   descendants are adopted by the warden and killed one by one.
 - `landlock` hides files and processes once more.
 - `seccomp`, a filter of system calls, refuses the network, tracing, mounting and the like.

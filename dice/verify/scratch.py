@@ -88,7 +88,7 @@ def sweep() -> None:
 
 
 def stored_kb(folders: Iterable[str]) -> int:
-    """What the folders hold on the disk, in KiB. Too many files, and what its owner hides from us, count as too much."""
+    """What the folders hold, in KiB. Too many files count as too much, and so does what is hidden from us."""
     total, count = 0, 0
     pending = list(folders)
     while pending:

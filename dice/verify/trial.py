@@ -71,7 +71,7 @@ class blame:  # noqa: N801 - reads as a statement
 
 
 def _is_machines(error: BaseException) -> bool:
-    """Whether it is the machine's fault, whoever met it: a disk that is full indeed, no open files left on the system."""
+    """Whether the machine is at fault, whoever met it: a disk that is full indeed, no open files left on the system."""
     if not isinstance(error, OSError):
         return False
     full = error.errno in (errno.ENOSPC, errno.EDQUOT) and shutil.disk_usage(".").free < FULL_BYTES

@@ -22,6 +22,7 @@ All but the remarks are tampering.
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,7 @@ def arm(report: Callable[[str], None], own_file: str, own_folder: str, secret_fo
     seen: set[str] = set()
     busy: set[int] = set()
     get_frame, own_thread, text, is_instance = sys._getframe, _thread.get_ident, str, isinstance
+    resolve, decode = os.path.realpath, os.fsdecode  # as they are now, before the file can replace them
 
     def kind_of(event: str, args: tuple[Any, ...]) -> str:
         known = _EVENTS.get(event)
@@ -85,10 +87,11 @@ def arm(report: Callable[[str], None], own_file: str, own_folder: str, secret_fo
         if event == "import":
             return "verifier" if text(args[0]).partition(".")[0] == "dice" else ""
         if event in _PATH_EVENTS and args and is_instance(args[0], str | bytes):
-            path = args[0] if is_instance(args[0], str) else args[0].decode(errors="replace")
-            if path.startswith(own_folder):
-                return ""
-            return "files" if path.startswith(secret_folders) else ""
+            path = decode(args[0])
+            # Both as it is said and as it is meant: "//proc", "../..", a link to either.
+            for one in (path, resolve(path) if "\0" not in path else path):
+                if not one.startswith(own_folder) and one.startswith(secret_folders):
+                    return "files"
         return ""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:

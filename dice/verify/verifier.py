@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import tempfile
 import threading
 import traceback
@@ -38,6 +39,7 @@ from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
 from dice.verify.view import candidate_view
 
 log = logging.getLogger(__name__)
+MOST_OPEN_FILES = 1 << 16
 ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more,
 OTHERS_FAULTS = 10  # and more often where another job's problem took the oracle with it, or a GPU ended
 
@@ -73,6 +75,7 @@ class Verifier:
         self.options = options or Options()
         cache_dir = self.options.cache_dir
         _make_writable(cache_dir)
+        _allow_open_files()
         self._zygote: Zygote | None = None
         self._zygote_lock = threading.Lock()
         self._builds = BuildService(self.backend, cache_dir, builds)
@@ -215,6 +218,14 @@ class Verifier:
                     self._zygote.close()
                 self._zygote = Zygote()
             return self._zygote
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets us have. Open files that candidates send one another count against ours, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MOST_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def describe(error: BaseException) -> str:

@@ -1,10 +1,9 @@
 """The trusted process beside every child: it starts the child jailed, measures what it takes, and ends it.
 
-Three processes per child: the *warden*; the *init*, the first process of the child's PID namespace, so that its end ends
-everything inside; and the child itself. The warden adopts whatever the child leaves behind, and kills it at the end.
-
-What a child may take is counted in the order of preference: in a control group of its own (`cgroups.py`), which nothing
-escapes and which also ends what grows faster than we look; else from /proc (`usage.py`).
+Three processes per child: the *warden*; the *init*, the first process of the child's PID namespace, so that its end
+ends everything inside; and the child itself. The warden adopts whatever the child leaves behind, and kills it at the
+end. What a child may take is counted in a control group of its own where there is one (`cgroups.py`), which nothing
+escapes and which also ends what grows faster than we look; else by what /proc says (`usage.py`).
 """
 
 from __future__ import annotations

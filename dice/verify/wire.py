@@ -321,10 +321,7 @@ def _check_stride(shape: list[int], stride: object) -> None:
 
 
 def _open(folder: Folder, name: str) -> BinaryIO:
-    if isinstance(folder, Path):
-        descriptor = os.open(folder / name, _READING)
-    else:
-        descriptor = os.dup(folder[name])
+    descriptor = os.open(folder / name, _READING) if isinstance(folder, Path) else os.dup(folder[name])
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise WireError("not a regular file")

@@ -91,7 +91,7 @@ def run_trials(group: oracle._Group, forward: Any, outputs: Path) -> None:
         wire.write(output, outputs, "output", lent.outputs)
         assert trees.changed(inputs, wire.show(group.folder, name, lent.inputs)) == ()
         del inputs, output
-        judged = group.answer({"do": "judge", "inputs": name, "outputs": str(outputs), "output": "output"})
+        judged = group.answer({"do": "judge", "inputs": name, "files": outputs, "output": "output"})
         assert judged["equal"], judged["message"]
 
 
@@ -110,7 +110,7 @@ def time_it(group: oracle._Group, forward: Any, outputs: Path) -> None:
         checksums = bench.round(seed, calls)["checksums"]
         wire.write(bench.kept[0], outputs, "output", lent.outputs)
         command = {"do": "time", "step": "check", "seed": seed, "call": 0, "checksum": checksums[0]}
-        judged = group.answer(command | {"inputs": "timing", "outputs": str(outputs), "output": "output"})
+        judged = group.answer(command | {"inputs": "timing", "files": outputs, "output": "output"})
         assert judged["equal"], judged["message"]
 
 

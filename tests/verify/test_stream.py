@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -21,7 +22,6 @@ from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.cancel import Cancellation
 from dice.verify.process import Cancelled
-from dice.verify.scratch import PREFIX
 from dice.verify.stream import WINDOW, Pair, Progress, run_stream
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -214,16 +214,24 @@ def test_the_length_of_a_generator_is_known_when_it_has_ended() -> None:
 # ---- with real processes -------------------------------------------------------------------------------------------
 
 
+def asleep(mark: str) -> list[Path]:
+    """Processes that sleep for `mark` seconds."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path] if path.read_bytes() == f"sleep\0{mark}\0".encode() else []
+    return found
+
+
 def test_closing_kills_the_processes_of_the_jobs_under_way(emulated: Verifier) -> None:
-    lasting = "import time\nopen('up', 'w').close()\ntime.sleep(300)\n"
+    mark = f"300.{os.getpid()}"  # seconds: nobody else sleeps for so long
+    lasting = f"import subprocess\nsubprocess.run(['sleep', '{mark}'])\n"
     kernels = [RIGHT, *(replace(RIGHT, source=f"# {number}\n{lasting}{RIGHT.source}") for number in range(3))]
     stream = emulated.verify_many([(RELU, kernel) for kernel in kernels], workers=2)
     assert next(iter(stream))[1].correct
-    places = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"))
-    up = f"{PREFIX}{os.getpid()}-*/job-*/outputs/up"
-    wait_until(lambda: [path for place in places for path in Path(place).glob(up)])
+    wait_until(lambda: asleep(mark))
     stream.close()
-    assert not [path for place in places for path in Path(place).glob(up)] and not verify_threads()
+    assert not asleep(mark) and not verify_threads()
     assert emulated.verify(RELU, RIGHT).correct
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dice.verify import process, sandbox, usage, warden
+from dice.verify import process, usage, warden
 from dice.verify.process import LOG_BYTES, Child, ChildEnded, DeadlineExceeded, MachineryError, Zygote, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch

@@ -178,7 +178,13 @@ class _Auditor:
         with Scratch() as scratch:
             own = str(scratch.root / "oracle")
             limits = Limits(
-                settings.memory_mb, own, visible=self._view, tmp_mb=TMP_MB, files_mb=TMP_MB, one_queue=True
+                settings.memory_mb,
+                own,
+                visible=self._view,
+                tmp_mb=TMP_MB,
+                files_mb=TMP_MB,
+                one_queue=True,
+                own_files=True,
             )  # nothing is timed here
             with spawner.spawn(ROLE, asdict(limits)) as child:
                 child.send(asdict(settings) | {"source": problem.source})
