@@ -48,21 +48,14 @@ HERE = Place(os.geteuid())
 ELSEWHERE = [Place(user, without) for without in ("", "namespaces") for user in sorted({os.geteuid(), NOBODY})]
 PLACES = [HERE, *(place for place in ELSEWHERE if place != HERE and (os.geteuid() == 0 or place.user != NOBODY))]
 
-# What other places may do otherwise: whose files they are, who counts processes and memory, who sees whom.
+# What may go otherwise elsewhere: whose files they are, whose descriptors count, who may do what to whom.
+OF_A_USER = ("locked_leftovers", "deep_folder_locked", "descriptors_in_flight", "many_threads")
+OF_A_PROCESS = ("survivors", "memory_of_orphans", "kills_all_it_can", "reads_other_jobs", "writes_elsewhere")
+OF_BOTH = ("unlinked_files", "memory_files", "many_orphans", "survivors_of_the_warden")
 TELLING = {
-    "locked_leftovers": ("alone",),
-    "deep_folder_locked": ("alone",),
-    "descriptors_in_flight": ("right",),
-    "memory_of_orphans": ("alone",),
-    "many_orphans": ("alone",),
-    "many_threads": ("alone",),
-    "survivors": ("alone",),
-    "survivors_of_the_warden": ("alone",),
-    "kills_all_it_can": ("alone",),
-    "unlinked_files": ("alone",),
-    "memory_files": ("right",),
-    "reads_other_jobs": ("right",),
-    "writes_elsewhere": ("alone",),
+    (True, False): OF_A_USER,
+    (False, True): OF_A_PROCESS,
+    (True, True): (*OF_A_USER, *OF_A_PROCESS, *OF_BOTH),
 }
 
 
@@ -106,7 +99,8 @@ def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
         return probe.endings
     if place == HERE:
         return probe.endings[-1:] if probe.quick else ()
-    return TELLING.get(probe.name, ())
+    telling = TELLING.get((place.user != 0, bool(place.without)), ())
+    return probe.endings[-1:] if probe.name in telling else ()
 
 
 @functools.cache
