@@ -41,6 +41,7 @@ from dice.data.cuke.curate import candidates, curate  # noqa: E402
 from dice.data.decontaminate import Index  # noqa: E402
 from dice.data.sample import Sample, read_sets, sample_files, write_samples  # noqa: E402
 from dice.data.whole import write_json  # noqa: E402
+from dice.launch import environment, python_command  # noqa: E402
 from dice.verdict import Timing  # noqa: E402
 
 OUT_OF_BUDGET = 75
@@ -89,11 +90,11 @@ class Run:
 
     def _call(self, command: Sequence[object], note: dict[str, Any], kill: Callable[[], bool] | None) -> bool:
         """Whether it was killed as wanted. Raises `OutOfBudget`, having interrupted it."""
-        words = [sys.executable, "-m", "dice", "data", *map(str, command)]
+        words = python_command("dice", "data", *map(str, command))
         log = self.args.out / "log.txt"
         started = time.monotonic()
         with log.open("ab") as said:
-            child = subprocess.Popen(words, stdout=said, stderr=said)
+            child = subprocess.Popen(words, env=environment(), stdout=said, stderr=said)
             while child.poll() is None:
                 time.sleep(0.05)
                 if kill and kill():

@@ -20,6 +20,7 @@ import dice
 from dice.cli_data import Backend, Data, Endpoint
 from dice.commands.arguments import numbers
 from dice.errors import MachineError, UserError
+from dice.terminal import clean, cleaned
 
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 MISPLACED = {  # what a path is, or holds, that nothing can be written to
@@ -418,8 +419,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = _parse(arguments)
-        numbers(command)
-        return command.run()
+        with cleaned():
+            numbers(command)
+            return command.run()
     except UserError as error:
         return _say(error, 2)
     except MachineError as error:
@@ -473,5 +475,5 @@ def _parse(
 
 
 def _say(message: object, code: int) -> int:
-    print(f"dice: {message}", file=sys.stderr)
+    print(f"dice: {clean(str(message))}", file=sys.stderr)
     return code

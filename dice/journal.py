@@ -1,6 +1,7 @@
 """A file of JSON lines that only grows: what a killed run has done, the next one reads and does not do again.
 
-A line is appended whole and brought to the disk before anyone builds on it. One that a crash tore counts for nothing.
+A line is appended whole and brought to the disk before anyone builds on it. One that a crash tore counts for nothing,
+and is cut off by the next writer, so that any program can read the file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dice.errors import UserError
+from dice.files import CHUNK, LONGEST_LINE, lines, opened, parse_json
 
 Row = dict[str, Any]
 
@@ -48,6 +50,7 @@ class Journal:
             return self
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._open.enter_context(held(self.path, f"Another {self._what} is writing to {self.path}."))
+        _mend(self._file)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,16 +66,20 @@ class Journal:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The whole lines of a file that may be growing; none where there is no file."""
-    if not path.exists():
+    """The whole lines of a file that may be growing, read as they are asked for; none where there is no file.
+
+    What is no object is passed over, and so is a line of more than `LONGEST_LINE` bytes, which no writer of ours made.
+    Raises `UserError` where the path leads to no file.
+    """
+    try:
+        file = opened(path)
+    except FileNotFoundError:
         return
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+    with file:
+        for line in lines(file):
+            row = _row(line)
+            if row is not None:
+                yield row
 
 
 def append_row(path: Path, row: Row) -> None:
@@ -82,13 +89,44 @@ def append_row(path: Path, row: Row) -> None:
         _append(file, row, sync=True)
 
 
+def _row(line: bytes | None) -> Row | None:
+    try:
+        row = None if line is None else parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
 def _append(file: IO[bytes], row: Row, sync: bool) -> None:
-    size = file.seek(0, os.SEEK_END)
-    if size:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")  # ends a line that a kill tore
+    _mend(file)  # a full disk may have torn our own last line
     file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
     file.flush()
     if sync:
         os.fsync(file.fileno())
+
+
+def _mend(file: IO[bytes]) -> None:
+    """Have the file end in a whole line. What a kill tore is cut off; a row that only lacks its end is given it."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 1))
+    if file.read(1) in (b"", b"\n"):
+        return
+    start = _after_last_line(file, end)
+    file.seek(start)
+    if _row(file.read(LONGEST_LINE)) is not None and end - start <= LONGEST_LINE:
+        file.write(b"\n")  # opened to append, it writes at the end
+    else:
+        file.truncate(start)
+    file.flush()
+
+
+def _after_last_line(file: IO[bytes], end: int) -> int:
+    """Where the last line that is ended ends."""
+    while end:
+        begin = max(0, end - CHUNK)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from dice import syntax
 from dice.errors import UserError
+from dice.files import LONGEST_SOURCE, read_text
 
 REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
 
@@ -88,16 +89,16 @@ def problem_files(folder: str | Path) -> list[Path]:
 def read_source(path: Path, what: str) -> str:
     """Text of a source file as stored: newlines kept, a byte order mark left out, as Python does.
 
-    Raises `ProblemError` with a sentence for the user.
+    Raises `ProblemError` with a sentence for the user, at once, whatever the path leads to.
     """
-    if not path.exists():
-        raise ProblemError(f"There is no {what} file {path}.")
-    if path.is_dir():
-        raise ProblemError(f"{path} is a folder; give the {what} file itself.")
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ProblemError(f"{path} is not UTF-8 text.") from None
+        return read_text(path, LONGEST_SOURCE)
+    except UserError as error:
+        raise ProblemError(str(error)) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise ProblemError(f"There is no {what} file {path}.") from None
+    except IsADirectoryError:
+        raise ProblemError(f"{path} is a folder; give the {what} file itself.") from None
     except OSError as error:
         raise ProblemError(f"Cannot read {path}: {error.strerror}.") from None
 
@@ -114,4 +115,4 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
 
 def _natural_order(path: Path) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", str(path))
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

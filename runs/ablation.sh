@@ -16,6 +16,7 @@
 # MEASURE_FLAGS, RL_FLAGS, EVAL_FLAGS, DECONTAMINATE (folders of benchmark problems). BACKEND, where kernels are
 # verified in training, and EVAL_BACKEND, where those of the report are: emulated, or cuda, which also times them.
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 out=${1:?usage: runs/ablation.sh OUT [data | sft | arm NAME SEED | rl NAME SEED | eval RUN | report]}
 part=${2:-all}

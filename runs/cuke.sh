@@ -8,6 +8,7 @@
 # OUT/measured into one place, then run without SHARD. Needs an NVIDIA GPU, nvcc, and for the first stage the network.
 # STRUCTURAL: a file of measured structural samples. MEASURE_FLAGS, CUKE_FLAGS, RL_FLAGS: more of each command's flags.
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 out=${1:?usage: runs/cuke.sh OUT BENCHMARK_FOLDER... [-- SHARD]}
 shift

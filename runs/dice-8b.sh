@@ -12,6 +12,7 @@
 # More flags: SFT_FLAGS (say --exec-data FOLDER), RL_FLAGS (say --max-active 16).
 # The paper's 8B took 22 GPU-hours of A100 for SFT, 120 for the first stage of RL and 960 for the second.
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 data=${1:?usage: runs/dice-8b.sh DATA OUT}
 out=${2:?usage: runs/dice-8b.sh DATA OUT}

@@ -8,6 +8,7 @@
 # GPUS: how many to use, by default all. More flags: SYNTH_FLAGS (say --decontaminate FOLDER), SFT_FLAGS.
 # The training takes 23 minutes of one H200 and ends at 78% of the held-out problems (see benchmarks/README.md).
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 out=${1:?usage: runs/mini.sh OUT [SECONDS]}
 seconds=${2:-}

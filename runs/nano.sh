@@ -9,6 +9,7 @@
 # SFT_FLAGS. The corpora take 20 minutes of two cores; their pairs are drawn and not verified (a random sample is: see
 # benchmarks/README.md). The training takes half an hour of one H100.
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 out=${1:?usage: runs/nano.sh OUT [SECONDS]}
 seconds=${2:-}

@@ -9,6 +9,7 @@
 # The evaluation asks for the same problems again; what is to be seen is that every part works, not how well.
 # PAIRS: size of the corpus. SYNTH_FLAGS, SFT_FLAGS, RL_FLAGS, EVAL_FLAGS: more of each command's flags.
 set -euo pipefail
+export PYTHONSAFEPATH=1 # nothing is imported from the working directory
 
 out=${1:?usage: runs/tiny.sh OUT}
 dice=("${PYTHON:-python}" -m dice)

@@ -13,7 +13,7 @@ from dice import syntax
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dice"
-NOUNS = ("errors", "syntax", "journal", "problem", "kernel", "verdict", "prompts")
+NOUNS = ("errors", "files", "syntax", "journal", "problem", "kernel", "verdict", "prompts")
 ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwards only
     **{noun: set(NOUNS) for noun in NOUNS},
     "verify": set(NOUNS),

@@ -31,8 +31,9 @@ def settings_of(args: Endpoint, model: str, *, temperature: float, max_tokens: i
 
 
 def key_of(args: Endpoint) -> str:
-    """The API key, from the environment. A local endpoint needs none."""
-    key = os.environ.get(args.api_key_env, "")
+    """The API key, from the environment, less the line's end that a file of keys leaves there. A local endpoint needs
+    none."""
+    key = os.environ.get(args.api_key_env, "").strip()
     if not key and args.api_key_env != type(args).api_key_env:
         raise UserError(f"The environment has no variable {args.api_key_env} with an API key.")
     return key

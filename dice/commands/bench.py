@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 import dice
 from dice.commands.arguments import at_least
 from dice.commands.bars import Bar, draw_bars
 from dice.data.whole import write_json, write_text
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import BenchVerify

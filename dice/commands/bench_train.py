@@ -7,11 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dice.commands.arguments import at_least
 from dice.errors import UserError
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import BenchTrain

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dice.commands.arguments import at_least, options
 from dice.commands.progress import bars
 from dice.errors import UserError
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli_data import Cuke, Measure, Rl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -11,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.columns import Columns
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from dice.data.whole import replacing
+from dice.data.whole import read_json, replacing
 from dice.errors import MachineError, UserError
 from dice.journal import Row, read_rows
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import WatchRun
@@ -116,23 +116,25 @@ def _summary(folder: Path, lines: Lines) -> str:
 
 def _total(folder: Path) -> int | None:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         if "infill_steps" in config:
             return int(config["infill_steps"]) + int(config["generate_steps"])
         return int(config["max_steps"])
-    except (OSError, ValueError, TypeError, KeyError):  # the curves do not need it
+    except (UserError, ValueError, TypeError, KeyError, OverflowError):  # the curves do not need it
         return None
 
 
 def _panel(curve: Curve) -> Panel:
     values = [value for _, value in curve.points if math.isfinite(value)]
     if not values:
-        return Panel(Text("not a number"), title=curve.title, width=WIDTH + 4)
+        return Panel(Text("not a number"), title=Text(curve.title), width=WIDTH + 4)
     low, high = min(values), max(values)
     body = Text("\n".join(chart([value for _, value in curve.points], WIDTH, HEIGHT)), no_wrap=True)
     spread = f"{curve.said(low)} to {curve.said(high)}"
     title = f"{curve.title}: {curve.said(curve.points[-1][1])}"
-    return Panel(body, title=title, subtitle=spread, title_align="left", subtitle_align="left", width=WIDTH + 4)
+    return Panel(
+        body, title=Text(title), subtitle=Text(spread), title_align="left", subtitle_align="left", width=WIDTH + 4
+    )
 
 
 def chart(values: Sequence[float], width: int, height: int) -> list[str]:

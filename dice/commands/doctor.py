@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 import dice
 from dice.commands.progress import bars
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import Doctor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GENERAL_ADVICE = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; docker: --security-opt seccomp=...)"
 LACKS = {"memory limit": "report this", "no leftovers": "report this"}
-MARK = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "info": "       "}
+COLOURS = {"ok": "green", "missing": "yellow", "info": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,10 @@ def run(args: Doctor) -> int:
     return 3 if not backends else 1 if probed.get("broken") else 0
 
 
-def _line(finding: Finding) -> str:
-    advice = f" [dim]-> {escape(finding.advice)}[/]" if finding.advice else ""
-    return f"{MARK[finding.state]}  {finding.name:<18} {escape(finding.found)}{advice}"
+def _line(finding: Finding) -> Text:
+    mark = finding.state if finding.state != "info" else ""
+    line = Text.assemble((f"{mark:<7}", COLOURS[finding.state]), f"  {finding.name:<18} {finding.found}")
+    return line.append(f" -> {finding.advice}" if finding.advice else "", style="dim")
 
 
 def _probe(backend: str, console: Console, quiet: bool) -> dict[str, Any]:
@@ -78,9 +79,10 @@ def _probe(backend: str, console: Console, quiet: bool) -> dict[str, Any]:
             ending = ", then right" if one.ending == "right" else ""
             console.print(_line(Finding(f"{one.name}{ending}", "missing", one.promise)))
             for how in one.broken:
-                console.print(f"           {escape(how)}")
+                console.print(Text(f"           {how}"))
             if one.excused:
-                console.print(f"           [dim]as said above, not guaranteed here: {', '.join(one.excused)}[/]")
+                said = f"           as said above, not guaranteed here: {', '.join(one.excused)}"
+                console.print(Text(said, style="dim"))
         held = len(results) - len(broken) - len(excused)
         console.print(
             f"{held} of {len(results)} promises held under attack, as {user}, with {tier or 'no sandbox'}, "
@@ -106,9 +108,10 @@ def examine() -> list[Finding]:
     """Look at the compiler, the GPU, the sandbox, the model and the disk. Starts short processes, changes nothing."""
     import torch
 
-    from dice.verify.options import find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
+    from dice.verify.options import compiler_trouble, find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
 
     gxx, nvcc, no_cuda = find_host_compiler(), find_nvcc(), why_no_cuda()
+    lacks, broken = compiler_trouble("emulated"), compiler_trouble("cuda") if nvcc else "not found"
     gpu = str(probe_cuda()["device"]) if not no_cuda else ""
     python = f"Python {platform.python_version()}, torch {torch.__version__}, dice {dice.__version__}"
     return [
@@ -116,12 +119,12 @@ def examine() -> list[Finding]:
             "machine", "info", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
         ),
         Finding("python", "ok", python),
-        Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), "install g++ (Debian: apt-get install g++)")),
-        Finding("nvcc", *_tool(nvcc, toolchain("cuda"), "install the CUDA toolkit, for a GPU only")),
+        Finding("C++ compiler", *_tool(gxx, toolchain("emulated"), lacks, "install g++ (Debian: apt-get install g++)")),
+        Finding("nvcc", *_tool(nvcc, toolchain("cuda"), broken, "install the CUDA toolkit, for a GPU only")),
         Finding("GPU", "ok", gpu) if gpu else Finding("GPU", "missing", no_cuda, "timings need an NVIDIA GPU"),
         Finding("emulated backend", "ok", "kernels run on the CPU, thread by thread: right or wrong, no timing")
-        if gxx
-        else Finding("emulated backend", "missing", "there is no C++ compiler", "install g++"),
+        if not lacks
+        else Finding("emulated backend", "missing", "there is no usable C++ compiler", "install g++"),
         Finding("cuda backend", "ok", f"kernels run on {gpu}")
         if gpu
         else Finding("cuda backend", "missing", no_cuda, "use --backend emulated"),
@@ -131,8 +134,10 @@ def examine() -> list[Finding]:
     ]
 
 
-def _tool(path: Path | str | None, version: str, advice: str) -> tuple[Literal["ok", "missing"], str, str]:
-    return ("ok", f"{version} ({path})", "") if path else ("missing", "not found", advice)
+def _tool(
+    path: Path | str | None, version: str, trouble: str, advice: str
+) -> tuple[Literal["ok", "missing"], str, str]:
+    return ("missing", trouble, advice) if trouble else ("ok", f"{version} ({path})", "")
 
 
 def _sandbox() -> list[Finding]:

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 import dice
@@ -23,6 +22,8 @@ from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.evaluate.rows import ROWS, Row, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
+from dice.files import parse_json
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import BenchBaseline, Eval
@@ -241,7 +242,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if not name or not equals:
         raise UserError(f"{text!r} is no setting such as steps=512.")
     try:
-        return name, json.loads(value)
+        return name, parse_json(value)
     except ValueError:
         return name, value
 

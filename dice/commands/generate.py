@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from dice.commands.arguments import at_least, options, spare
 from dice.commands.show import exit_code, show_verdict
 from dice.data.whole import write_text
@@ -19,6 +17,7 @@ from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
+from dice.terminal import Console
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
@@ -21,6 +20,7 @@ from dice.data.sample import Sample
 from dice.data.sources import Input, Report, read
 from dice.data.whole import write_text
 from dice.errors import UserError
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli_data import Inspect
@@ -81,7 +81,7 @@ def _panel(sample: Sample) -> Panel:
                 Text(f"{title}{left}", style="dim"),
                 Syntax("\n".join(lines[:LINES]), "python", theme="ansi_dark"),
             ]
-    return Panel(Group(*parts), title=escape(f"{sample.name or sample.id}: {facts}"))
+    return Panel(Group(*parts), title=Text(f"{sample.name or sample.id}: {facts}"))
 
 
 def _sources(glance: Glance, report: Report) -> Table:
@@ -90,7 +90,7 @@ def _sources(glance: Glance, report: Report) -> Table:
         counts = report.sources.get(source)
         notes = [f"{number} dropped: {reason}" for reason, number in counts.dropped.most_common()] if counts else []
         notes += [f"{number} kept, but {reason}" for reason, number in counts.remarks.most_common()] if counts else []
-        table.add_row(escape(source), escape(licence) or "not stated", str(count), escape("\n".join(notes)))
+        table.add_row(source, licence or "not stated", str(count), "\n".join(notes))
     return table
 
 
@@ -102,7 +102,7 @@ def _holdings(glance: Glance) -> list[Table]:
             found = most_common(counter, TOP)
             largest = max(count for _, count in found)
             for name, count in found:
-                table.add_row(escape(name) or "not stated", str(count), _bar(count / largest))
+                table.add_row(name or "not stated", str(count), _bar(count / largest))
             tables.append(table)
     return tables
 
@@ -129,7 +129,7 @@ def _measured(glance: Glance) -> list[Table]:
     for title, counter in (("outcome", glance.outcomes), ("deception", glance.deceptions)):
         table = Table(title, "samples")
         for name, count in counter.most_common():
-            table.add_row(escape(name), str(count))
+            table.add_row(name, str(count))
         tables.append(table)
     if glance.audited:
         worst = ", ".join(f"{count} {name or 'without findings'}" for name, count in worst_first(glance.severities))

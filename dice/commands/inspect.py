@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dice.commands.arguments import at_least, spare
 from dice.commands.progress import bars
@@ -21,6 +21,7 @@ from dice.data.sources import Input, Report, holds_kernels, read, read_problems,
 from dice.data.whole import write_json, write_text
 from dice.errors import UserError
 from dice.problem import Problem
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli_data import Inspect
@@ -108,7 +109,7 @@ def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
             worst[kind, "reject" if "reject" in severities else "warn" if "warn" in severities else "note"] += 1
     for kind, count in summary["kinds"].items():
         colour = COLOURS[next(one for one in COLOURS if worst[kind, one])]
-        kinds.add_row(f"[{colour}]{kind}[/]", str(count), KINDS[kind])
+        kinds.add_row(Text(kind, style=colour), str(count), KINDS[kind])
     free = Table("an answer without work", *PROTOCOLS.values(), title="problems that it passes")
     for answer, text in (*ANSWERS.items(), ("any", "any of these")):
         free.add_row(text, *(str(len(summary["passes"][protocol][answer])) for protocol in PROTOCOLS))
@@ -116,7 +117,7 @@ def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
     found = sorted((audit for audit in audits if audit.severity), key=lambda audit: order.index(audit.severity))
     table = Table("problem", "worst", "findings", show_lines=True)
     for audit in found[:SHOWN]:
-        table.add_row(label(audit), f"[{COLOURS[audit.severity]}]{audit.severity}[/]", _lines(audit))
+        table.add_row(label(audit), Text(audit.severity, style=COLOURS[audit.severity]), _lines(audit))
     for part in (kinds, free, table):
         if part.row_count:
             console.print(part)
@@ -132,6 +133,5 @@ def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
 
 
 def _lines(audit: Audit) -> str:
-    from rich.markup import escape
 
-    return "\n".join(f"{found.kind}: {escape(found.message)}" for found in audit.findings)
+    return "\n".join(f"{found.kind}: {found.message}" for found in audit.findings)

@@ -9,10 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+from dice.terminal import Console
+
+COLUMNS = (
+    TextColumn("{task.description}", markup=False),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[note]}", markup=False),
+)
 LINE_S = 20.0
 Show = Callable[..., None]  # (what, done, total, note="")
 

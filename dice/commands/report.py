@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from dice.data.whole import write_text
 from dice.errors import UserError
 from dice.evaluate.report import Report, case, gather, printing
 from dice.evaluate.report.tables import all_tables
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli import Report as Arguments

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from dice.terminal import Console
 from dice.verdict import Verdict
 
 STYLE = {"correct": "bold green", "unsupported": "yellow", "infra_error": "yellow"}
@@ -72,7 +72,7 @@ def show_verdict(console: Console, verdict: Verdict, title: str) -> None:
         table.add_column(overflow="fold")
         style = STYLE.get(verdict.outcome, "bold red")
         for name, value in rows:
-            table.add_row(name, f"[{style}]{value}[/]" if name == "verdict" else escape(value))
+            table.add_row(name, Text(value, style=style if name == "verdict" else ""))
         console.print(table)
     else:
         print(title)

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -17,6 +15,7 @@ from dice.commands.arguments import at_least, spare
 from dice.data.sources import SOURCES, Report, read, resolve
 from dice.data.sources.reader import Progress as Show
 from dice.errors import UserError
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli_data import Import
@@ -57,7 +56,12 @@ def run(args: Import) -> int:
 @contextmanager
 def showing(what: str) -> Iterator[Show]:
     """A bar on stderr over the bytes to read, with the rows read each second and the time left."""
-    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}"))
+    columns = (
+        TextColumn(what, markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+    )
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
         task = bar.add_task(what, total=1.0, rate="")
 
@@ -99,5 +103,5 @@ def _show(console: Console, report: Report, args: Import) -> None:
     for name, counts in report.sources.items():
         for what, reasons in (("dropped", counts.dropped), ("kept, but", counts.remarks)):
             for reason, count in reasons.most_common():
-                console.print(f"{name}: {count} {what}: {escape(reason)}", soft_wrap=True)
+                console.print(f"{name}: {count} {what}: {reason}", soft_wrap=True)
     console.print(f"{report.kept} of {report.rows} rows written to {args.output}", soft_wrap=True)

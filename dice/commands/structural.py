@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dice.data.structural.build import samples, summarise, write
 from dice.errors import UserError
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.cli_data import Structural

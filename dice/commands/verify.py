@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from dice.commands.arguments import at_least, options
 from dice.commands.progress import bars
@@ -15,6 +14,7 @@ from dice.commands.show import STYLE, exit_code, show_verdict
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
+from dice.terminal import Console
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _show_all(console: Console, problem: Problem, kernels: list[Kernel], verdict
         speedup = f"{_speedup(verdict):.2f}x" if verdict.timing else ""
         why = ", ".join(verdict.deceptions) or verdict.message[:MESSAGE]
         if console.is_terminal:
-            table.add_row(escape(kernel.name), f"[{style}]{verdict.outcome}[/]", speedup, escape(why))
+            table.add_row(kernel.name, Text(verdict.outcome, style=style), speedup, why)
         else:
             print("\t".join((kernel.name, verdict.outcome, speedup, why)))
     if console.is_terminal:

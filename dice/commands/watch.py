@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
+
+from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.commands.writer import Writer
@@ -92,5 +93,9 @@ class Screen(Progress):
         text.append(fresh, style="bold green")
         lines = text.split("\n", allow_blank=True)[-height:]
         return Panel(
-            Text("\n").join(lines), title=self.title, subtitle=self.rate(), title_align="left", height=height + 2
+            Text("\n").join(lines),
+            title=Text(self.title),
+            subtitle=Text(self.rate()),
+            title_align="left",
+            height=height + 2,
         )

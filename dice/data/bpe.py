@@ -22,10 +22,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from dice.data.pairs import read_pairs
 from dice.data.rows import SUFFIXES
 from dice.errors import UserError
+from dice.files import read_text
 
 END_OF_TEXT, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END, MASK)
 BYTES = 256
+LONGEST_TEXT = 1 << 32  # bytes of one file that is no table
 PIECES = r"(?:[ \t]*\r?\n)+[ \t]*|[ \t]{2,}|\p{N}| ?[\p{L}_]+| ?[^\s\p{L}\p{N}_]+|\s"
 
 CHAT_TEMPLATE = """\
@@ -90,9 +92,9 @@ def _file_texts(file: Path) -> Iterator[str]:
             yield pair.response
         return
     try:
-        yield file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is not UTF-8 text.") from None
+        yield read_text(file, LONGEST_TEXT)
+    except OSError as error:
+        raise UserError(f"Cannot read {file}: {error.strerror}.") from None
 
 
 def _companions() -> dict[str, str]:

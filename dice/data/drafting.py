@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import random
 import signal
+import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +27,7 @@ from dice.data.prose import without_prose
 from dice.data.synth import Pair
 from dice.data.synth.syntax import fault
 from dice.kernel import Kernel, SplitError
+from dice.launch import PACKAGE
 from dice.problem import Problem
 
 _PR_SET_PDEATHSIG = 1
@@ -66,13 +70,26 @@ def draft_all(batches: Sequence[Batch], workers: int) -> Generator[list[Candidat
         yield from map(draft, batches)
         return
     context = multiprocessing.get_context("spawn")  # a fork would copy the verifier's threads
-    with ProcessPoolExecutor(min(workers, len(batches)), context, _die_with_parent, (os.getpid(),)) as pool:
+    count = min(workers, len(batches))
+    with _package_alone(), ProcessPoolExecutor(count, context, _die_with_parent, (os.getpid(),)) as pool:
         ahead = deque(pool.submit(draft, batch) for batch in batches[: workers + 2])
         for number in range(len(batches)):
             yield ahead.popleft().result()
             following = number + workers + 2
             if following < len(batches):
                 ahead.append(pool.submit(draft, batches[following]))
+
+
+@contextlib.contextmanager
+def _package_alone() -> Iterator[None]:
+    """A fresh interpreter of a pool looks where `sys.path` says: this package must be there, and nothing beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "dice").symlink_to(PACKAGE)
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
 
 
 def text_id(source: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dice.errors import UserError
+from dice.files import LONGEST_LINE, check_file, lines, opened, parse_json
 
 SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
 BATCH = 256
@@ -46,8 +48,7 @@ def read_rows(path: Path, columns: Sequence[str] = (), progress: Progress | None
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path} is neither {', '.join(SUFFIXES[:-1])} nor {SUFFIXES[-1]}.")
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
+    check_file(path)
     read = {".parquet": _parquet, ".arrow": _arrow, ".jsonl": _json_lines, ".json": _json}[path.suffix]
     try:
         for number, values in read(path, columns, progress or (lambda share: None)):
@@ -55,8 +56,8 @@ def read_rows(path: Path, columns: Sequence[str] = (), progress: Progress | None
             if not isinstance(values, dict):
                 raise UserError(f"{row.where}, is not an object with named columns.")
             yield row
-    except (pa.ArrowException, ValueError, OSError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+    except (pa.ArrowException, ValueError, OSError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} cannot be read as {path.suffix[1:]}: {said.rstrip('.')}.") from None
 
 
@@ -96,12 +97,14 @@ def _batches(batches: Iterator[Any], progress: Callable[[int], None]) -> Iterato
 
 def _json_lines(path: Path, columns: Sequence[str], progress: Progress) -> Iterator[tuple[int, Any]]:
     size, done = max(1, path.stat().st_size), 0
-    with path.open("rb") as file:  # lines end at \n alone: U+2028 is legal inside JSON text
-        for number, line in enumerate(file, start=1):
+    with opened(path) as file:  # lines end at \n alone: U+2028 is legal inside JSON text
+        for number, line in enumerate(lines(file), start=1):
+            if line is None:
+                raise ValueError(f"line {number} has more than {LONGEST_LINE >> 20} MiB")
             done += len(line)
             if line.strip():
                 try:
-                    yield number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                    yield number, parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
                 except ValueError as error:
                     raise ValueError(f"line {number}, {error}") from None
             if number % BATCH == 0:
@@ -111,7 +114,7 @@ def _json_lines(path: Path, columns: Sequence[str], progress: Progress) -> Itera
 
 def _json(path: Path, columns: Sequence[str], progress: Progress) -> Iterator[tuple[int, Any]]:
     size = max(1, path.stat().st_size)
-    with path.open(encoding="utf-8-sig") as file:
+    with opened(path) as raw, TextIOWrapper(raw, encoding="utf-8-sig") as file:
         values = _JsonValues(file)
         opening = values.character()
         if opening not in ("[", "{"):
@@ -172,6 +175,8 @@ class _JsonValues:
             except json.JSONDecodeError as error:
                 if self.ended:
                     raise self._broken(error.msg) from None
+            except RecursionError:
+                raise self._broken("A row is nested too deeply") from None
             else:
                 if end < len(self.text) or self.ended:  # a number that ends where the text does may go on
                     self.at = end
@@ -189,6 +194,8 @@ class _JsonValues:
     def _more(self) -> None:
         """At least doubles what is left, so that a long value is not decoded from its beginning too often."""
         rest = self.text[self.at :]
+        if len(rest) > LONGEST_LINE:
+            raise self._broken(f"A row of more than {LONGEST_LINE >> 20} MiB")
         chunk = self.file.read(max(CHUNK, len(rest)))
         self.text, self.at, self.ended = rest + chunk, 0, not chunk
         self.read += len(chunk)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from dice.data.whole import replacing
 from dice.errors import UserError
+from dice.files import check_file, parse_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
@@ -82,8 +83,7 @@ def write_samples(path: Path, samples: Iterable[Sample], notes: dict[str, Any] |
 
 def read_samples(path: Path) -> Iterator[Sample]:
     """The samples of a file that `write_samples` wrote. Raises `UserError` for any other file."""
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
+    check_file(path)
     try:
         with pq.ParquetFile(path) as file:
             missing = [name for name in _SCHEMA.names if name not in file.schema_arrow.names]
@@ -93,14 +93,14 @@ def read_samples(path: Path) -> Iterator[Sample]:
                 yield from map(_sample, batch.to_pylist())
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {str(error).splitlines()[0].rstrip('.')}.") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} holds a row that is no sample of ours: {error}.") from None
 
 
 def is_sample_file(path: Path) -> bool:
     """Whether `write_samples` may have written it: Parquet with our columns."""
     try:
-        return path.suffix == ".parquet" and set(_SCHEMA.names) <= set(pq.read_schema(path).names)
+        return path.suffix == ".parquet" and path.is_file() and set(_SCHEMA.names) <= set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError):
         return False
 
@@ -136,5 +136,5 @@ def _sample(row: dict[str, str]) -> Sample:
     for name, value in row.items():
         if not isinstance(value, str):
             raise TypeError(f"its {name} is not text")
-    verdict = Verdict.from_json(json.loads(row["verdict"])) if row["verdict"] else None
-    return Sample(**row | {"verdict": verdict, "meta": json.loads(row["meta"])})  # type: ignore[arg-type]
+    verdict = Verdict.from_json(parse_json(row["verdict"])) if row["verdict"] else None
+    return Sample(**row | {"verdict": verdict, "meta": parse_json(row["meta"])})  # type: ignore[arg-type]

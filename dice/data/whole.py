@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dice.errors import UserError
+from dice.files import parse_json, read_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,13 +28,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Raises `UserError` for what is no JSON, or cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_bytes(path).decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read as JSON: {error.strerror}.") from None
     except ValueError as error:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
-    except RecursionError:
-        raise UserError(f"{path} cannot be read as JSON: it is nested too deeply.") from None
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

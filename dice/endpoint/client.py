@@ -7,23 +7,28 @@ Each attempt ends in one line of the ledger. What came is told apart in `reading
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import random
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
+from dice.endpoint.body import ENCODING, BodyError, read_body
+from dice.endpoint.heard import Heard
 from dice.endpoint.ledger import Account, Ledger
 from dice.endpoint.pace import WINDOW_S, Pace
 from dice.endpoint.reading import RETRIED, Reading, read
-from dice.endpoint.request import ANSWERED, Reply, Request, Settings, Usage
+from dice.endpoint.request import ANSWERED, BYTES_PER_TOKEN, Reply, Request, Settings, Usage
 from dice.errors import UserError
 
 LEAVE_S = 5.0
+LONG_WAIT_S = 5.0  # a wait that an endpoint asks for is said from here on
 HOPELESS = 3  # requests refused one after the other, and none ever answered: all will be
 
 
@@ -31,12 +36,33 @@ class EndpointStopped(UserError):
     """No further request can succeed: a wrong URL, key or model."""
 
 
-class Endpoint:
-    """An endpoint in use. `ledger`: the log that makes a run resumable; None keeps none. `key` is never written."""
+def _to_stderr(text: str) -> None:
+    print(f"dice: {text}", file=sys.stderr, flush=True)
 
-    def __init__(self, settings: Settings, key: str = "", ledger: Path | None = None, *, window_s: float = WINDOW_S):
+
+class Endpoint:
+    """An endpoint in use. `ledger`: the log that makes a run resumable; None keeps none. `key` is never written or
+    shown, and what the endpoint says is kept without it (see `heard.py`). `say`: is told what takes long, and why.
+
+    Raises `UserError` for a key that no request could carry.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        key: str = "",
+        ledger: Path | None = None,
+        *,
+        window_s: float = WINDOW_S,
+        say: Callable[[str], None] = _to_stderr,
+    ):
+        if not key.isascii() or not (key.isprintable() and key == key.strip()):
+            raise UserError("The API key holds blanks at its ends, or characters that no HTTP header can carry.")
         self.settings = settings
         self._key = key
+        self._say = say
+        self._said_until = 0.0  # of waits
+        self._hear = Heard(key, settings.url)
         self._ledger = Ledger(ledger)
         self._window_s = window_s
         self._heard = False  # whether the endpoint ever said anything
@@ -47,7 +73,8 @@ class Endpoint:
         self._ledger.__enter__()
         self._pace = Pace(settings.requests_per_minute, settings.tokens_per_minute, self._window_s)
         self._settled = asyncio.Event()
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": ENCODING}
+        headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         timeout = httpx.Timeout(settings.read_s, connect=settings.connect_s, pool=None)
         limits = httpx.Limits(max_connections=settings.concurrency)
         self._http = httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits)
@@ -96,7 +123,9 @@ class Endpoint:
 
     def _known(self, request: Request) -> Reply | None:
         line = self._ledger.answers.get(request.id(self.settings))
-        return Reply(request, line["outcome"], line["text"], usage=Usage(**line["usage"])) if line else None
+        if line is None:
+            return None
+        return Reply(request, line["outcome"], self._hear.text(line["text"]), usage=Usage(**line["usage"]))
 
     async def _ask(self, request: Request) -> Reply:
         for attempt in range(1, self.settings.attempts + 1):
@@ -118,7 +147,6 @@ class Endpoint:
         started = time.monotonic()
         status, reading = await self._send(request)
         seconds = round(time.monotonic() - started, 3)
-        reading = self._without_key(reading)
         usage = reading.usage
         departure.tokens = usage.tokens_in + usage.tokens_out
         more = {"seconds": seconds, "cost": settings.cost(usage.tokens_in, usage.tokens_out)}
@@ -130,31 +158,35 @@ class Endpoint:
         return self._judge(reading), seconds
 
     async def _send(self, request: Request) -> tuple[int, Reading]:
-        settings = self.settings
+        settings, hear, url = self.settings, self._hear, self.settings.shown_url
+        content = json.dumps(request.body(settings)).encode()
         try:
-            async with asyncio.timeout(settings.total_s):
-                response = await self._http.post(settings.url, json=request.body(settings))
+            async with (
+                asyncio.timeout(settings.total_s),
+                self._http.stream("POST", settings.url, content=content, follow_redirects=False) as response,
+            ):
+                self._heard = True
+                status, headers, flaw = response.status_code, response.headers, None
+                try:
+                    body = await read_body(response.aiter_raw(), headers.get("content-encoding", ""))
+                except BodyError as error:
+                    body, flaw = error.part, error
         except TimeoutError:
             return 0, Reading("timeout", error=f"no whole answer within {settings.total_s:g} s")
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            stop = "" if self._heard else f"Nothing answers at {settings.url} ({_brief(error)})."
-            return 0, Reading("connection", error=_brief(error), stop=stop)
+            said = _brief(error, hear)
+            stop = "" if self._heard else f"Nothing answers at {url} ({said})."
+            return 0, Reading("connection", error=said, stop=stop)
         except httpx.TimeoutException as error:
             return 0, Reading("timeout", error=f"nothing came for {settings.read_s:g} s ({type(error).__name__})")
-        except httpx.TransportError as error:
-            return 0, Reading("connection", error=_brief(error))
-        except (httpx.InvalidURL, UnicodeError) as error:
-            return 0, Reading("refused", error=_brief(error), stop=f"{settings.url} is no URL ({_brief(error)}).")
-        self._heard = True
-        body, url = response.content, settings.url
-        return response.status_code, read(response.status_code, response.headers, body, request, settings.model, url)
-
-    def _without_key(self, reading: Reading) -> Reading:
-        """Some endpoints repeat the key in what they say."""
-        if not self._key:
-            return reading
-        error, stop = (text.replace(self._key, "[key]") for text in (reading.error, reading.stop))
-        return replace(reading, error=error, stop=stop)
+        # What httpx raises beside its own classes is of parsers that what an endpoint sent was too odd for.
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError, LookupError) as error:
+            return 0, Reading("connection", error=_brief(error, hear))
+        if flaw is not None and status == 200:
+            tokens = min(settings.max_tokens, int(len(body) / BYTES_PER_TOKEN))
+            usage = Usage(request.tokens(), tokens, estimated=True)
+            return status, Reading(flaw.outcome, error=hear.error(str(flaw)), usage=usage)
+        return status, read(status, headers, body, request, settings.model, url, hear)
 
     def _judge(self, reading: Reading) -> Reading:
         """The reading, with `stop` where every request so far was refused like this one."""
@@ -176,17 +208,30 @@ class Endpoint:
         return True
 
     async def _back_off(self, reading: Reading, attempt: int) -> None:
+        """Wait as long as the endpoint asks for, within reason, or else longer with each attempt."""
         settings = self.settings
         longest = min(settings.longest_wait_s, settings.first_wait_s * 2 ** (attempt - 1))
         wait = random.uniform(longest / 2, longest)
         if reading.retry_after_s is not None:
-            wait = reading.retry_after_s + random.uniform(0, settings.first_wait_s / 4)
-            self._pace.hold(reading.retry_after_s)
+            asked = min(reading.retry_after_s, settings.longest_pause_s)
+            self._pace.hold(asked)
+            self._say_wait(asked, reading)
+            wait = asked + random.uniform(0, settings.first_wait_s / 4)
         await asyncio.sleep(wait)
 
+    def _say_wait(self, seconds: float, reading: Reading) -> None:
+        """Once for all requests that are told to wait at the same time."""
+        now = time.monotonic()
+        if seconds < LONG_WAIT_S or now < self._said_until:
+            return
+        self._said_until = now + seconds
+        asked = reading.retry_after_s or 0.0
+        more = f", and asks for {asked:.0f} s" if asked > seconds else ""
+        self._say(f"the endpoint asks for a pause{more}: waiting {seconds:.0f} s ({reading.error}).")
 
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+
+def _brief(error: Exception, hear: Heard) -> str:
+    return hear.error(str(error) or type(error).__name__)
 
 
 class Replies:

@@ -49,7 +49,7 @@ class Ledger:
 
     def __enter__(self) -> Ledger:
         for row in self._journal.__enter__().rows():
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # of another version
+            with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):  # of another version
                 self._note(row)
         for id_, most in self._open.items():
             self._lose(id_, most)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dice.endpoint.heard import Heard
 from dice.endpoint.request import BYTES_PER_TOKEN, FAILED, Request, Usage
+from dice.files import parse_json
 
 RETRIED = frozenset(FAILED) - {"refused", "budget"}
 RETRIED_STATUS = (408, 409, 425)
-LONGEST_ERROR = 300  # characters of what an endpoint says that are kept
+MOST_TOKENS = 10**8  # of a request; a count beyond it is no count
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +31,52 @@ class Reading:
     stop: str = ""
 
 
-def read(status: int, headers: Mapping[str, str], body: bytes, request: Request, model: str, url: str) -> Reading:
-    """Read a whole response."""
-    if status != 200:
-        return _refusal(status, headers, body, model, url)
+def read(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    request: Request,
+    model: str,
+    url: str,
+    heard: Heard | None = None,
+) -> Reading:
+    """Read a whole response. `heard` makes its texts fit to be kept."""
+    heard = heard or Heard()
     try:
-        data = json.loads(body)
-    except ValueError:
-        return Reading("truncated_json", error=f"{len(body)} bytes that are no JSON", usage=_guess(request, body))
+        if status == 200:
+            return _answer(body, request, heard)
+        return _refusal(status, headers, heard.error(_said(body)), model, url)
+    except RecursionError:  # less deep than the parser minds, too deep to be written out again
+        return Reading("wrong_schema", error="it is nested too deeply", usage=_guess(request, body))
+
+
+def _answer(body: bytes, request: Request, heard: Heard) -> Reading:
+    try:
+        data = parse_json(body)
+    except ValueError as error:
+        why = "nested too deeply" if "nested" in str(error) else "no JSON"
+        return Reading("truncated_json", error=f"{len(body)} bytes that are {why}", usage=_guess(request, body))
     usage = _usage(data, request, body)
     choices = data.get("choices") if isinstance(data, dict) else None
     if choices == []:
-        return Reading("no_choices", error=_said(body), usage=usage)
+        return Reading("no_choices", error=heard.error(_said(body)), usage=usage)
     try:
         text, reason = choices[0]["message"]["content"], choices[0].get("finish_reason")  # type: ignore[index]
     except (TypeError, KeyError, IndexError, AttributeError):
-        return Reading("wrong_schema", error=_said(body), usage=usage)
+        return Reading("wrong_schema", error=heard.error(_said(body)), usage=usage)
     if text is not None and not isinstance(text, str):
         return Reading("wrong_schema", error=f"its content is a {type(text).__name__}", usage=usage)
-    text = text or ""
+    text = heard.text(text or "")
     if reason == "content_filter":
         return Reading("filtered", text, usage=usage)
     if not text.strip():
-        return Reading("no_content", error=f"an empty text, finish_reason {reason}", usage=usage)
+        return Reading("no_content", error=heard.error(f"an empty text, finish_reason {reason}"), usage=usage)
     usage = usage if not usage.estimated else Usage(usage.tokens_in, _tokens(text), True)
     return Reading("length" if reason == "length" else "answer", text, usage=usage)
 
 
-def _refusal(status: int, headers: Mapping[str, str], body: bytes, model: str, url: str) -> Reading:
-    said = f"HTTP {status}: {_said(body)}"
+def _refusal(status: int, headers: Mapping[str, str], said: str, model: str, url: str) -> Reading:
+    said = f"HTTP {status}: {said}"
     if status in (401, 403):
         return Reading("refused", error=said, stop=f"The endpoint refuses the API key ({said}).")
     if status == 402:
@@ -74,34 +94,34 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes, model: str, u
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds, from a number or a date; None for neither."""
+    """Seconds, from a number or a date, maybe infinitely many; None for neither."""
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, LookupError, AttributeError):
+            return None
+    return None if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _said(body: bytes) -> str:
-    """The message in an error body, or its beginning."""
+    """The message in an error body, or the body."""
     text = body.decode(errors="replace")
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         error = data.get("error", data) if isinstance(data, dict) else data
         text = error["message"] if isinstance(error, dict) and "message" in error else json.dumps(error)
     except ValueError:
         pass
-    return " ".join(str(text).split())[:LONGEST_ERROR].rstrip(".") or "nothing"
+    return str(text)
 
 
 def _usage(data: Any, request: Request, body: bytes) -> Usage:
     told = data.get("usage") if isinstance(data, dict) else None
     if isinstance(told, dict):
         counts = told.get("prompt_tokens"), told.get("completion_tokens")
-        if all(type(count) is int and count >= 0 for count in counts):
+        if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts):
             return Usage(*counts)  # type: ignore[arg-type]
     return _guess(request, body)
 
@@ -111,4 +131,4 @@ def _guess(request: Request, body: bytes) -> Usage:
 
 
 def _tokens(text: str) -> int:
-    return int(len(text.encode()) / BYTES_PER_TOKEN) + 1
+    return int(len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN) + 1

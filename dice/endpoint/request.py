@@ -18,6 +18,7 @@ FAILED = {  # kind -> what it means
     "connection": "the connection was refused, reset or closed early",
     "timeout": "no answer in time",
     "truncated_json": "what came is no JSON",
+    "too_long": "what came is longer than any answer that was asked for",
     "wrong_schema": "what came is no chat completion",
     "no_choices": "the list of choices is empty",
     "no_content": "the text is empty",
@@ -46,6 +47,7 @@ class Settings:
     attempts: int = 6
     first_wait_s: float = 1.0  # doubled with each attempt, and jittered
     longest_wait_s: float = 60.0
+    longest_pause_s: float = 120.0  # that the endpoint may ask for; it is not believed to want more
     connect_s: float = 10.0
     read_s: float = 180.0
     total_s: float = 600.0
@@ -56,7 +58,7 @@ class Settings:
         try:
             urlsplit(self.base_url).port  # noqa: B018 - read for what it raises
         except ValueError as error:
-            raise UserError(f"{self.base_url} is no URL ({error}).") from None
+            raise UserError(f"{_without_password(self.base_url)} is no URL ({error}).") from None
         for name in ("max_tokens", "concurrency", "attempts"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name.replace('_', ' ').capitalize()} must be at least 1.")
@@ -70,6 +72,11 @@ class Settings:
     def url(self) -> str:
         url = self.base_url.rstrip("/")
         return url if url.endswith("/chat/completions") else f"{url}/chat/completions"
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for people and for files: without a user's name and password."""
+        return _without_password(self.url)
 
     def cost(self, tokens_in: int, tokens_out: int) -> float:
         return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
@@ -97,7 +104,7 @@ class Request:
 
     def tokens(self) -> int:
         """An estimate, on the high side for prose."""
-        return int(len((self.system + self.prompt).encode()) / BYTES_PER_TOKEN) + 16
+        return int(len((self.system + self.prompt).encode("utf-8", "replace")) / BYTES_PER_TOKEN) + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +134,9 @@ class Reply:
     @property
     def answered(self) -> bool:
         return self.outcome in ANSWERED
+
+
+def _without_password(url: str) -> str:
+    scheme, slashes, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{place.rpartition('@')[2]}{slash}{path}"

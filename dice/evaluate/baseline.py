@@ -19,6 +19,7 @@ from typing import Any
 from dice.errors import MachineError
 from dice.evaluate.interchange import Baseline, Baselines, read_baselines, write_baselines
 from dice.evaluate.run_folder import Task
+from dice.launch import environment, python_command
 
 MODES = ("eager", "compile")
 SEED, WARM_UP, FLUSH_BYTES = 42, 3, 256 << 20
@@ -67,9 +68,17 @@ def measure_baselines(
 
 def _measure(task: Task, mode: str, trials: int) -> Baseline | Failure:
     asked = json.dumps({"source": task.source, "mode": mode, "trials": trials})
-    command = [sys.executable, "-m", "dice.evaluate.baseline"]
+    command = python_command("dice.evaluate.baseline")
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            command,
+            env=environment(),
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Failure(task.key, mode, f"it took longer than {LIMIT_S:g} s")
     if done.returncode:

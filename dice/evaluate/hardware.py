@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 
 from dice.errors import MachineError, UserError
+from dice.launch import code_command, environment
 
 _PROBE = """
 import json, torch
@@ -67,7 +67,7 @@ def find_gpu(name: str) -> Gpu:
 
 def _here() -> Gpu:
     """Asked in a process of its own, so that this one does not begin to use the GPU."""
-    done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    done = subprocess.run(code_command(_PROBE), env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise MachineError("There is no GPU here whose facts a prompt could state.")
     name, major, minor, count, memory, shared, l2 = json.loads(done.stdout.splitlines()[-1])

@@ -13,7 +13,7 @@ line is dropped by the next run. A (problem, sample) occurs once in each file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,7 +105,7 @@ class RunFolder:
 
     def judgements(self, protocol: str) -> list[Judgement]:
         rows = read_rows(self.path / "verdicts" / f"{protocol}.jsonl")
-        return [Judgement(row["task"], row["sample"], Verdict.from_json(row["verdict"])) for row in rows]
+        return self._all(_judgement, rows)
 
     @property
     def protocols(self) -> list[str]:
@@ -119,14 +119,21 @@ class RunFolder:
         row = {"task": judgement.task, "sample": judgement.sample, "verdict": judgement.verdict.to_json()}
         append_row(self.path / "verdicts" / f"{protocol}.jsonl", row)
 
-    def _all(self, kind: type[T], rows: Iterable[Any]) -> list[T]:
+    def _all(self, kind: Callable[..., T], rows: Iterable[Any]) -> list[T]:
+        what = kind.__name__.strip("_").capitalize()
         try:
-            return [kind(**row) for row in rows]
-        except TypeError:
-            raise UserError(f"{self.path} is a run of another version of dice: a {kind.__name__} differs.") from None
+            found = [kind(**row) for row in rows]
+            {getattr(one, "id", None) for one in found}  # which must be hashable
+            return found
+        except (TypeError, ValueError, LookupError, AttributeError):
+            raise UserError(f"{self.path} is a run of another version of dice: a {what} differs.") from None
 
     def _read(self, name: str) -> Any:
         path = self.path / name
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"{self.path} is no run of `dice eval`: it has no {name}.")
         return read_json(path)
+
+
+def _judgement(task: str, sample: int, verdict: dict[str, Any], **_: Any) -> Judgement:
+    return Judgement(task, sample, Verdict.from_json(verdict))

@@ -10,9 +10,10 @@ from dice.data.difficulty.levels import LEVELS
 from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.evaluate.run_folder import Task
+from dice.files import read_text
 from dice.problem import Problem
 
-_NUMBERED = re.compile(r"(\d+)_")
+_NUMBERED = re.compile(r"(\d{1,9})_")
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -77,11 +78,9 @@ def _level_of(difficulty: str | None) -> int:
 
 def _subset(tasks: Sequence[Task], path: Path) -> list[Task]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise UserError(f"Cannot read the subset {path}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text.") from None
     lines = [line.partition("#")[0].strip().removesuffix(".py") for line in text.splitlines()]
     wanted = {line for line in lines if line}
     names = {task.key: {task.key, task.name, str(task.number)} for task in tasks}

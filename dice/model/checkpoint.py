@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dice.errors import UserError
+from dice.files import parse_json, read_bytes
 from dice.model.config import ConfigError, SDARConfig
 from dice.model.family import MASK_SPELLINGS
 from dice.model.sdar import SDAR
@@ -62,7 +63,8 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     """The model in folder `path` (or "nano", or a hub id), ready for inference or training.
 
     `dtype` None keeps the stored type. Weights go from disk to `device` one tensor at a time, so host memory never
-    holds a second copy. Raises `CheckpointError` with one sentence for anything missing, unexpected or damaged.
+    holds a second copy. Raises `CheckpointError` with one sentence for anything missing, unexpected or damaged, which
+    a weight that is infinite or no number is: it would make every output one, and say nothing.
     """
     folder = resolve_model(path)
     config = read_config(folder)
@@ -79,7 +81,9 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
-            state[own_names[name]] = tensor.to(device=device, dtype=dtype or tensor.dtype)
+            tensor = tensor.to(device=device, dtype=dtype or tensor.dtype)
+            _check_finite(folder / file, name, tensor)
+            state[own_names[name]] = tensor
     if config.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
@@ -136,8 +140,8 @@ def _weight_files(folder: Path) -> dict[str, str]:
         with _opened(single) as tensors:
             return dict.fromkeys(tensors.keys(), SINGLE_NAME)
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        weight_map = parse_json(read_bytes(index))["weight_map"]
+    except (ValueError, KeyError, TypeError):
         raise CheckpointError(f"{index} is not a valid weight index.") from None
     if not isinstance(weight_map, dict) or not all(_is_file_name(file) for file in weight_map.values()):
         raise CheckpointError(f"{index} is not a valid weight index.")
@@ -176,6 +180,15 @@ def _read_tensors(file: Path, names: list[str], expected: dict[str, tuple[int, .
             yield name, tensors.get_tensor(name)
 
 
+def _check_finite(file: Path, name: str, tensor: Tensor) -> None:
+    """The smallest and the largest value tell: NaN is both where there is one. Read just after it was copied to its
+    place, while it is still at hand; nothing of its size is made."""
+    if tensor.is_floating_point() and tensor.numel() and tensor.dtype.itemsize > 1:
+        low, high = torch.aminmax(tensor)
+        if not bool(torch.isfinite(low) & torch.isfinite(high)):
+            raise CheckpointError(f"{file} holds weights that are infinite or not a number, in {name}.")
+
+
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     try:
@@ -189,10 +202,10 @@ def _opened(file: Path) -> Iterator[Any]:
 def _mask_id_of_tokenizer(folder: Path) -> int | None:
     """Id of `<|MASK|>` by tokenizer_config.json; its other spellings name the same row."""
     try:
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        settings = parse_json(read_bytes(folder / "tokenizer_config.json"))
         added = settings.get("added_tokens_decoder", {}).items()
         return next((int(token_id) for token_id, token in added if token.get("content") in MASK_SPELLINGS), None)
-    except (OSError, ValueError, RecursionError, AttributeError):  # reading the tokenizer itself says what is wrong
+    except (OSError, UserError, ValueError, AttributeError):  # reading the tokenizer itself says what is wrong
         return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from dice.errors import UserError
+from dice.files import parse_json, read_bytes
 from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 
 DEFAULT_BLOCK_SIZE = 4
@@ -181,10 +181,14 @@ class SDARConfig:
         path = Path(path)
         path = path / "config.json" if path.is_dir() else path
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = parse_json(read_bytes(path).decode("utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"There is no model configuration {path}.") from None
-        except (ValueError, RecursionError):
+        except UserError as error:
+            raise ConfigError(str(error)) from None
+        except OSError as error:
+            raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
+        except ValueError:
             raise ConfigError(f"{path} is not valid JSON.") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path} does not hold a JSON object.")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from dice.errors import UserError
+from dice.files import check_size, parse_json, read_text
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
 from dice.model.family import MASK_SPELLINGS
@@ -34,8 +36,23 @@ _TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 class TokenizerError(UserError):
     """The tokenizer files are missing or inconsistent; the message is one sentence for the user."""
+
+
+@contextmanager
+def _panics_told(what: str) -> Iterator[None]:
+    """Raises `TokenizerError` where the tokenizers library panics: over a pattern that takes for ever to match, say.
+    Its panics are no `Exception`, and their class cannot be imported."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what} ({_brief(error)}).") from None
 
 
 class Tokenizer:
@@ -69,7 +86,16 @@ class Tokenizer:
         Mask id: config.json's `mask_token_id`, else the token `<|MASK|>` in any of its spellings, else 151669.
         Stop ids: every end-of-text id of tokenizer and generation config, `<|im_end|>`, `<|endoftext|>`, `<|eot_id|>`.
         """
-        folder = Path(folder)
+        try:
+            with _panics_told(f"The tokenizer in {folder} is not usable"):
+                return cls._read(Path(folder))
+        except OSError as error:
+            raise TokenizerError(f"Cannot read the tokenizer in {folder}: {error.strerror}.") from None
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise TokenizerError(f"The tokenizer in {folder} is not usable ({_brief(error)}).") from None
+
+    @classmethod
+    def _read(cls, folder: Path) -> Tokenizer:
         settings = _read_json(folder / "tokenizer_config.json")
         full = _load(folder, settings)
         added = _read_json(folder / "added_tokens.json")
@@ -86,10 +112,14 @@ class Tokenizer:
         if not stop_ids:
             raise TokenizerError(f"The tokenizer in {folder} names no end-of-text token.")
         pad_id = _token_id(full, added, _content(settings.get("pad_token")))
+        pad_id = min(stop_ids) if pad_id is None else pad_id
+        odd = [token for token in (mask_id, pad_id, *stop_ids) if type(token) is not int]
+        if odd:
+            raise TokenizerError(f"The tokenizer in {folder} gives a token the id {odd[0]!r}.")
         return cls(
             full,
             mask_id=mask_id,
-            pad_id=min(stop_ids) if pad_id is None else pad_id,
+            pad_id=pad_id,
             stop_ids=stop_ids,
             chat_template=_read_template(folder, settings),
             named_tokens={name: text for name in _TEMPLATE_TOKENS if (text := _content(settings.get(name)))},
@@ -98,7 +128,8 @@ class Tokenizer:
     def encode(self, text: str, *, control: bool = False) -> list[int]:
         """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true."""
         tokenizer = self._full if control else self._plain
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+        with _panics_told("The tokenizer cannot handle a text of this length or form"):
+            return list(tokenizer.encode(_whole(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; with `skip_special`, without end/turn markers and masks. Reasoning markup is kept.
@@ -106,7 +137,8 @@ class Tokenizer:
         Ids outside the vocabulary (unused embedding rows) decode to nothing.
         """
         ids = [token for token in ids if token < self.vocab_size and not (skip_special and token == self.mask_id)]
-        return self._full.decode(ids, skip_special_tokens=skip_special)
+        with _panics_told("The tokenizer cannot handle what the model wrote"):
+            return self._full.decode(ids, skip_special_tokens=skip_special)
 
     def encode_chat(
         self,
@@ -174,23 +206,30 @@ class Tokenizer:
     def _template(self) -> ChatTemplate:
         if self._chat_template is None:
             raise ChatTemplateError("This model's tokenizer has no chat template.")
-        return ChatTemplate(self._chat_template)
+        return _chat_template(self._chat_template)
+
+
+@lru_cache(8)
+def _chat_template(source: str) -> ChatTemplate:
+    """One for each text: each has a process of its own."""
+    return ChatTemplate(source)
 
 
 def _load(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
     whole = folder / "tokenizer.json"
     if whole.is_file():
+        check_size(whole)
         try:
             return FastTokenizer.from_file(str(whole))
         except Exception as error:  # the tokenizers library raises nothing more specific
-            raise TokenizerError(f"{whole} is not a usable tokenizer ({error}).") from None
+            raise TokenizerError(f"{whole} is not a usable tokenizer ({_brief(error)}).") from None
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
     if not (vocab.is_file() and merges.is_file()):
         raise TokenizerError(f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt.")
     try:
         model = BPE.from_file(str(vocab), str(merges))
     except Exception as error:  # the tokenizers library raises nothing more specific
-        raise TokenizerError(f"{vocab} and {merges.name} are not a usable tokenizer ({error}).") from None
+        raise TokenizerError(f"{vocab} and {merges.name} are not a usable tokenizer ({_brief(error)}).") from None
     full = FastTokenizer(model)
     full.normalizer = normalizers.NFC()
     full.pre_tokenizer = pre_tokenizers.Sequence(
@@ -236,22 +275,39 @@ def _content(token: Any) -> str | None:
 
 def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
-    if not file.is_file():
-        return settings.get("chat_template")
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise TokenizerError(f"{file} is not UTF-8 text.") from None
+    if file.is_file():
+        return _read_file(file)
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        data = parse_json(_read_file(file))
+    except ValueError:
         raise TokenizerError(f"{file} is not valid JSON.") from None
     return data if isinstance(data, dict) else {}
+
+
+def _read_file(file: Path) -> str:
+    try:
+        return read_text(file)
+    except UserError as error:
+        raise TokenizerError(str(error)) from None
+
+
+def _whole(text: str) -> str:
+    """The text, with U+FFFD for half a surrogate pair: the tokenizers library takes valid Unicode alone."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
 
 
 def _unused_character(text: str) -> str:

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import dice
 from dice.data.whole import write_json, write_text
 from dice.journal import read_rows
+from dice.terminal import Console
 
 
 class RunLog:
@@ -26,8 +26,8 @@ class RunLog:
         self.silent = silent
         self.console = Console(highlight=False, soft_wrap=True, quiet=silent)
         self._bar = Progress(
-            TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[text]}"), console=self.console, disable=not self.console.is_terminal,
+            TextColumn(title, markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", markup=False), console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task(title, total=1.0, text="")
 
@@ -58,7 +58,8 @@ class RunLog:
         write_json(self.folder / "versions.json", versions(device))
         path = self.folder / "metrics.jsonl"
         if path.exists():
-            write_text(path, "".join(map(_line, (row for row in read_rows(path) if row["step"] <= step))))
+            kept = (row for row in read_rows(path) if isinstance(row.get("step"), int) and row["step"] <= step)
+            write_text(path, "".join(map(_line, kept)))
 
     def metrics(self, **values: float | int | str) -> None:
         if self.silent:

@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from dice.errors import MachineError, UserError
+from dice.files import parse_json, read_bytes
 from dice.train.world import PATIENCE, World
 
 PENDING = ".pending-"
@@ -107,7 +108,7 @@ class Checkpoints:
         return None, notes
 
     def _read(self, path: Path, tensors: dict[str, Tensor], check: Callable[[dict[str, Any]], None] | None) -> Restored:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = parse_json(read_bytes(path / "manifest.json"))
         if check is not None:
             check(manifest)
         for name, size in manifest.pop("files").items():

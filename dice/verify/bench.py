@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.kernel import Kernel
+from dice.launch import environment
 from dice.problem import Problem
 from dice.verify.builds import BuildService
 from dice.verify.options import Options
@@ -205,13 +206,13 @@ def _stock_one(folder: Path, pair: Pair, number: int, backend: Backend, deadline
     kernel = pair[1].source if backend == "cuda" else BARE_EXTENSION.format(number=number + 2)
     (folder / "problem.py").write_text(pair[0].source)
     (folder / "kernel.py").write_text(kernel)
-    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+    variables = environment() | {"TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
     command = [sys.executable, "-P", str(STOCK), str(folder / "problem.py"), str(folder / "kernel.py")]
     started = time.monotonic()
     if started >= deadline:
         return {}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             printed, complaint = process.communicate(timeout=deadline - started)

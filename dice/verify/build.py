@@ -7,6 +7,7 @@ no verdict depends on the shortcut. Results are kept by content: sources, flags,
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from dice.verify import emulator, split_build
 from dice.verify.cache import Cache, content_key
 from dice.verify.compile_commands import Compiler, CudaCompiler, Shared, compiler_for, recipe_hash
-from dice.verify.compiler_process import Finished, run_all
+from dice.verify.compiler_process import MAX_MEMORY_BYTES, Finished, run_all
 from dice.verify.diagnostics import error_lines, headers_to_blame, outside, read_errors
 from dice.verify.entries import found, look_up, publish
 from dice.verify.scratch import is_crowded_out
@@ -205,7 +206,10 @@ class _Plan:
         results = self._run_some(commands, scratch)
         log = "\n".join(result.log for result in results if result.log.strip())
         if any(result.status != 0 for result in results):
-            raise failure(log, error_lines(log))
+            lines = error_lines(log)
+            if _OUT_OF_MEMORY.search(log):
+                lines = [*lines, f"error: the compiler ran out of memory: it had {MAX_MEMORY_BYTES >> 20} MiB"]
+            raise failure(log, lines)
         return log
 
     def _explain(self, error: CompileError) -> None:
@@ -214,6 +218,10 @@ class _Plan:
             reason = emulator.explain_failure(error.log)
             if reason:
                 raise Unsupported(reason) from error
+
+
+# As g++, its assembler and nvcc's parts say it.
+_OUT_OF_MEMORY = re.compile(r"out of memory allocating|memory exhausted|std::bad_alloc|[Cc]annot allocate memory")
 
 
 def _was_killed(result: Finished) -> bool:

@@ -44,8 +44,8 @@ def _compile(spec: dict[str, Any]) -> dict[str, Any]:
         return _refused(_kind(error), str(error), error.lines, error.log)
     except (Unsupported, emulator.Unsupported) as error:
         return _refused("unsupported", str(error))
-    except SharedMissing:
-        return _refused("shared_missing", "")
+    except SharedMissing as error:
+        return _refused("shared_missing", str(error))
     except toolchain.ToolchainError as error:
         return _refused("machine", str(error))
     return {"kind": "built", "headers": headers, "log": log[:MAX_LOG]}
@@ -67,7 +67,7 @@ def visible(backend: str, cache_dir: Path) -> list[str]:
     paths = [
         *("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32"),
         *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
-        *("/dev/null", "/dev/zero", "/dev/urandom", "/proc/cpuinfo"),
+        *("/dev/null", "/proc/cpuinfo"),
         str(here),
         str(cache_dir / "headers"),
         str(toolchain.torch_folder() / "include"),

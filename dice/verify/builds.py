@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from dice.verify import claims
 from dice.verify.cache import Cache
 from dice.verify.cancel import Starter
 from dice.verify.entries import found, look_up, publish
@@ -22,14 +23,19 @@ from dice.verify.job_files import builds_shown
 from dice.verify.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
 from dice.verify.sandbox import Limits
 from dice.verify.scratch import Scratch
-from dice.verify.sources import LIBRARY, MAX_SOURCE_BYTES, Backend, Built, Sources
+from dice.verify.sources import LIBRARY, MAX_SOURCE_BYTES, Backend, Built, Headers, Sources
 
-BUILDER_MEMORY_MB = 12 << 10  # the builder and its compilers; PyTorch's own headers take 3 GiB under nvcc
+# The builder and its compilers, two of which run side by side: with PyTorch's own headers, the largest honest ones take
+# 2.2 GiB each (cc1plus, nvcc's cudafe++).
+BUILDER_MEMORY_MB = 6 << 10
+LEAST_MEMORY_MB = 5 << 10
 BUILDER_FILES_MB = 4 << 10  # what one build may leave on the disk, at any moment
 GRACE_S = 10.0  # the builder ends its compilers itself; this much later it is ended
 PREPARE_TIMEOUT_S = 600.0
 MAX_LIBRARY_BYTES = 512 << 20
 MAX_FAILURES = 512  # refused sources that are remembered
+MAX_MESSAGE, MAX_LOG = 16 << 10, 64 << 10  # characters of what a builder says
+KINDS = ("built", "compile_error", "link_error", "timeout", "unsupported", "machine", "shared_missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +83,20 @@ class BuildService:
         self.backend: Backend = backend
         self.cache_dir = Path(cache_dir)
         self._cache = Cache(self.cache_dir / "extensions")
-        self._slots = threading.BoundedSemaphore(slots or len(os.sched_getaffinity(0)))
+        count = slots or len(os.sched_getaffinity(0))
+        self.memory_mb = builder_memory_mb(count)
+        self._slots = threading.BoundedSemaphore(count)
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
         self._prepared: dict[str, dict[str, Any]] = {}  # headers -> what the preparing process said
         self._flights: dict[str, _Flight] = {}
         self._failures: OrderedDict[str, Answer] = OrderedDict()
 
-    def prepare(self, zygote: Starter, headers: str = "slim") -> None:
-        """Make what all builds with these headers share, once. Raises `MachineryError`."""
+    def prepare(self, zygote: Starter, headers: str = "slim", again: bool = False) -> None:
+        """Make what all builds with these headers share, once; `again`: also where a part has been lost since. Raises
+        `MachineryError`."""
         with self._preparing:
-            if headers not in self._prepared:
+            if again or headers not in self._prepared:
                 for cache in (self._cache, builds_shown(self.cache_dir)):
                     cache.sweep()
                 self._prepared[headers] = self._make_shared(zygote, headers)
@@ -170,14 +179,19 @@ class BuildService:
             started = time.monotonic()
             said = self._ask_builder(zygote, scratch, sources, timeout_s, others, sanitize)
             if said["kind"] == "shared_missing":
-                self.prepare(zygote, "full")
+                # PyTorch's own headers are made for the first build that wants them. All else was made before, and
+                # is made again where somebody emptied the cache.
+                self.prepare(zygote, "slim", again=True)
+                self.prepare(zygote, "full", again="full" in self._prepared)
                 started = time.monotonic()
                 said = self._ask_builder(zygote, scratch, sources, timeout_s, others, sanitize)
-            if said["kind"] in ("machine", "shared_missing"):
-                raise MachineryError(said["message"] or "what builds share was lost")
+            if said["kind"] == "shared_missing":
+                raise MachineryError(f"a part that builds share is missing although it was made: {said['message']}")
+            if said["kind"] == "machine":
+                raise MachineryError(said["message"])
             seconds = time.monotonic() - started
             if said["kind"] != "built":
-                return Answer(said["kind"], None, said["message"], tuple(said["lines"]), said["log"], seconds)
+                return Answer(said["kind"], None, said["message"], said["lines"], said["log"], seconds)
             if not _is_library(scratch / LIBRARY):
                 return _failure("compile_error", "the compiler left no library, or one that is too large", seconds)
             entry = publish(self._cache, key, scratch, said["headers"], said["log"])
@@ -194,7 +208,7 @@ class BuildService:
     ) -> dict[str, Any]:
         prepared = self._prepared["slim"]
         visible = tuple(prepared["visible"])
-        limits = Limits(BUILDER_MEMORY_MB, str(scratch), visible=visible, files_mb=BUILDER_FILES_MB)
+        limits = Limits(self.memory_mb, str(scratch), visible=visible, files_mb=BUILDER_FILES_MB)
         spec = {
             "sources": sources.to_json(),
             "scratch": str(scratch),
@@ -207,20 +221,20 @@ class BuildService:
         with zygote.spawn("builder", asdict(limits)) as child:
             child.send(spec)
             try:
-                return wait_for(child, others, time.monotonic() + timeout_s + GRACE_S)
+                return _read(wait_for(child, others, time.monotonic() + timeout_s + GRACE_S))
             except DeadlineExceeded:
                 return _answer("timeout", "The compiler did not finish in time.")
             except ChildEnded as end:
                 if end.ended.reason == "memory":
-                    return _answer("compile_error", "the compiler ran out of memory")
+                    return _answer("compile_error", f"the compiler ran out of memory: it had {self.memory_mb} MiB")
                 if end.ended.reason:
                     return _answer("compile_error", f"the compiler was ended: too many {end.ended.reason}")
-                said = child.log.decode(errors="replace").strip()[-500:]
+                said = claims.text(child.log.decode(errors="replace").strip()[-500:])
                 raise MachineryError(f"the process that compiles was lost ({end.ended}): {said}") from None
 
     def _make_shared(self, zygote: Starter, headers: str) -> dict[str, Any]:
         with Scratch() as scratch:
-            limits = Limits(BUILDER_MEMORY_MB, str(scratch.root), (str(self.cache_dir),))
+            limits = Limits(self.memory_mb, str(scratch.root), (str(self.cache_dir),))
             with zygote.spawn("prepare", asdict(limits)) as child:
                 child.send({"backend": self.backend, "cache_dir": str(self.cache_dir), "headers": headers})
                 try:
@@ -231,6 +245,27 @@ class BuildService:
                 if answer.get("event") != "prepared":
                     raise MachineryError(f"what builds share could not be made: {answer.get('message')}")
                 return answer
+
+
+def builder_memory_mb(slots: int) -> int:
+    """What one builder may take: an equal share of the machine's memory, no more than the largest honest builds need,
+    and no less."""
+    machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return max(LEAST_MEMORY_MB, min(BUILDER_MEMORY_MB, machine_mb // slots))
+
+
+def _read(said: dict[str, Any]) -> dict[str, Any]:
+    """A builder's answer, checked and cleaned: its words are the compilers', and so those of hostile sources."""
+    kind, headers = said.get("kind"), said.get("headers")
+    if kind not in KINDS or kind == "built" and headers not in get_args(Headers):
+        raise MachineryError(f"the process that compiles gave no answer: {claims.text(kind, 100)}")
+    return {
+        "kind": kind,
+        "headers": headers,
+        "message": claims.text(said.get("message", ""), MAX_MESSAGE),
+        "lines": claims.texts(said.get("lines")),
+        "log": claims.text(said.get("log", ""), MAX_LOG),
+    }
 
 
 def _refusal(sources: Sources, name: str) -> str:

@@ -8,13 +8,14 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from dice.verify import emulator
 from dice.verify.cache import Cache, content_key
 from dice.verify.compiler_process import run_all
+from dice.verify.scratch import is_crowded_out
 from dice.verify.toolchain import (
     CUDA_API_HEADERS,
     HIDDEN_SYMBOLS,
@@ -44,7 +45,7 @@ HEADER_TIMEOUT_S = 300.0  # PyTorch's own headers take half a minute and are pre
 
 
 class SharedMissing(Exception):
-    """Something that many builds share is not there yet, and this process may not make it."""
+    """Something that many builds share is not there yet, and this process may not make it. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +53,30 @@ class Shared:
     """What many builds use, kept below `cache_dir`: precompiled headers, the support object.
 
     Only a trusted process `makes` what is missing: what hostile sources are compiled with must not come from a process
-    that compiles them.
+    that compiles them. So no part may depend on what sources choose: their flags, or their texts.
     """
 
     cache_dir: Path
     makes: bool = True
 
-    def folder(self, make: Callable[[Path], list[str]], parts: list[str]) -> Path:
-        """Folder filled by the command that `make` returns, once for each `parts` and toolchain."""
+    def folder(self, what: str, make: Callable[[Path], list[str]], parts: list[str]) -> Path:
+        """Folder filled by the command that `make` returns, once for each `parts` and toolchain. `what` it is goes
+        into messages."""
         cache = Cache(self.cache_dir / "headers")
         key = content_key([*parts, host_compiler_version(), torch_version(), shadow_hash(), emulator_hash()])
         entry = cache.find(key)
         if entry is not None and (not self.makes or _is_whole(entry)):
             return entry
         if not self.makes:
-            raise SharedMissing
+            raise SharedMissing(what)
         if entry is not None:
             cache.discard(key)
         with cache.scratch() as scratch:
             folder = scratch / "result"
             folder.mkdir()
             (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
+            if finished.status != 0 and is_crowded_out(scratch):
+                raise ToolchainError(f"There is no space left on the disk of {self.cache_dir} for what builds share.")
             if finished.status != 0:
                 raise ToolchainError(
                     f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"
@@ -228,7 +232,7 @@ class CudaCompiler(Compiler):
             includes = _include_flags(SHADOW_HEADERS, cuda_toolkit().home / "include")
             return [host_compiler(), *flags, *includes, "-O2", "-c", str(source), "-o", str(folder / "split.o")]
 
-        part = self.shared.folder(make, ["split", cuda_toolkit().version]) / "split.o"
+        part = self.shared.folder("split.o", make, ["split", cuda_toolkit().version]) / "split.o"
         return self.link([*objects, part], output, "slim")
 
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
@@ -322,7 +326,8 @@ class EmulatedCompiler(Compiler):
         ]
 
     def _support(self) -> str:
-        return str(support(self._flags(Unit("cpp", "", ""), "slim"), self.shared))
+        ours = replace(self, cflags=(), cuda_cflags=())
+        return str(support(ours._flags(Unit("cpp", "", ""), "slim"), self.shared))
 
     def _runtime(self) -> Path:
         return emulator.runtime(self.shared.cache_dir)
@@ -351,7 +356,8 @@ def _precompiled(prelude: str, flags: list[str], shared: Shared) -> Path:
         header = _write(folder / "prelude.h", prelude)
         return [host_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(folder / "prelude.h.gch")]
 
-    return shared.folder(make, [prelude, *flags]) / "prelude.h"
+    what = f"the precompiled {' '.join(prelude.split())} under {' '.join(flags)}"
+    return shared.folder(what, make, [prelude, *flags]) / "prelude.h"
 
 
 def support(flags: list[str], shared: Shared) -> Path:
@@ -361,7 +367,7 @@ def support(flags: list[str], shared: Shared) -> Path:
     def make(folder: Path) -> list[str]:
         return [host_compiler(), *flags, "-O2", "-c", str(source), "-o", str(folder / "support.o")]
 
-    return shared.folder(make, ["support", *flags]) / "support.o"
+    return shared.folder("support.o", make, ["support", *flags]) / "support.o"
 
 
 def _write(path: Path, text: str) -> Path:

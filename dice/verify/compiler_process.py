@@ -20,7 +20,7 @@ from pathlib import Path
 from dice.verify.toolchain import compile_environment
 
 MAX_LOG_BYTES = 256 * 1024
-MAX_MEMORY_BYTES = 12 << 30  # address space of one compiler process
+MAX_MEMORY_BYTES = 5 << 30  # address space of one compiler process; the largest honest ones take half of it
 MAX_FILE_BYTES = 1 << 30
 
 

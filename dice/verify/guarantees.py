@@ -35,7 +35,15 @@ from dice.verify.scratch import Scratch
 PATIENCE_S = 30.0
 OVERDUE_S = 20.0  # a limit that has not ended a child by then does not hold
 _OWN_VARIABLES: tuple[str, ...] = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "PYTHONPATH")
-_OWN_VARIABLES += ("KINETO_LOG_LEVEL", "CUDA_MODULE_LOADING", "LC_CTYPE", "PWD", WITHOUT)
+_OWN_VARIABLES += (
+    "KINETO_LOG_LEVEL",
+    "CUDA_MODULE_LOADING",
+    "LC_CTYPE",
+    "PWD",
+    WITHOUT,
+    "PYTHONUSERBASE",
+    "PYTHONNOUSERSITE",
+)
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
 _PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND, _PR_SET_PDEATHSIG = 0x4206, 0x10000000, 4096, 1
 REFUSED = 3  # exit code of a child to which the system gave no more
@@ -173,7 +181,7 @@ def _bait(cache_dir: Path) -> Iterator[dict[str, Any]]:
         for path in kept:
             path.write_text(mark)
         stack.callback(kept[0].unlink, missing_ok=True)
-        command = [sys.executable, "-S", "-c", "import time; time.sleep(60)", mark]
+        command = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)", mark]
         sleeper = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         stack.callback(sleeper.kill)
         segment = int(_libc.shmget(_IPC_PRIVATE, 4096, _IPC_CREAT | 0o600))

@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from dice.errors import MachineError
+from dice.launch import code_command, environment
 from dice.verify.cache import default_cache_dir
+from dice.verify.toolchain import ToolchainError, ask, host_compiler
 
 Backend = Literal["cuda", "emulated"]
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
@@ -75,8 +76,9 @@ def resolve_backend(backend: str) -> Backend:
             raise BackendUnavailable(f"The cuda backend cannot run here: {reason}.")
         return "cuda"
     if backend == "emulated":
-        if find_host_compiler() is None:
-            raise BackendUnavailable("The emulated backend needs a C++ compiler (g++), and none was found.")
+        trouble = compiler_trouble("emulated")
+        if trouble:
+            raise BackendUnavailable(f"The emulated backend needs a C++ compiler. {trouble}")
         return "emulated"
     raise ValueError(f"backend must be auto, cuda or emulated, not {backend!r}")
 
@@ -96,9 +98,15 @@ def why_no_cuda() -> str:
 @functools.cache
 def probe_cuda() -> dict[str, Any]:
     """What PyTorch says of the GPU, asked in a process of its own so that this one never initialises CUDA."""
-    command = [sys.executable, "-c", _PROBE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        done = subprocess.run(
+            code_command(_PROBE),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
+        )
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError):
         return {"cuda": False, "device": "", "count": 0, "memory": 0, "built_for": None}
@@ -123,7 +131,20 @@ def find_nvcc() -> Path | None:
 
 
 def find_host_compiler() -> str | None:
-    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    """The C++ compiler: $CXX, else g++."""
+    try:
+        return host_compiler()
+    except ToolchainError:
+        return None
+
+
+def compiler_trouble(backend: Backend) -> str:
+    """Why the backend's compiler cannot be used, in a sentence; empty when it says its version."""
+    try:
+        _answer(str(find_nvcc()) if backend == "cuda" else host_compiler(), "--version")
+    except ToolchainError as error:
+        return str(error)
+    return ""
 
 
 @functools.cache
@@ -133,9 +154,27 @@ def toolchain(backend: Backend) -> str:
     if compiler is None:
         return ""
     flag = "--version" if backend == "cuda" else "-dumpfullversion"
-    try:
-        text = subprocess.run([compiler, flag], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (subprocess.SubprocessError, OSError):
+    if compiler_trouble(backend):  # do not ask again what did not answer
         return Path(compiler).name
+    try:
+        text = _answer(compiler, flag)
+    except ToolchainError:
+        text = ""
     version = text.partition("release ")[2].partition(",")[0] if backend == "cuda" else text.strip()
     return f"{Path(compiler).name} {version}".strip()
+
+
+def _answer(compiler: str, flag: str) -> str:
+    """What it prints. Raises `ToolchainError`; one that did not answer in time is not waited for twice."""
+    told = _asked(compiler, flag)
+    if isinstance(told, ToolchainError):
+        raise told
+    return told
+
+
+@functools.cache
+def _asked(compiler: str, flag: str) -> str | ToolchainError:
+    try:
+        return ask([compiler, flag]).stdout
+    except ToolchainError as error:
+        return error

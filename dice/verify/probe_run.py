@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from dice import launch
 from dice.kernel import Kernel
 from dice.verdict import Verdict
 from dice.verify import probe_files
@@ -143,17 +144,15 @@ class _Watched:
         self._folder = Path(tempfile.mkdtemp(prefix="dice-probes-"))
         if user is not None:
             os.chown(self._folder, user, user)
-        package = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
-        variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(self._folder), **environment}
+        variables = launch.safe_environment({**os.environ, "TMPDIR": str(self._folder), **environment})
         identity: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest
         self._process = subprocess.Popen(
-            [python, "-P", "-m", "dice.verify.probe_run"],
+            [python, *launch.python_command("dice.verify.probe_run")[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
-            env=variables,
+            env=variables | {"PYTHONSAFEPATH": "1"},
             cwd=self._folder,
             **identity,
         )

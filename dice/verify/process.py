@@ -9,17 +9,16 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dice.launch import python_command, safe_environment
 from dice.verify.channel import FAREWELL, MOST_DESCRIPTORS
 from dice.verify.sandbox import ENVIRONMENT, OWN_FAULT, WITHOUT
 
@@ -245,17 +244,17 @@ class Zygote:
         self._link = ours
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process does
-        command = [sys.executable, "-m", "dice.verify.zygote", str(theirs.fileno()), *warm]
+        command = python_command("dice.verify.zygote", str(theirs.fileno()), *warm)
         # What a process was started with stays readable in its memory, and a fork's: nothing secret may be there.
-        kept = {name: os.environ[name] for name in (*ENVIRONMENT, "TMPDIR", WITHOUT) if name in os.environ}
-        environment = kept | {"PYTHONPATH": _python_path()}
+        names = (*ENVIRONMENT, "TMPDIR", "PYTHONPATH", "PYTHONUSERBASE", "PYTHONNOUSERSITE", WITHOUT)
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            env=environment,
+            env=safe_environment(kept),
             start_new_session=True,
         )
         theirs.close()
@@ -330,9 +329,3 @@ class Zygote:
             self._process.wait()
         with self._lock:
             self._log.close()
-
-
-def _python_path() -> str:
-    package_root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
-    return f"{package_root}{os.pathsep}{inherited}" if inherited else package_root

@@ -1,7 +1,7 @@
 """One forward of a candidate under each of compute-sanitizer's tools, on the GPU.
 
 Two processes. The jailed child (`main`) runs the tools, one after the other, and reports what they say; each tool
-starts a fresh interpreter (`python -m dice.verify.sanitized FILE`), because it has to be there before CUDA is: no fork
+starts a fresh interpreter (`dice.verify.sanitized FILE`), because it has to be there before CUDA is: no fork
 of the zygote can be looked at. That interpreter goes through the candidate's own steps, with the libraries that were
 built for it before, and tells nobody anything.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dice
+from dice.launch import python_command, safe_environment
 from dice.verify import compute_sanitizer
 from dice.verify.channel import Channel
 from dice.verify.sources import Sources
@@ -36,9 +36,6 @@ def main(link: socket.socket) -> None:
     Path(spec["target"]["spec"]["outputs"]).mkdir(exist_ok=True)  # nobody could make it here from outside
     target = folder / "target.json"
     target.write_text(json.dumps(spec["target"]))
-    modules = folder / "modules"  # the jail shows the package, but not the folder that it lies in
-    modules.mkdir()
-    (modules / "dice").symlink_to(Path(dice.__file__).resolve().parent)
     findings, failed = [], {}
     deadline = time.monotonic() + spec["limit_s"]
     for tool in compute_sanitizer.TOOLS:
@@ -53,13 +50,16 @@ def main(link: socket.socket) -> None:
 def _run(program: Path, tool: str, folder: Path, target: Path, limit_s: float) -> tuple[str, str]:
     """The tool's log, and what it and its target printed; what there is of it when the time is up."""
     log, printed = folder / f"{tool}.log", folder / f"{tool}.printed"
-    command = compute_sanitizer.command(program, tool, log, [sys.executable, "-m", __spec__.name, str(target)])
+    command = compute_sanitizer.command(program, tool, log, python_command(__spec__.name, str(target)))
     # Without PyTorch's cache every tensor is an allocation of its own, with an end that memcheck knows.
-    paths = [str(folder / "modules"), *filter(None, sys.path)]
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     with printed.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+            command,
+            env=safe_environment(os.environ | more),
+            start_new_session=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         process.wait(timeout=max(1.0, limit_s))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sysconfig
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from dice.verify.sources import Backend as Backend
 SHADOW_HEADERS = Path(__file__).parent / "include"
 CUDA_API_HEADERS = Path(__file__).parent / "include_cuda"  # c10/cuda and ATen/cuda; CPU builds of PyTorch lack theirs
 DEFAULT_ARCH = "sm_90"
+ANSWER_TIMEOUT_S = 30.0  # for a compiler to say its version
 
 # What torch.utils.cpp_extension gives nvcc: without them a kernel could use half operators that the user's build lacks.
 NVCC_DEFINES = (
@@ -40,13 +43,15 @@ class CudaToolkit:
     version: str  # first and last line of `nvcc --version`
 
 
-@cache
 def host_compiler() -> str:
     """Path of the C++ compiler: $CXX, else g++. Raises `ToolchainError`."""
-    found = shutil.which(os.environ.get("CXX") or "g++")
+    wanted = os.environ.get("CXX") or "g++"
+    found = shutil.which(wanted)
+    if found is None and os.environ.get("CXX"):
+        raise ToolchainError(f"CXX names {wanted!r}, which is no program: set it to the path of a C++ compiler.")
     if found is None:
         raise ToolchainError("There is no C++ compiler on this machine: install g++ (GCC 9 or later).")
-    return found
+    return os.path.abspath(found)  # compilers run in folders of their own
 
 
 @cache
@@ -70,9 +75,7 @@ def cuda_toolkit() -> CudaToolkit:
 
 
 def _toolkit_home(nvcc: Path) -> Path:
-    done = subprocess.run(
-        [str(nvcc), "--dryrun", "-x", "cu", "-c", "/dev/null"], capture_output=True, text=True, check=False
-    )
+    done = ask([str(nvcc), "--dryrun", "-x", "cu", "-c", "/dev/null"])
     match = re.search(r"^#\$ TOP=(.+)$", done.stderr, re.M)
     return Path(match.group(1)).resolve() if match else nvcc.resolve().parent.parent
 
@@ -110,9 +113,43 @@ def compile_environment(scratch: Path) -> dict[str, str]:
 
 
 def _first_line(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    return ask(command).stdout.partition("\n")[0]
 
 
 def _last_line(command: list[str]) -> str:
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    lines = ask(command).stdout.strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """What a compiler says of itself. Raises `ToolchainError` when it says nothing, or does not end."""
+    try:
+        done = run_limited(command, ANSWER_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ToolchainError(f"{' '.join(command[:2])} did not answer within {ANSWER_TIMEOUT_S:g} s.") from None
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} could not be started: {error.strerror}.") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip()).partition("\n")[0][:300]
+        raise ToolchainError(f"{' '.join(command[:2])} failed with exit code {done.returncode}: {said or 'no message'}")
+    return done
+
+
+def run_limited(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program of this machine, and end it with all that it started when the time is up: a compiler may be a
+    script. Raises `subprocess.TimeoutExpired` and `OSError`."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            out, complaint = process.communicate(timeout=timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, complaint)

@@ -51,7 +51,7 @@ class Meter:
         if rough > self.most_kb:
             found = sum(map(_share_kb, pids)) - self.inherited_kb
         if 4 * (_system_shared_kb() - self._shared_before) > self.most_kb:
-            found = max(found, _anonymous_kb(pids) - self.inherited_kb + _shared_kb(pids))
+            found = max(found, max(0, _anonymous_kb(pids) - self.inherited_kb) + _shared_kb(pids))
         return found
 
 

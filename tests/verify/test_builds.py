@@ -141,33 +141,10 @@ def jailed(request: pytest.FixtureRequest, service: BuildService, monkeypatch: p
     if request.param == "process":
         if sandbox.landlock.version() == 0:
             pytest.skip("this kernel has no Landlock, so the lower tier hides nothing")
-        monkeypatch.setattr(Zygote, "__init__", _process_tier_zygote)
+        monkeypatch.setenv(sandbox.WITHOUT, "namespaces")
     zygote = Zygote()
     yield lambda cuda: service.build(zygote, Sources((CPP,), (cuda,), FUNCTIONS), "ext", 60)
     zygote.close()
-
-
-_PLAIN_INIT = Zygote.__init__
-
-
-def _process_tier_zygote(self: Zygote) -> None:
-    """A zygote whose kernel refuses namespaces, so to speak."""
-    from dice.verify import process
-
-    inner = process.subprocess.Popen
-
-    def popen(command: list[str], **more: Any) -> Any:
-        script = (
-            "import sys; from dice.verify import warden, zygote; warden.enter_namespaces = lambda: False; "
-            "sys.argv = ['zygote', sys.argv[1]]; zygote.main()"
-        )
-        return inner([command[0], "-c", script, command[-1]], **more)
-
-    process.subprocess.Popen = popen  # type: ignore[misc,assignment]
-    try:
-        _PLAIN_INIT(self)
-    finally:
-        process.subprocess.Popen = inner  # type: ignore[misc]
 
 
 @pytest.fixture

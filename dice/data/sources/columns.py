@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dice.data.sources.catalogue import NAMES, TEXTS, Source
+from dice.files import parse_json
 from dice.prompts import extract_problem
 
 SAMPLED = 64  # rows looked at to tell what a column holds
@@ -175,7 +175,7 @@ def _opened(value: Any) -> Any:
     """What JSON text holds, if it is an object or a list; anything else unchanged."""
     if isinstance(value, str) and value[:1] in ("{", "[") and value.rstrip()[-1:] in ("}", "]"):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return parse_json(value)
+        except ValueError:
             return value
     return value

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dice.data.rows import SUFFIXES
 from dice.errors import UserError
+from dice.files import check_file
 from dice.problem import problem_files
 
 # What libraries and our own commands write beside the rows of a data set.
@@ -27,6 +28,7 @@ def files_of(path: Path) -> list[Path]:
     tables = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
     if not path.is_dir():
         if path.suffix in (*SUFFIXES, ".py"):
+            check_file(path)
             return [path]
         raise UserError(f"{path} is no set of problems or pairs: give a folder, or a .py, {tables} file.")
     below = path / "train" if (path / "corpus.json").is_file() else path

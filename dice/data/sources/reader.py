@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dice.data.sources.hub import fetch, looks_like_id, named_sources
 from dice.errors import UserError
 from dice.problem import Problem
 
+LEVEL = re.compile("[0-9]{1,9}")
 Progress = Callable[[float, int], None]  # the share of all bytes, the rows read
 
 
@@ -222,4 +224,4 @@ def _problem_of(row: Row, column: str) -> Problem:
     name = next((str(one) for one in (lookup(row.values, key) for key in NAMES["name"]) if one is not None), "")
     level = str(next((one for one in (lookup(row.values, key) for key in NAMES["level"]) if one is not None), ""))
     digits = level.removeprefix("level")
-    return Problem(found, name or f"{row.file.stem} {row.number}", int(digits) if digits.isdigit() else None)
+    return Problem(found, name or f"{row.file.stem} {row.number}", int(digits) if LEVEL.fullmatch(digits) else None)

@@ -142,4 +142,4 @@ def _text_of(row: Mapping[str, Any]) -> str | None:
 
 def _whole(value: Any) -> int | None:
     text = str(value).removeprefix("level") if isinstance(value, int | str) else ""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() and len(text) < 10 else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from dice.errors import MachineError, UserError
 from dice.evaluate.models.seam import Answer, Question
+from dice.model.chat import ChatTemplate
 
 DENOISING = frozenset({"steps", "block_size", "algorithm"})  # settings that only diffusion models have
 SPELLED = {"algorithm": "alg", "algorithm_temperature": "alg_temp"}  # by `diffusion_generate`
@@ -28,7 +29,8 @@ class TransformersModel:
             raise MachineError("This needs transformers: install the extra `baselines`.") from None
         import torch
 
-        self._torch = torch
+        self._torch, self._transformers = torch, transformers
+        self._template: ChatTemplate | None = None
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.gpu = torch.cuda.current_device() if device == "cuda" else None
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -79,9 +81,20 @@ class TransformersModel:
     def _encode(self, prompt: str) -> Any:
         messages = [{"role": "user", "content": prompt}]
         if getattr(self.tokenizer, "chat_template", None):
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = self._chat(messages)
             return self.tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
         return self.tokenizer(prompt, return_tensors="pt").input_ids
+
+    def _chat(self, messages: list[dict[str, str]]) -> str:
+        """As `apply_chat_template` would, but within limits: a template comes with downloaded files. A tokenizer with
+        code of its own, which was trusted, does it in its own way."""
+        own = type(self.tokenizer).apply_chat_template
+        if own is not self._transformers.PreTrainedTokenizerBase.apply_chat_template:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        else:
+            self._template = self._template or ChatTemplate(self.tokenizer.get_chat_template())
+            text = self._template.render(messages, True, **self.tokenizer.special_tokens_map)
+        return str(text)
 
     def _generate(self, ids: Any, mask: Any) -> Any:
         if hasattr(self.model, "diffusion_generate"):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -20,6 +19,7 @@ from dice.evaluate.report import denoised, facts
 from dice.evaluate.report.gather import Answer, Report
 from dice.evaluate.report.page import document
 from dice.evaluate.report.printing import tex
+from dice.terminal import Console
 from dice.verify.static import examine
 
 STEP_COLOURS = ("green", "yellow", "dark_orange", "red")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dice.data.whole import read_json
 from dice.decode.trace import Trace
 from dice.errors import UserError
 from dice.evaluate.failures import Failures, analyse, operator_family
@@ -59,8 +59,8 @@ class Run:
             return None
         path = self.folder.path / answer.generation.trace
         try:
-            return Trace.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError):
+            return Trace.from_json(read_json(path))
+        except (UserError, ValueError, TypeError, KeyError, AttributeError):
             return None  # the picture is an extra; a report of verdicts stands without it
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from dice.evaluate.report.tables import Table
+from dice.terminal import Console, clean
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {character: "\\" + character for character in "&%$#_{}"}
@@ -17,16 +16,16 @@ _TEX |= {character: "\\" + character for character in "&%$#_{}"}
 def show(console: Console, table: Table) -> None:
     """A table in a terminal; tab-separated lines elsewhere, so that other tools can read them."""
     if not console.is_terminal:
-        print(f"# {table.title}", file=console.file)  # rich would make blanks of the tabs
+        print(clean(f"# {table.title}"), file=console.file)  # rich would make blanks of the tabs
         for row in ([name for name, _ in table.columns], *table.rows):
-            print("\t".join(row), file=console.file)
+            print(clean("\t".join(row)), file=console.file)
         print(file=console.file)
         return
     rich = RichTable(title=table.title, title_justify="left", caption=table.note, caption_justify="left", box=None)
     for name, side in table.columns:
         rich.add_column(name, justify="right" if side == "r" else "left", overflow="fold")
     for index, row in enumerate(table.rows):
-        rich.add_row(*map(escape, row), style="dim" if index in table.marked else "")
+        rich.add_row(*row, style="dim" if index in table.marked else "")
     console.print(rich)
     console.print()
 

@@ -59,9 +59,10 @@ def _task(row: dict[str, Any], where: str, number: int, infill: bool) -> Task:
         if not isinstance(row.get(column), str):
             raise UserError(f"{where}, has no text in its column `{column}`; `dice data rl` writes such files.")
     try:
-        level = int(row.get("level") or 1)
-    except (TypeError, ValueError):
-        raise UserError(f"{where}, has a level that is no number: {row.get('level')!r}.") from None
+        level, score = int(row.get("level") or 1), float(row.get("score") or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        said = f"{str(row.get('level'))[:80]!r} and {str(row.get('score'))[:80]!r}"
+        raise UserError(f"{where}, has a level or a score that is no number: {said}.") from None
     problem = Problem(row[SOURCE], row.get("name") or f"problem {number}", difficulty=row.get("difficulty") or None)
     parts = KernelParts(row["prefix"], row["middle"], row["suffix"]) if infill else None
-    return Task(problem, level, float(row.get("score") or 0.0), parts)
+    return Task(problem, level, score, parts)

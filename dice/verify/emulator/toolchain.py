@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from dice.verify.toolchain import ToolchainError, host_compiler, host_compiler_version
+from dice.verify.toolchain import ToolchainError, host_compiler, host_compiler_version, run_limited
 
+RUNTIME_TIMEOUT_S = 300.0
 _HERE = Path(__file__).parent
 include_dir: Path = _HERE / "include"
 
@@ -74,7 +75,12 @@ def build_library(
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / name
         command = [compiler, *map(str, sources), *flags, "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = run_limited(command, RUNTIME_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise ToolchainError(f"{compiler} did not build {name} within {RUNTIME_TIMEOUT_S:g} s.") from None
+        except OSError as error:
+            raise ToolchainError(f"{compiler} could not be started: {error.strerror}.") from None
         if done.returncode != 0:
             raise ToolchainError(f"{compiler} could not build {name}: {done.stderr.strip()[-2000:]}")
         os.replace(output, target)
