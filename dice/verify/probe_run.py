@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from dice import launch
 from dice.kernel import Kernel
+from dice.launch import python_command, safe_environment
 from dice.verdict import Verdict
 from dice.verify import probe_files
 from dice.verify.leftovers import Footprint, adopt, discard, late_descendants, named, stored
@@ -144,11 +144,11 @@ class _Watched:
         self._folder = Path(tempfile.mkdtemp(prefix="dice-probes-"))
         if user is not None:
             os.chown(self._folder, user, user)
-        variables = launch.safe_environment({**os.environ, "TMPDIR": str(self._folder), **environment})
+        variables = safe_environment({**os.environ, "TMPDIR": str(self._folder), **environment})
         identity: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest
         self._process = subprocess.Popen(
-            [python, *launch.python_command("dice.verify.probe_run")[1:]],
+            [python, *python_command("dice.verify.probe_run")[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
