@@ -1,5 +1,5 @@
 # promise: Ten thousand words of CUDA in CUDA text end in the time of a build.
-# alone: compile_error timeout
+# alone: compile_error timeout wrong
 # tags: slow text
 import torch
 from torch.utils.cpp_extension import load_inline
