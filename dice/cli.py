@@ -151,6 +151,9 @@ class Doctor:
     json: bool = False
     """Print one JSON object instead of text."""
 
+    probe: bool = False
+    """Also verify hostile kernels among others (about a minute), and exit with 1 where a promise is not kept."""
+
     def run(self) -> int:
         from dice.commands.doctor import run
 

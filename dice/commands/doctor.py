@@ -6,13 +6,15 @@ import json
 import os
 import platform
 import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.text import Text
 
 import dice
+from dice.commands.progress import bars
 from dice.terminal import Console
 
 if TYPE_CHECKING:
@@ -38,17 +40,68 @@ def run(args: Doctor) -> int:
     findings = examine()
     can = {finding.name: finding.state == "ok" for finding in findings}
     backends = [name for name in ("cuda", "emulated") if can[f"{name} backend"]]
-    if args.json:
-        print(json.dumps({"backends": backends, "findings": [asdict(finding) for finding in findings]}))
-    else:
-        console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
+    if not args.json:
         for finding in findings:
-            mark = finding.state if finding.state != "info" else ""
-            line = Text.assemble((f"{mark:<7}", COLOURS[finding.state]), f"  {finding.name:<18} {finding.found}")
-            console.print(line.append(f" -> {finding.advice}" if finding.advice else "", style="dim"))
+            console.print(_line(finding))
         verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
         console.print(f"\nThis machine {verdict}.")
-    return 0 if backends else 3
+    probed: dict[str, Any] = _probe(backends[0], console, quiet=args.json) if args.probe and backends else {}
+    if args.json:
+        said = {"backends": backends, "findings": [asdict(finding) for finding in findings]}
+        print(json.dumps(said | ({"probes": probed} if probed else {})))
+    return 3 if not backends else 1 if probed.get("broken") else 0
+
+
+def _line(finding: Finding) -> Text:
+    mark = finding.state if finding.state != "info" else ""
+    line = Text.assemble((f"{mark:<7}", COLOURS[finding.state]), f"  {finding.name:<18} {finding.found}")
+    return line.append(f" -> {finding.advice}" if finding.advice else "", style="dim")
+
+
+def _probe(backend: str, console: Console, quiet: bool) -> dict[str, Any]:
+    """Verify hostile kernels among others, tell what became of each, and sum it up."""
+    from dice.verify.probe_run import Result, run, tasks
+
+    wanted, started = tasks(quick=True), time.monotonic()
+    results: list[Result] = []
+    with bars(not quiet) as show:
+        for result in run(wanted, backend):
+            results.append(result)
+            show("probes", sum(bool(one.ending) for one in results), len(wanted))
+    broken = [one for one in results if one.state == "broken"]
+    excused = [one for one in results if one.state == "excused"]
+    user, seconds = _user(), time.monotonic() - started
+    tier = next((one.sandbox for one in results if one.sandbox), "")
+    if not quiet:
+        console.print()
+        for one in (*broken, *excused):
+            ending = ", then right" if one.ending == "right" else ""
+            console.print(_line(Finding(f"{one.name}{ending}", "missing", one.promise)))
+            for how in one.broken:
+                console.print(Text(f"           {how}"))
+            if one.excused:
+                said = f"           as said above, not guaranteed here: {', '.join(one.excused)}"
+                console.print(Text(said, style="dim"))
+        held = len(results) - len(broken) - len(excused)
+        console.print(
+            f"{held} of {len(results)} promises held under attack, as {user}, with {tier or 'no sandbox'}, "
+            f"on the {backend} backend, in {seconds:.0f} s."
+        )
+    return {
+        "user": user,
+        "sandbox": tier,
+        "backend": backend,
+        "seconds": round(seconds, 1),
+        "held": len(results) - len(broken) - len(excused),
+        "excused": len(excused),
+        "broken": len(broken),
+        "results": [asdict(one) | {"state": one.state} for one in results],
+    }
+
+
+def _user() -> str:
+    return "root" if os.geteuid() == 0 else f"an ordinary user (uid {os.geteuid()})"
 
 
 def examine() -> list[Finding]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dice.verify import claims
+
 TOKEN_SHARE = 0.01  # of the reference's elements; less is no replacement unless it is all of an operator
 PART_SHARE = 0.1  # the same, where PyTorch's operators are called as often as in the reference: some rows of each
 HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the host
@@ -76,7 +78,7 @@ class Work:
         for key, counts in (("elements", work.elements), ("calls", work.calls)):
             told = data.get(key)
             for name, count in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
-                counts[str(name)[:100]] = _count(count)
+                counts[claims.text(name, 100)] = _count(count)
         work.host = _count(data.get("host"))
         return work
 

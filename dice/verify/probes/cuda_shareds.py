@@ -1,0 +1,17 @@
+# promise: Ten thousand shared arrays in CUDA text end in the time of a build.
+# alone: compile_error timeout correct wrong runtime_error
+# tags: slow text
+import torch
+from torch.utils.cpp_extension import load_inline
+cuda_source = """
+#include <torch/extension.h>
+__global__ void k(const float* x, float* y, int n) {
+""" + "".join(f"__shared__ float s{n}[1];" for n in range(10_000)) + """
+    y[0] = x[0];
+}
+torch::Tensor f(torch::Tensor x) { auto y = torch::empty_like(x); k<<<1, 1>>>(x.data_ptr<float>(), y.data_ptr<float>(), 1); return y; }
+"""
+ops = load_inline(name="f", cpp_sources="torch::Tensor f(torch::Tensor x);", cuda_sources=cuda_source, functions=["f"])
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return ops.f(x)

@@ -1,0 +1,4 @@
+# promise: Text of 3,000 links or more in one expression (unary) ends no verifier.
+# right: correct no_kernel load_error runtime_error deceptive out_of_memory compile_error
+# tags: slow text
+#repeat 9000|x = |-|1

@@ -1,0 +1,171 @@
+"""Probes as tests: as this user and as an ordinary one, with namespaces and without them.
+
+By default each probe that is quick runs as this user with all mechanisms, and some run in each of the other places.
+`DICE_PROBES=all` runs all of them everywhere. The probes of a theme and a place are one run, whose results the tests
+of them share.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dice.verify import BackendUnavailable, Verifier
+from dice.verify.cache import default_cache_dir
+from dice.verify.probe_files import Probe, all_probes, problem, right
+from dice.verify.probe_run import Result, Task, run
+from dice.verify.sandbox import WITHOUT
+
+NOBODY = 65534  # the user of nobody's, where root has to choose one
+EVERYTHING = os.environ.get("DICE_PROBES") == "all"
+SITE = str(Path(pytest.__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who verifies, and without which mechanisms."""
+
+    user: int
+    without: str = ""
+
+    def __str__(self) -> str:
+        user = "root" if self.user == 0 else "ordinary user"
+        return f"{user}, without {self.without}" if self.without else user
+
+
+HERE = Place(os.geteuid())
+ELSEWHERE = [Place(user, without) for without in ("", "namespaces") for user in sorted({os.geteuid(), NOBODY})]
+PLACES = [HERE, *(place for place in ELSEWHERE if place != HERE and (os.geteuid() == 0 or place.user != NOBODY))]
+
+# What may go otherwise elsewhere: whose files they are, whose descriptors count, who may do what to whom.
+OF_A_USER = ("locked_leftovers", "deep_folder_locked", "descriptors_in_flight", "many_threads")
+OF_A_PROCESS = ("survivors", "memory_of_orphans", "kills_all_it_can", "reads_other_jobs", "writes_elsewhere")
+OF_BOTH = ("unlinked_files", "memory_files", "many_orphans", "survivors_of_the_warden")
+TELLING = {
+    (True, False): OF_A_USER,
+    (False, True): OF_A_PROCESS,
+    (True, True): (*OF_A_USER, *OF_A_PROCESS, *OF_BOTH),
+}
+
+
+@dataclass(frozen=True)
+class Attack:
+    theme: str
+    place: Place
+    task: Task
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.task)} ({self.place})"
+
+
+def attacks(theme: str) -> Any:
+    """A mark that gives a test each attack of a theme; those of a place run in one process."""
+    cases = []
+    for place in PLACES:
+        for attack in _of(theme, place):
+            group = pytest.mark.xdist_group(f"probes {theme} {place}")
+            cases.append(pytest.param(attack, id=str(attack), marks=[group, pytest.mark.timeout(1800)]))
+    return pytest.mark.parametrize("attack", cases)
+
+
+def check(attack: Attack) -> None:
+    """The promise of the probe is kept, or one of the guarantees that it rests on is said to be lacking."""
+    result = _results(attack.theme, attack.place)[attack.task]
+    if result.state == "excused":
+        pytest.skip(f"not guaranteed here, as verdicts say ({', '.join(result.excused)}): {result.broken[0][:200]}")
+    assert not result.broken, f"{result.promise} {result.broken}"
+
+
+def _of(theme: str, place: Place) -> Iterator[Attack]:
+    for probe in all_probes():
+        if theme in probe.tags:
+            for ending in _endings(probe, place):
+                yield Attack(theme, place, (probe.name, ending))
+
+
+def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
+    if EVERYTHING:
+        return probe.endings
+    if place == HERE:
+        return probe.endings[-1:] if probe.quick else ()
+    telling = TELLING.get((place.user != 0, bool(place.without)), ())
+    return probe.endings[-1:] if probe.name in telling else ()
+
+
+@functools.cache
+def _results(theme: str, place: Place) -> dict[Task, Result]:
+    """Of all attacks of a theme. What is left when their verifier has ended is held against the last of them."""
+    environment = {"OMP_NUM_THREADS": "1"} | ({WITHOUT: place.without} if place.without else {})
+    options: dict[str, Any] = {}
+    if place.user != os.geteuid():
+        environment |= {"PYTHONPATH": os.pathsep.join((str(_package()), SITE)), **_home(place.user)}
+        options = {"user": place.user, "python": _python(place.user)}
+    try:
+        with Verifier(backend="emulated"):
+            pass
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    found: dict[Task, Result] = {}
+    for result in run([attack.task for attack in _of(theme, place)], environment=environment, **options):
+        if result.ending:
+            found[result.name, result.ending] = result
+        elif result.broken and found:
+            last = list(found)[-1]
+            found[last] = Result(*last, result.promise, (*found[last].broken, *result.broken))
+    return found
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def _python(user: int) -> str:
+    """An interpreter like ours that another user can run."""
+    version = f"python3.{sys.version_info.minor}"
+    for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        command = [python, "-c", "import torch, dice.verify"]
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(_package()), SITE)), "HOME": "/nonexistent"}
+        try:
+            done = subprocess.run(
+                command,
+                user=user,
+                group=user,
+                extra_groups=[],
+                env=variables,
+                cwd="/",
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    pytest.skip("no interpreter here can be run by another user")
+
+
+@functools.cache
+def _home(user: int) -> dict[str, str]:
+    """Folders of the user's own, with what all builds share: to make that takes a minute."""
+    folder = Path(tempfile.mkdtemp(prefix="dice-tests-", dir="/var/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with Verifier(backend="emulated") as verifier:
+        verifier.verify(problem(), right("so that there is something to copy"))
+    cache = folder / "cache"
+    (cache / "extensions").mkdir(parents=True)
+    for path in (default_cache_dir() / "headers", *default_cache_dir().glob("emulator-*")):
+        shutil.copytree(path.resolve(), cache / path.name)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
+    return {"HOME": str(folder), "DICE_CACHE": str(cache)}
