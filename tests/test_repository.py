@@ -13,7 +13,7 @@ from dice import syntax
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dice"
-NOUNS = ("errors", "files", "syntax", "cpp", "journal", "problem", "kernel", "verdict", "prompts")
+NOUNS = ("errors", "launch", "terminal", "files", "syntax", "cpp", "journal", "problem", "kernel", "verdict", "prompts")
 ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwards only
     **{noun: set(NOUNS) for noun in NOUNS},
     "verify": set(NOUNS),
@@ -39,7 +39,7 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     },
     "cli": {*NOUNS, "cli_data", "commands"},
     "cli_data": {*NOUNS, "commands"},
-    "__main__": {"cli"},
+    "__main__": {*NOUNS, "cli"},
     "__init__": set(),
 }
 

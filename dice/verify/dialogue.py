@@ -85,7 +85,8 @@ class Dialogue:
     def _raise_reported(self, message: Message) -> None:
         if "fault" in message:
             text = self.feedback.locate((claims.text(message.get("message", "")),))[0]
-            raise self.unless_full(endings.fault(claims.text(message["fault"], 40), text))
+            emulated = self.place.backend == "emulated"
+            raise self.unless_full(endings.fault(claims.text(message["fault"], 40), text, emulated))
         if message.get("event") != "failed":
             return
         build = message.get("build")

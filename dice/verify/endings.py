@@ -38,9 +38,12 @@ def reported(message: Message, stage: Stage) -> Stop:
     return Stop(outcome, said, claims.text(text), claims.texts(message.get("lines")))  # type: ignore[arg-type]
 
 
-def fault(kind: str, message: str) -> Stop:
-    """What a fault reported by the emulator means. A thread order that waits for ever is an error, not a time-out."""
-    if kind == "unsupported":
+def fault(kind: str, message: str, emulated: bool) -> Stop:
+    """What a fault reported by the emulator means. A thread order that waits for ever is an error, not a time-out.
+
+    Where there is no emulator, whoever reports one is not believed that the backend is to blame.
+    """
+    if kind == "unsupported" and emulated:
         return Stop("unsupported", "run", message)
     return Stop("runtime_error", "run", f"{kind}: {message}")
 

@@ -49,6 +49,9 @@ _PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND, _PR_SET_PDEATHSIG = 0x4206, 0x10000000,
 REFUSED = 3  # exit code of a child to which the system gave no more
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# What the whole system obeys. Opened, and nothing is written.
+MACHINE = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger", "/proc/pressure/memory")
+
 PROMISES = {
     "network": "connects to nothing, not even on this machine",
     "local sockets": "reaches no service of this machine through a socket without a file",
@@ -121,7 +124,9 @@ def _escape(starter: Starter, cache_dir: Path, limits: Limits) -> tuple[str, dic
                 raise MachineryError(f"the sandbox could not be tried ({error}): {said}") from None
             found = {name: str(how) for name, how in answer["broken"].items()}
             written = [folder for folder in bait["folders"] if _take_away(Path(folder) / bait["mark"])]
-            if written:  # in the real folder, and not in one of its own that has the same name
+            if (
+                written and "writes" not in found
+            ):  # in the real folder, and not in one of its own that has the same name
                 found["writes"] = f"it could write in {', '.join(written)}"
             return child.sandbox, found
 
@@ -243,6 +248,10 @@ def _writes(bait: dict[str, Any]) -> str:
     for folder in bait["folders"]:
         with contextlib.suppress(OSError):
             (Path(folder) / bait["mark"]).touch()
+    for path in MACHINE:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY))
+            return f"it could write to {path}"
     return ""
 
 

@@ -164,9 +164,12 @@ def _run_child(limits: Limits, child: Callable[[], None], own_namespaces: bool, 
     _drop_privileges()
     if uses_landlock and (limits.visible or not own_namespaces):
         seen = [path for path in devices() if not limits.visible or path in limits.visible]
-        also = (*seen, "/proc", *(_PRIVATE if own_namespaces else ()))
+        # CUDA names its threads in /proc. Outside a namespace that is the machine's, of which root without capabilities
+        # still owns what the whole system obeys.
+        also = (*seen, *(("/proc", *_PRIVATE) if own_namespaces else ("/proc/self",)))
         network = limits.loopback and own_namespaces
-        landlock.restrict(limits.visible or ("/",), (limits.scratch, *limits.writable, *also), network)
+        readable = (*(limits.visible or ("/",)), "/proc")
+        landlock.restrict(readable, (limits.scratch, *limits.writable, *also), network)
     if limits.secret:
         prctl(_PR_SET_DUMPABLE, 0)
     if uses_seccomp:

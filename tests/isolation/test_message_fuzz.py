@@ -78,7 +78,7 @@ def read_as_a_job_does(message: dict[str, Any]) -> None:
     record, feedback, honesty = Record(), Feedback("x = 1"), Honesty()
     stops = [endings.reported(message, "run")]
     if "fault" in message:
-        stops.append(endings.fault(claims.text(message["fault"], 40), claims.text(message.get("message", ""))))
+        stops.append(endings.fault(claims.text(message["fault"], 40), claims.text(message.get("message", "")), True))
     with suppress(ValueError):
         sources = Sources.from_json(message.get("sources"))
         assert len(sources.key("compiler")) == 32 and sources.size >= 0
