@@ -206,9 +206,9 @@ class _Plan:
         results = self._run_some(commands, scratch)
         log = "\n".join(result.log for result in results if result.log.strip())
         if any(result.status != 0 for result in results):
-            lines = error_lines(log)
+            lines = tuple(error_lines(log))
             if _OUT_OF_MEMORY.search(log):
-                lines = [*lines, f"error: the compiler ran out of memory: it had {MAX_MEMORY_BYTES >> 20} MiB"]
+                lines = (*lines, f"error: the compiler ran out of memory: it had {MAX_MEMORY_BYTES >> 20} MiB")
             raise failure(log, lines)
         return log
 
