@@ -51,7 +51,7 @@ def main() -> int:
 def measure(checkout: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One run of one checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = {"candidates": args.candidates, "workers": args.workers, "alone": 8, "backend": args.backend}
+        asked = {"candidates": args.candidates, "workers": args.workers, "alone": 2, "backend": args.backend}
         options = [f"--{name}={value}" for name, value in asked.items()]
         command = [sys.executable, "-m", "dice", "bench", "verify", *options, "--stock-candidates=0", "--stock-alone=0"]
         paths = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]

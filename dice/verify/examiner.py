@@ -6,6 +6,7 @@ text does to it, the supervisor loses this process and not itself.
 
 from __future__ import annotations
 
+import signal
 import socket
 import sysconfig
 import threading
@@ -25,7 +26,8 @@ from dice.verify.scratch import Scratch
 from dice.verify.source_map import Literal
 from dice.verify.static import Report
 
-TIMEOUT_S = 10.0  # the largest texts there may be take two
+CPU_S = 10.0  # of the processor; the largest texts there may be take two
+STALLED_S = 120.0  # on the clock: a machine on which that much is not to be had in this time, stands still
 MEMORY_MB = 2048
 TRIES = 2  # new processes that a text may be the end of
 
@@ -36,8 +38,8 @@ Reading = tuple[Report, tuple[Literal, ...]]  # what a text says, and the string
 class Examinations:
     """Reads kernel files, one at a time, in a process that lives until a text is the end of it. Thread-safe."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S, memory_mb: int = MEMORY_MB) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, cpu_s: float = CPU_S, memory_mb: int = MEMORY_MB) -> None:
+        self.cpu_s = cpu_s
         self._memory_mb = memory_mb
         self._lock = threading.Lock()
         self._scratch: Scratch | None = None
@@ -54,13 +56,15 @@ class Examinations:
                 if self._child is None:
                     self._child = self._start(zygote)
                 try:
-                    self._child.send({"source": kernel.source})
-                    return _reading(wait_for(self._child, (), time.monotonic() + self.timeout_s))
+                    self._child.send({"source": kernel.source, "cpu_s": self.cpu_s})
+                    return _reading(wait_for(self._child, (), time.monotonic() + STALLED_S))
                 except DeadlineExceeded:
                     self._end()
-                    raise Stop("timeout", "static", f"reading the file took over {self.timeout_s:g} s.") from None
-                except ChildEnded:
+                    raise MachineryError(f"a file's text was not read within {STALLED_S:g} s") from None
+                except ChildEnded as end:
                     self._end()
+                    if end.ended.signal == signal.SIGPROF:
+                        raise Stop("timeout", "static", f"reading the file took over {self.cpu_s:g} s.") from None
                     lost += is_new  # one that has read others may have ended before this
                 except MachineryError:
                     self._end()
@@ -93,9 +97,12 @@ def main(link: socket.socket) -> None:
     """The process that reads."""
     channel = Channel(link)
     while True:
-        kernel = Kernel(channel.receive()["source"])
+        told = channel.receive()
+        kernel = Kernel(told["source"])
+        signal.setitimer(signal.ITIMER_PROF, told["cpu_s"])  # at whose end the kernel ends us, wherever we are
         report = static.examine(kernel)
         found = [] if report.unusable else source_map.literals(kernel.source)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         channel.send("read", report=asdict(report), literals=[[one.value, one.first, one.last] for one in found])
 
 

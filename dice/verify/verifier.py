@@ -41,7 +41,7 @@ from dice.verify.view import candidate_view
 
 log = logging.getLogger(__name__)
 MOST_OPEN_FILES = 1 << 16
-ATTEMPTS = 2  # a job whose processes were lost by our own fault is run once more,
+ATTEMPTS = 3  # a job whose processes were lost by our own fault is run again,
 OTHERS_FAULTS = 10  # and more often where another job's problem took the oracle with it, or a GPU ended
 
 

@@ -54,20 +54,19 @@ def test_one_process_reads_many_texts(zygote: Zygote, examinations: Examinations
 
 
 def test_a_text_that_takes_too_long_is_a_timeout(zygote: Zygote) -> None:
-    hasty = Examinations(timeout_s=0.5)
+    hasty = Examinations(cpu_s=0.5)
     hasty.examine(zygote, EXAMPLE)
     began = time.monotonic()
     with pytest.raises(Stop) as stop:
         hasty.examine(zygote, SLOW)
     assert (stop.value.outcome, stop.value.stage) == ("timeout", "static")
     assert time.monotonic() - began < 30
-    hasty.timeout_s = 30
     assert hasty.examine(zygote, EXAMPLE)[0].has_cuda
     hasty.close()
 
 
 def test_a_text_that_ends_the_process_is_no_kernel(zygote: Zygote) -> None:
-    narrow = Examinations(timeout_s=60, memory_mb=60)
+    narrow = Examinations(memory_mb=60)
     narrow.examine(zygote, EXAMPLE)
     with pytest.raises(Stop) as stop:
         narrow.examine(zygote, LARGE)

@@ -1,5 +1,5 @@
-# promise: CUDA text with a shared parameter is a compile error, at once.
-# alone: compile_error
+# promise: CUDA text with a shared parameter gets its verdict at once: an error of g++, while nvcc lets it pass.
+# alone: compile_error wrong
 # tags: quick text
 import torch
 from torch.utils.cpp_extension import load_inline
