@@ -66,11 +66,8 @@ def check_verify(command: list[str], folder: Path, python_path: str | None) -> N
 @pytest.mark.parametrize(
     "starts, entry",
     [
-        ("script", "{dice}"),
-        ("script", ".:{dice}"),
+        ("script", ".:{dice}:{here}"),
         ("module", "{dice}"),
-        ("module", ":{dice}"),
-        ("module", "{dice}:{here}"),
     ],
 )
 def test_verify_among_hostile_modules(tmp_path: Path, starts: str, entry: str) -> None:
