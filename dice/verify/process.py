@@ -104,7 +104,7 @@ class Child:
         """
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._channel.settimeout(max(timeout_s, 0.001))
+            self._channel.settimeout(min(max(timeout_s, 0.001), LONGEST_WAIT_S))
             try:
                 if descriptors:
                     socket.send_fds(self._channel, [line[:1]], descriptors)

@@ -45,10 +45,14 @@ class CudaToolkit:
 
 def host_compiler() -> str:
     """Path of the C++ compiler: $CXX, else g++. Raises `ToolchainError`."""
-    wanted = os.environ.get("CXX") or "g++"
-    found = shutil.which(wanted)
-    if found is None and os.environ.get("CXX"):
-        raise ToolchainError(f"CXX names {wanted!r}, which is no program: set it to the path of a C++ compiler.")
+    return _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@cache  # a jailed process, which may not see it, knows it from the zygote
+def _find_compiler(named: str, path: str) -> str:
+    found = shutil.which(named or "g++", path=path)
+    if found is None and named:
+        raise ToolchainError(f"CXX names {named!r}, which is no program: set it to the path of a C++ compiler.")
     if found is None:
         raise ToolchainError("There is no C++ compiler on this machine: install g++ (GCC 9 or later).")
     return os.path.abspath(found)  # compilers run in folders of their own

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import mutants
+import message_mutants
 import pytest
 
 from dice.verdict import OUTCOMES, STAGES, Verdict
@@ -52,7 +52,7 @@ def child() -> Iterator[tuple[Child, socket.socket]]:
 def test_messages_that_are_changed_at_random_are_read(seed: int) -> None:
     """Each as a job reads it. What comes out can be kept, and printed."""
     with child() as (candidate, link):
-        sent = list(mutants.lines(seed, A_CHILD))
+        sent = list(message_mutants.lines(seed, A_CHILD))
         end = b"\n" + json.dumps(END).encode() + b"\n"
         sender = threading.Thread(target=send, args=(link, [line + end for line in sent]), daemon=True)
         sender.start()
@@ -137,7 +137,7 @@ ModelNew = Later
 
 def forger(number: int) -> Any:
     """A right kernel that sends mutants when it is loaded, and in its forward; every third answers nothing else."""
-    lines = [base64.b64encode(line).decode() for line in mutants.lines(SEED * 1000 + number, A_JOB)]
+    lines = [base64.b64encode(line).decode() for line in message_mutants.lines(SEED * 1000 + number, A_JOB)]
     kernel = probe_files.right(f"forger {number}")
     silent = "\nos._exit(0)\n" if number % 3 == 0 else ""
     return type(kernel)(WRITER.format(lines=lines) + silent + kernel.source + LATER, f"forger {number}")

@@ -116,7 +116,7 @@ def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
     settings = Settings.of(RELU, Options(), True, 1, lends=True, shares=True)
     try:
         for _ in range(5):
-            with oracles.open(Spawner(zygote, Cancellation(single=True)), settings, 4096) as session:
+            with oracles.open(Spawner(zygote, Cancellation(single=True)), settings, 4096, ()) as session:
                 session.open()
                 session.construct()
                 assert any(session.inputs.iterdir())
