@@ -107,7 +107,8 @@ def verify(args: argparse.Namespace) -> None:
 
     def counted(self: Job, gpu: Turns) -> Verdict:
         verdict = inner(self, gpu)
-        say({"ran": int(self.kernel.name)})
+        if self.kernel.name.isdigit():  # not one of those that warm the verifier up
+            say({"ran": int(self.kernel.name)})
         return verdict
 
     Job.run = counted  # type: ignore[method-assign]
