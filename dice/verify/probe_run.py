@@ -337,7 +337,7 @@ class _Round:
         for number in itertools.count():
             distinct = f"{self.name} {number}"
             if self.victims and number < 4:
-                yield probe_files.victim(distinct, f"DICE-SECRET-{secrets.token_hex(8)}"), "correct"
+                yield probe_files.victim(distinct, "-".join(("DICE", "SECRET", secrets.token_hex(8)))), "correct"
             else:
                 yield probe_files.right(distinct), "correct"
             yield probe_files.wrong(distinct), "wrong"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
@@ -88,13 +89,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "data rl pipe.parquet --out rl",
     f"data teach pipe.py {TEACHER}",
     f"data teach zero.json {TEACHER}",
-    f"train sft --data pipe.jsonl --tokenizer {NANO} --out o --max-steps 1",
+    f"train sft --data pipe.jsonl --tokenizer {shlex.quote(str(NANO))} --out o --max-steps 1",
 ])  # fmt: skip
 def test_what_is_no_file_is_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()) == 2
+    assert main(shlex.split(command)) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("dice: ") and said.endswith(".") and not said.endswith("..")
-    strange = next(word for word in command.split() if word.startswith(("pipe", "zero", "huge")))
+    strange = next(word for word in shlex.split(command) if word.startswith(("pipe", "zero", "huge")))
     words = {"pipe": "a named pipe", "zero": "a device", "huge": "is longer than"}[strange[:4]]
     assert words in said and strange.partition("/")[0] in said
 
@@ -148,7 +149,7 @@ def test_a_checkpoint_that_means_harm_is_one_sentence(
     monkeypatch.setattr("dice.model.chat.LIMIT_S", 2.0)
     Path("bait.py").write_text(EXAMPLE_PROBLEM + f"# {'a' * 60}! {'x' * 60}\n")
     folder = nano(**{name: content})
-    code = main(f"generate bait.py --model {folder} --backend emulated --max-new-tokens 1 --scale 0.1".split())
+    code = main(shlex.split(f"generate bait.py --model '{folder}' --backend emulated --max-new-tokens 1 --scale 0.1"))
     said = capsys.readouterr().err.strip().splitlines()
     if words:
         assert code == 2 and said[-1].startswith("dice: ") and words in said[-1] and "Traceback" not in said
@@ -164,7 +165,7 @@ def test_weights_that_are_no_numbers_are_refused(
     name = "model.layers.1.mlp.down_proj.weight"
     state[name].view(-1)[-1] = value
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    assert main(f"generate problem.py --model {folder} --backend emulated --max-new-tokens 1".split()) == 2
+    assert main(shlex.split(f"generate problem.py --model '{folder}' --backend emulated --max-new-tokens 1")) == 2
     said = capsys.readouterr().err.strip()
     assert said == f"dice: model/model.safetensors holds weights that are infinite or not a number, in {name}."
 
@@ -194,5 +195,5 @@ def test_numbers_of_any_length_in_a_table_are_no_crash(capsys: pytest.CaptureFix
     Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("answers.jsonl").write_text(json.dumps({"problem_id": "9" * 5000, "level": "\u00b2", "kernel": "x"}) + "\n")
     command = "eval --answers answers.jsonl --problems t.jsonl --backend emulated --out run"
-    assert main(command.split()) == 2
+    assert main(shlex.split(command)) == 2
     assert "answers.jsonl holds no kernel for any of the 3 problems" in capsys.readouterr().err
