@@ -29,7 +29,16 @@ from dice.verify.cancel import Starter
 from dice.verify.channel import Channel
 from dice.verify.job_files import JobFiles
 from dice.verify.process import ChildEnded, DeadlineExceeded, MachineryError, wait_for
-from dice.verify.sandbox import ENVIRONMENT, MAX_OPEN_FILES, MAX_PROCESSES, MAX_TASKS, WITHOUT, Limits
+from dice.verify.sandbox import (
+    ENVIRONMENT,
+    MAX_OPEN_FILES,
+    MAX_PROCESSES,
+    MAX_TASKS,
+    PR_SET_PDEATHSIG,
+    WITHOUT,
+    Limits,
+    prctl,
+)
 from dice.verify.scratch import Scratch
 
 PATIENCE_S = 30.0
@@ -45,7 +54,7 @@ _OWN_VARIABLES += (
     "PYTHONNOUSERSITE",
 )
 _IPC_PRIVATE, _IPC_CREAT, _IPC_RMID = 0, 0o1000, 0
-_PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND, _PR_SET_PDEATHSIG = 0x4206, 0x10000000, 4096, 1
+_PTRACE_SEIZE, _CLONE_NEWUSER, _MS_BIND = 0x4206, 0x10000000, 4096
 REFUSED = 3  # exit code of a child to which the system gave no more
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -124,9 +133,8 @@ def _escape(starter: Starter, cache_dir: Path, limits: Limits) -> tuple[str, dic
                 raise MachineryError(f"the sandbox could not be tried ({error}): {said}") from None
             found = {name: str(how) for name, how in answer["broken"].items()}
             written = [folder for folder in bait["folders"] if _take_away(Path(folder) / bait["mark"])]
-            if (
-                written and "writes" not in found
-            ):  # in the real folder, and not in one of its own that has the same name
+            # In the real folder, and not in one of its own that has the same name.
+            if written and "writes" not in found:
                 found["writes"] = f"it could write in {', '.join(written)}"
             return child.sandbox, found
 
@@ -378,7 +386,7 @@ def _fill_disk() -> None:
 
 
 def _leave_a_process() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, 0)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

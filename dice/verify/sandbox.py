@@ -39,7 +39,6 @@ MAX_DESCRIPTORS = 8192  # per child, of all its processes: a socket holds up to 
 OWN_FAULT = 70  # exit code of a child whose own code let an exception out
 WITHOUT = "DICE_SANDBOX_WITHOUT"  # mechanisms not to use, e.g. "namespaces,landlock": as on a kernel that lacks them
 MECHANISMS = ("namespaces", "landlock", "seccomp", "cgroups")
-_PRIVATE = ("/tmp", "/dev/shm")
 _MACHINE_PROC = (
     *("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi"),
     *("/proc/pressure", "/proc/mtrr", "/proc/driver/nvidia"),
@@ -166,7 +165,7 @@ def _run_child(limits: Limits, child: Callable[[], None], own_namespaces: bool, 
         seen = [path for path in devices() if not limits.visible or path in limits.visible]
         # CUDA names its threads in /proc. Outside a namespace that is the machine's, of which root without capabilities
         # still owns what the whole system obeys.
-        also = (*seen, *(("/proc", *_PRIVATE) if own_namespaces else ("/proc/self",)))
+        also = (*seen, *(("/proc", *small_root.EVERYBODYS) if own_namespaces else ("/proc/self",)))
         network = limits.loopback and own_namespaces
         readable = (*(limits.visible or ("/",)), "/proc")
         landlock.restrict(readable, (limits.scratch, *limits.writable, *also), network)
@@ -268,7 +267,7 @@ def _narrow_file_system(limits: Limits) -> list[int]:
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     folders = [folder for folder in (limits.scratch, *limits.writable) if os.path.isdir(folder)]
     own = {limits.scratch: limits.files_mb} if limits.own_files else {}
-    private = dict.fromkeys(_PRIVATE, limits.tmp_mb) if limits.tmp_mb else {}
+    private = dict.fromkeys(small_root.EVERYBODYS, limits.tmp_mb) if limits.tmp_mb else {}
     shown = [folder for folder in folders if folder not in own]
     if limits.visible and small_root.enter(limits.visible, shown, private | own, MAX_FILES):
         opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in (*own, *private) if own]

@@ -28,7 +28,7 @@ OWN_BYTES = 64 << 20  # who stored more than this on a full disk has helped to f
 MAX_FILES = 20_000  # more of them count as too much
 TOO_MUCH_KB = 1 << 60
 NAMES_AT_ONCE = 4096
-_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOVED = "dice-moved-"  # a folder that is moved up on its way out
 _ROOT = re.compile(PREFIX + r"\d+-\w{8}")
@@ -115,7 +115,7 @@ def open_files(folder: int, names: Sequence[str]) -> dict[str, int]:
     for name in names:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             try:
-                opened[name] = os.open(name, _READING, dir_fd=folder)
+                opened[name] = os.open(name, READING, dir_fd=folder)
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
                     raise

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 4096, 16384
 _MOUNT_POINT = "/proc"  # always there, and nobody asks for what it covers: the new root gets a /proc of its own
 _MAX_LINKS = 40
-SHARED_MODE = ("/tmp", "/dev/shm")  # everybody's, as on any system
+EVERYBODYS = ("/tmp", "/dev/shm")  # folders that all may write to, as on any system
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,7 +26,7 @@ def enter(visible: Iterable[str], writable: Iterable[str], private: Mapping[str,
         return False
     for path, size_mb in private.items():  # first: what is shown may lie in them
         os.makedirs(_MOUNT_POINT + path, exist_ok=True)
-        options = f"size={size_mb}m,nr_inodes={most_files},mode={'1777' if path in SHARED_MODE else '700'}"
+        options = f"size={size_mb}m,nr_inodes={most_files},mode={'1777' if path in EVERYBODYS else '700'}"
         if not _mount("tmpfs", _MOUNT_POINT + path, "tmpfs", _MS_NOSUID | _MS_NODEV, options):
             raise OSError(f"no file system in memory of {size_mb} MiB could be made at {path}")
     for path in (*sorted(visible, key=len), *writable):  # a folder before what lies in it

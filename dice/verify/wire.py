@@ -21,13 +21,13 @@ from typing import Any, BinaryIO, Protocol
 import torch
 
 from dice.verify.lending import Memory
+from dice.verify.scratch import READING
 from dice.verify.shortage import is_shortage
 
 ALIGN = 512  # as PyTorch aligns tensors on a GPU
 MAX_JSON_BYTES = 8 << 20
 POURED_ELEMENTS = 1 << 24  # at a time
 MAX_DEPTH = 20
-_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
@@ -321,7 +321,7 @@ def _check_stride(shape: list[int], stride: object) -> None:
 
 
 def _open(folder: Folder, name: str) -> BinaryIO:
-    descriptor = os.open(folder / name, _READING) if isinstance(folder, Path) else os.dup(folder[name])
+    descriptor = os.open(folder / name, READING) if isinstance(folder, Path) else os.dup(folder[name])
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise WireError("not a regular file")
