@@ -1,20 +1,46 @@
-# Two commands do everything: `make demo` and `make test`. Each sets up .venv first; a second run starts at once.
+# `make demo` shows what DICE does. Checks come at three speeds: `make check` in a minute or two, `make test` in ten or
+# so, `make test-all` with what is slow. Each sets up .venv first; a second run starts at once.
 # Paths are relative throughout, so the checkout may lie in a folder of any name.
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PY := .venv/bin/python
 
-.PHONY: demo test lint clean
+.PHONY: demo check types quick-tests test test-all test-gpu lint docs clean
 
-demo: .venv/.ready  ## write, compile, run and prove three kernels
+demo: .venv/.ready  ## write, compile, run and check three kernels
 	@$(PY) -m dice generate examples/activation_chain.py examples/softmax.py examples/matmul.py -o kernels
 
-test: .venv/.ready  ## the whole test suite, with lint and types
+check: .venv/.ready  ## format, lint, types, and the tests that start no process
+	@$(PY) -m ruff format --quiet --check . || { echo "make check: \`make lint\` formats these files."; exit 1; }
+	@$(PY) -m ruff check --quiet .
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target types quick-tests
+
+types: .venv/.ready
+	@$(PY) -m mypy
+
+quick-tests: .venv/.ready
+	@$(PY) -m pytest -q -n 2 -m "not process and not slow and not gpu"
+
+test: .venv/.ready  ## the test suite without its slow tests
+	@$(PY) -m pytest -q -n 2 --dist loadgroup -m "not slow"
+
+test-all: .venv/.ready  ## the whole test suite
 	@$(PY) -m pytest -q -n 2 --dist loadgroup
+
+test-gpu: .venv/.ready  ## the tests that need a GPU, and a table of what ran; one at a time, since some of them time
+	@$(PY) -m pytest -q -m gpu --table
 
 lint: .venv/.ready  ## format and fix what can be fixed, then check
 	@$(PY) -m ruff check --fix . && $(PY) -m ruff format . && $(PY) -m mypy
+
+docs: .venv/.docs  ## the site, in build/docs; figures and pictures of imports are made anew first
+	@$(PY) docs/tools/results.py && $(PY) docs/tools/imports.py
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict && echo "The site is in build/docs/index.html"
+
+.venv/.docs: .venv/.ready
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 .venv/.ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer was found; install it (Debian: apt-get install python3) or run make PYTHON=/path/to/python3"; exit 3; }

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dice.commands.curves import read_metrics
-from dice.data.whole import write_json
+from dice.commands.train.curves import read_metrics
 from dice.evaluate.metrics import Comparison, Score, Summary, compare, summarise
 from dice.evaluate.run_folder import RunFolder
+from dice.files.atomic import write_json
 
 ARMS = {
     "baseline": "whole kernels, shuffled",

@@ -2,8 +2,8 @@
 
     python benchmarks/build_rate.py [builds] > build_rate.json
 
-Sources are those of tests/verify/split_cases.py, each made unlike every other. A line that asks for nvcc's own macro
-keeps a source from being split. Needs nvcc, and no GPU.
+Sources are those of tests/verify/build/split_cases.py, each made unlike every other. A line that asks for nvcc's own
+macro keeps a source from being split. Needs nvcc, and no GPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dice.verify.builds import Answer, BuildService
-from dice.verify.process import Zygote
-from dice.verify.sources import Sources
+from dice.verify.build.service import Answer, BuildService
+from dice.verify.build.sources import Sources
+from dice.verify.sandbox.process import Zygote
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "verify"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "verify" / "build"))
 from split_cases import CASES  # noqa: E402
 
 CPP = "torch::Tensor run(torch::Tensor x);"

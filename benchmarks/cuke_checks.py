@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import synth_sample
 from cuke_pool import Row
 
-from dice.data import synth
+from dice import synth
 from dice.data.sample import Sample, read_sets
 from dice.kernel import SplitError
 

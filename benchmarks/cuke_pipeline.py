@@ -36,11 +36,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cuke_checks import check  # noqa: E402
 from cuke_pool import FILES, read_truth, write_pool  # noqa: E402
 
-from dice.data.cuke.candidates import Settings  # noqa: E402
+from dice.data.cuke.candidates import CurationSettings  # noqa: E402
 from dice.data.cuke.curate import candidates, curate  # noqa: E402
 from dice.data.decontaminate import Index  # noqa: E402
 from dice.data.sample import Sample, read_sets, sample_files, write_samples  # noqa: E402
-from dice.data.whole import write_json  # noqa: E402
+from dice.files.atomic import write_json  # noqa: E402
 from dice.launch import environment, python_command  # noqa: E402
 from dice.verdict import Timing  # noqa: E402
 
@@ -156,7 +156,7 @@ def sizes(out: Path, folder: Path, place: str) -> dict[str, int]:
     measured, structural = (list(read_sets([folder / f"{place}_{name}"])) for name in ("pool", "structural"))
     found = {}
     for threshold in THRESHOLDS:
-        settings = Settings(min_speedup=threshold)
+        settings = CurationSettings(min_speedup=threshold)
         found[f"{threshold}x"] = len(curate(candidates(measured, structural, settings), settings, index).kept)
     return found
 

@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mutants import CASES, EDITS
 
-from dice import prompts
-from dice.data import synth
+from dice import prompts, synth
 from dice.kernel import Kernel
 from dice.problem import Problem
 

@@ -5,7 +5,7 @@
 #
 # first        one kernel written, compiled, run and timed: is everything there?
 # memory       the GPU tests of shared memory and of timing
-# tests        the tests marked `gpu` of verification, then of training, one log each
+# tests        all tests marked `gpu`, with a table of what ran (what `make test-gpu` does)
 # corpus       PAIRS (150000) training pairs and 420 held-out ones
 # sft          nano trained on from START (nano) for TRAIN (600) seconds, as recipe nano_sft; LR (1.5e-3)
 # plain        the shipped nano and the trained one on plain.jsonl
@@ -49,14 +49,12 @@ first() {
 }
 
 memory() {
-    LINES_SHOWN=30 logged memory "$python" -m pytest -q -m gpu tests/verify/test_lending.py tests/verify/test_timing_gpu.py
+    LINES_SHOWN=30 logged memory "$python" -m pytest -q -m gpu tests/verify/tensors/test_lending.py tests/verify/test_timing_gpu.py
     mark memory
 }
 
 tests() { # a test that fails is a result, too
-    logged exploits "$python" -m pytest -q -m gpu tests/exploits
-    logged verify "$python" -m pytest -q -m gpu tests/verify
-    logged training "$python" -m pytest -q -m gpu tests/train tests/decode tests/model
+    LINES_SHOWN=80 logged tests "$python" -m pytest -q -m gpu --table
     mark tests
 }
 

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-from dice.data import synth
+from dice import synth
 from dice.kernel import Kernel
 from dice.problem import Problem
 

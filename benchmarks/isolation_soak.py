@@ -31,16 +31,17 @@ from random import Random
 from typing import Any
 
 import dice
-from dice.data.whole import write_json
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.verdict import Verdict
-from dice.verify import Options, Verifier, leftovers, probe_files
-from dice.verify.job import Job
+from dice.verify import Options, Verifier
 from dice.verify.options import probe_cuda, toolchain
-from dice.verify.probe_files import ESCAPED
-from dice.verify.probe_run import MEMORY_MB
-from dice.verify.turns import Turns
-from dice.verify.usage import descendants
+from dice.verify.probes import files, leftovers
+from dice.verify.probes.files import ESCAPED
+from dice.verify.probes.runner import MEMORY_MB
+from dice.verify.sandbox.usage import descendants
+from dice.verify.supervisor.gpu_lock import GpuLock
+from dice.verify.supervisor.job import Job
 
 HOSTILE, WRONG, UNBUILDABLE, NEW = 0.15, 0.2, 0.1, 0.05  # shares; the rest is right. `NEW`: right, and to be built anew
 MOST_RSS_MB = 120  # of the process that verifies, at any moment
@@ -65,7 +66,7 @@ class Member:
 def mixture(count: int, seed: int, backend: str) -> list[Member]:
     """The same for the same arguments."""
     random = Random(seed)
-    probes = [(probe, ending) for probe in probe_files.all_probes() if probe.quick for ending in probe.endings]
+    probes = [(probe, ending) for probe in files.all_probes() if probe.quick for ending in probe.endings]
     turns = itertools.cycle(random.sample(probes, len(probes)))
     made = []
     for number in range(count):
@@ -75,14 +76,14 @@ def mixture(count: int, seed: int, backend: str) -> list[Member]:
             kernel = probe.kernel(ending, MEMORY_MB[backend], f"{MARK}{number}")
             made.append(Member(kernel.name, kernel, probe.outcomes[ending], probe.lacking))
         elif (draw := draw - HOSTILE) < WRONG:
-            made.append(Member("wrong", probe_files.wrong(str(number)), ("wrong",)))
+            made.append(Member("wrong", files.wrong(str(number)), ("wrong",)))
         elif (draw := draw - WRONG) < UNBUILDABLE:
-            broken = probe_files.right(str(number)).source.replace("blockIdx.x *", f"undeclared_{number} *")
+            broken = files.right(str(number)).source.replace("blockIdx.x *", f"undeclared_{number} *")
             made.append(Member("unbuildable", Kernel(broken), ("compile_error",)))
         elif draw - UNBUILDABLE < NEW:
-            made.append(Member("new", probe_files.victim(str(number), f"soak {seed} {number}"), ("correct",)))
+            made.append(Member("new", files.victim(str(number), f"soak {seed} {number}"), ("correct",)))
         else:
-            made.append(Member("right", probe_files.right(str(number)), ("correct",)))
+            made.append(Member("right", files.right(str(number)), ("correct",)))
     return [
         replace(one, kernel=Kernel(f"{one.kernel.source}\n# {seed} {index}\n", str(index)))
         for index, one in enumerate(made)
@@ -105,17 +106,17 @@ def verify(args: argparse.Namespace) -> None:
     """Prints a line for each job that ran to its verdict, one for each verdict, and a last one."""
     inner = Job.run
 
-    def counted(self: Job, gpu: Turns) -> Verdict:
+    def counted(self: Job, gpu: GpuLock) -> Verdict:
         verdict = inner(self, gpu)
-        if self.kernel.name.isdigit():  # not one of those that warm the verifier up
-            say({"ran": int(self.kernel.name)})
+        if self.assignment.kernel.name.isdigit():  # not one of those that warm the verifier up
+            say({"ran": int(self.assignment.kernel.name)})
         return verdict
 
     Job.run = counted  # type: ignore[method-assign]
-    problem, members = probe_files.problem(), mixture(args.jobs, args.seed, args.backend)
+    problem, members = files.problem(), mixture(args.jobs, args.seed, args.backend)
     options = Options(timing=False, run_timeout_s=10, compile_timeout_s=60, memory_mb=MEMORY_MB[args.backend])
     with Verifier(backend=args.backend, options=options, cache=args.out / "verdicts.sqlite") as verifier:
-        warm = [(problem, probe_files.right(f"warm {number}")) for number in range(args.workers)]
+        warm = [(problem, files.right(f"warm {number}")) for number in range(args.workers)]
         for _ in verifier.verify_many(warm, args.workers):
             pass
         before = leftovers.Footprint.now(options.cache_dir)

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.data.whole import write_json
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Options, Verifier

@@ -25,7 +25,7 @@ from typing import Any
 from kernelbench_code import Row, accelerate, in_processes, module, why
 from mutants import Candidate, candidates
 
-from dice.commands.bench import machine
+from dice.commands.bench.verify import machine
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 

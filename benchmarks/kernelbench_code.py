@@ -100,7 +100,8 @@ def accelerate(cache_dir: Path, gate: Gate | None = None) -> None:
     """Put our builder under `load_inline` in this process, outside `gate` while it builds."""
     from torch.utils import cpp_extension
 
-    from dice.verify import binding, build
+    from dice.verify.build import build
+    from dice.verify.candidate import binding
 
     def load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, functions: Any = None, **more: Any) -> Any:
         names = [functions] if isinstance(functions, str) else list(functions or ())

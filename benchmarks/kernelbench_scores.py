@@ -31,16 +31,16 @@ from typing import Any
 
 from kernelbench_code import DIED, SLOW, Gate, Row, accelerate, analysis, in_processes, module, why
 
-from dice.data.whole import write_json
 from dice.errors import MachineError, UserError
 from dice.evaluate.interchange import NOT_COMPILED, write_kernels
 from dice.evaluate.metrics import faster, speedup
 from dice.evaluate.run_folder import Generation, RunFolder, Task
-from dice.journal import append_row, read_rows
+from dice.files.atomic import write_json
+from dice.files.journal import append_row, read_rows
 from dice.verdict import Verdict
-from dice.verify import workload
-from dice.verify.cache import default_cache_dir
-from dice.verify.execution import Device, exec_file
+from dice.verify.execution.running import Device, exec_file
+from dice.verify.options import default_cache_dir
+from dice.verify.reference import workload
 
 PROTOCOL = "kernelbench"
 TRIALS, TIMING_TRIALS = 5, 100  # of its scripts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.data import synth
+from dice import synth
 from dice.kernel import Kernel
 from dice.problem import Problem
 

@@ -24,11 +24,11 @@ from typing import Any
 import pyarrow.dataset as ds
 
 import dice
-from dice.data.prose import without_prose
-from dice.data.whole import write_json
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, compact, extract_kernel
+from dice.synth.prose import without_prose
 from dice.verdict import Verdict
 
 COLUMNS = ["name", "problem", "family", "operators", "composition", "heldout_by"]

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parent))
 from mutants import EDITS  # noqa: E402
 
-from dice.data.prose import without_docstrings  # noqa: E402
-from dice.data.whole import write_json, write_parquet  # noqa: E402
+from dice.files.atomic import write_json, write_parquet  # noqa: E402
+from dice.synth.prose import without_docstrings  # noqa: E402
 
 DECEPTIVE = (0.2, 0.5, 0.7)  # of the answers to problems of one, two, and more operators
 BARE = 0.25  # of those: without any kernel

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from dice.data import difficulty
-from dice.data.audit.findings import Audit
-from dice.data.audit.report import summarise
-from dice.data.audit.run import Settings, audit_all
 from dice.data.difficulty import LEVELS, Difficulty
-from dice.data.difficulty.agreement import kendall, outranks, spearman
-from dice.data.whole import write_json, write_text
+from dice.files.atomic import write_json, write_text
 from dice.problem import Problem
+from dice.verify.audit.findings import Audit
+from dice.verify.audit.report import summarise
+from dice.verify.audit.run import Settings, audit_all
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rank_agreement import kendall, outranks, spearman  # noqa: E402
 
 # Counted before by other code: each problem run at full size, two seeds compared under KernelBench's first tolerance.
 EARLIER = {

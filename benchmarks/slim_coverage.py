@@ -23,12 +23,12 @@ from typing import Any
 from idioms import varied
 from mutants import hand_written
 
-from dice.commands.bench import machine
-from dice.data.whole import write_json
+from dice.bench.verify import Plan, builds, stock
+from dice.commands.bench.verify import machine
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Options, Verifier
-from dice.verify.bench import Plan, builds, stock
 
 SEED = 77
 Item = tuple[Problem, Kernel, tuple[str, ...]]

@@ -23,14 +23,14 @@ from typing import Any
 
 import torch
 
-from dice.data.audit.run import Settings, audit_all
 from dice.data.sample import Sample
 from dice.data.structural.build import samples
-from dice.data.whole import write_json
-from dice.journal import append_row, read_rows
-from dice.verify import wire
-from dice.verify.execution import Device, exec_file, seed_everything
-from dice.verify.stopwatch import CudaStopwatch
+from dice.files.atomic import write_json
+from dice.files.journal import append_row, read_rows
+from dice.verify.audit.run import Settings, audit_all
+from dice.verify.execution.running import Device, exec_file, seed_everything
+from dice.verify.execution.stopwatch import CudaStopwatch
+from dice.verify.tensors import transport
 
 MOST_MS, MOST_GIB = 50.0, 16.0  # what a problem may take
 WARM_UP, CALLS, CALLS_S = 2, 9, 0.4
@@ -130,7 +130,7 @@ def time_one(source: str, folder: Path, watch: CudaStopwatch | None) -> Row:
         with torch.no_grad():
             return model(*inputs)
 
-    one, two = wire.tensors(forward()), wire.tensors(forward())
+    one, two = transport.tensors(forward()), transport.tensors(forward())
     row = {
         "finite": all(bool(tensor.isfinite().all()) for tensor in one),
         "repeatable": all(torch.equal(left, right) for left, right in zip(one, two, strict=True)),

@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dice.data import synth
-from dice.data.corpus import generator_version
-from dice.data.whole import write_json
-from dice.journal import append_row, read_rows
+from dice import synth
+from dice.files.atomic import write_json
+from dice.files.journal import append_row, read_rows
+from dice.synth.corpus import generator_version
 from dice.verdict import Verdict
 
 BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # upper ends of the histogram's bars; the last bar is open

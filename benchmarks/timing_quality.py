@@ -17,21 +17,25 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dice.commands.bench import machine
-from dice.data import synth
-from dice.data.whole import write_json
+from dice import synth
+from dice.commands.bench.verify import machine
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verify import Options, Verifier, timing
-from dice.verify.cache import default_cache_dir
+from dice.verify import Options, Verifier
+from dice.verify.ipc import messages as m
+from dice.verify.options import default_cache_dir
+from dice.verify.supervisor import timing
 
 SEED = 4711
 LARGE, SMALL = (4 << 20, 256 << 20), (0, 4 << 20)  # bytes of inputs: as a benchmark's, and less
 LATE_MS = 0.01
+T = TypeVar("T")
 
 
 def pairs_of(size: tuple[int, int], count: int) -> list[Any]:
@@ -60,56 +64,105 @@ def input_bytes(problem: Problem) -> int:
         return sum(item.nbytes for item in namespace["get_inputs"]() if isinstance(item, torch.Tensor))
 
 
+@dataclass(frozen=True)
+class Open:
+    """To a side: take on this problem."""
+
+    source: str
+
+
+@dataclass(frozen=True)
+class Close:
+    """To a side: forget it."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """To the reference's side: judge the output that the other has written to `folder`."""
+
+    timed: m.JudgeTimed
+    folder: str
+
+
 def serve(link: Connection, folder: str) -> None:
-    """A side of the contests: the reference, told what to do as the oracle and the candidate are."""
+    """A side of the contests: the reference, told what to do as the reference's process and the candidate are."""
     import torch
 
-    from dice.verify import stopwatch, wire
-    from dice.verify.execution import Device
-    from dice.verify.inputs import Step
-    from dice.verify.reference import Reference
+    from dice.verify.execution import stopwatch
+    from dice.verify.execution.running import Device
+    from dice.verify.reference.judge import judge
+    from dice.verify.reference.reference import Reference
+    from dice.verify.reference.subject import Subject
+    from dice.verify.reference.timing import TimedReference, as_timed
+    from dice.verify.tensors import transport
 
     device = Device("cuda")
     device.prepare(1)
+    bench: Any = None
     while True:
-        step = link.recv()
-        if step["step"] == "open":
-            reference = Reference(step["source"], device, Path(folder), protocol="dice")
+        command = link.recv()
+        if isinstance(command, Open):
+            reference = Reference(Subject(command.source, device, Path(folder), protocol="dice"))
             reference.construct(SEED)
-            trial = reference.trial(SEED, Step("timing", "given"))
+            trial = reference.trial(SEED, m.Step(timing.INPUTS, "given"))
             assert trial is not None
-            link.send({})
-        elif step["step"] == "close":
-            reference.end_timing()
-            del reference, trial
+            link.send(None)
+        elif isinstance(command, Close):
+            if isinstance(bench, TimedReference):
+                bench.end()
+            del reference, trial, bench
+            bench = None
+            device.timing = False
             device.release()
-            link.send({})
-        elif step["step"] == "show":
-            wire.write(reference._bench.kept[step["call"]], Path(folder), "shown")
-            link.send({})
-        elif step["step"] == "check":
-            shown = wire.read(Path(step["folder"]), "shown")
-            asked = reference.timed_trial(step["seed"], step["call"])
-            judged = reference.judge(asked, shown)
-            if not judged.equal and (other := reference.as_timed(asked)) is not None:
-                judged = reference.judge(other, shown)
-            same = int(stopwatch.checksum(shown)) == step["checksum"]
-            link.send({"equal": judged.equal and same, "message": judged.message})
-        elif step["step"] == "start":
+            link.send(None)
+        elif isinstance(command, m.StartTiming) and not command.salted:
             assert trial is not None
-            if "flushes" not in step:
-                link.send(reference.start_timing(trial.inputs, step["warm_up_s"]))
-                continue
+            bench = TimedReference(reference, trial.inputs, command.warm_up_s)
+            link.send(bench.started)
+        elif isinstance(command, m.StartTiming):
+            assert trial is not None
             device.allow_tf32(True)  # told as a candidate is, and does as one does: it keeps every output
             device.timing = True
-            inputs = device.place(trial.inputs)
-            reference._bench = stopwatch.Bench(
-                reference.model, inputs, step["salted"], stopwatch.CudaStopwatch(), step["flushes"]
-            )
+            inputs, watch = device.place(trial.inputs), stopwatch.CudaStopwatch()
+            bench = stopwatch.Bench(reference.model, inputs, command.salted, watch, command.flushes)
             with torch.no_grad():
-                link.send(reference._bench.warm_up(step["warm_up_s"]))
+                link.send(m.TimingStarted(*bench.warm_up(command.warm_up_s)))
+        elif isinstance(command, m.ShowOutput):
+            transport.write(bench.kept[command.call], Path(folder), "shown")
+            link.send(m.OutputShown())
+        elif isinstance(command, Check):
+            shown = transport.read(Path(command.folder), "shown")
+            asked = bench.trial(command.timed.seed, command.timed.call)
+            judged = judge(reference, asked, shown)
+            if not judged.equal and (other := as_timed(reference, asked)) is not None:
+                judged = judge(reference, other, shown)
+            same = int(stopwatch.checksum(shown)) == command.timed.checksum
+            link.send(m.Judged(judged.equal and same, judged.message))
         else:
-            link.send(reference.time(step["step"], step.get("seed", 0), step.get("calls", 0)))
+            link.send(_answer(bench, command))
+
+
+def _answer(bench: Any, command: Any) -> Any:
+    """Of either side, to a step of timing that both take."""
+    import torch
+
+    from dice.verify.execution.stopwatch import Bench
+
+    if isinstance(bench, Bench):
+        with torch.no_grad():
+            if isinstance(command, m.TimeRound):
+                return bench.round(command.seed, command.calls)
+            return bench.block(command.seed, command.calls)
+    answers = {m.TimeRound: bench.round, m.TimeBlock: bench.block}
+    if type(command) in answers:
+        return answers[type(command)](command)
+    asked = {
+        m.DescribeWork: bench.describe_work,
+        m.CountNeededBytes: bench.count_needed_bytes,
+        m.MeasureCeilings: bench.measure_ceilings,
+        m.TimeCompiled: bench.time_compiled,
+    }
+    return asked[type(command)]()
 
 
 class Arena:
@@ -130,10 +183,9 @@ class Arena:
             self.links.append(ours)
             self.processes.append(process)
 
-    def ask(self, side: int, step: timing.Message) -> timing.Message:
-        self.links[side].send(step)
-        said: timing.Message = self.links[side].recv()
-        return said
+    def ask(self, side: int, command: Any) -> Any:
+        self.links[side].send(command)
+        return self.links[side].recv()
 
     def close(self) -> None:
         for process in self.processes:
@@ -144,25 +196,35 @@ class Arena:
     def against_itself(self, problem: Problem) -> dict[str, Any]:
         """The contest of a problem's reference with itself."""
 
-        def check(step: timing.Message) -> None:
-            judged = self.ask(0, step | {"folder": str(Path(self.folder.name) / "candidate")})
-            assert judged["equal"], judged["message"]
+        def check(timed: m.JudgeTimed) -> None:
+            judged = self.ask(0, Check(timed, str(Path(self.folder.name) / "candidate")))
+            assert judged.equal, judged.message
+
+        def ask_reference(command: Any, answer: type[T]) -> T:
+            said = self.ask(0, command)
+            assert isinstance(said, answer)
+            return said
+
+        def ask_candidate(command: Any, answer: type[T]) -> T:
+            said = self.ask(1, command)
+            assert isinstance(said, answer)
+            return said
 
         for link in self.links:
-            link.send({"step": "open", "source": problem.source})
+            link.send(Open(problem.source))
         for link in self.links:
             link.recv()
         started = time.perf_counter()
         try:
-            found = timing.run(lambda step: self.ask(0, step), lambda step: self.ask(1, step), check)
+            found = timing.run(ask_reference, ask_candidate, check, timing.BUDGET_S)
             cache_dir = default_cache_dir()
             cache_dir.mkdir(parents=True, exist_ok=True)
-            facts = timing.facts(found, lambda step: self.ask(0, step), cache_dir, problem.id, False)
+            facts = timing.facts(found, ask_reference, cache_dir, problem.id, False)
         except (timing.Implausible, timing.Busy) as error:
             return {"problem": problem.name, "refused": str(error)}
         finally:
             for side in (0, 1):
-                self.ask(side, {"step": "close"})
+                self.ask(side, Close())
         result = found.timing(**facts)
         return {
             "problem": problem.name,

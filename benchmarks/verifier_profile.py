@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from dice.data.synth import generate
 from dice.kernel import Kernel
 from dice.problem import Problem
+from dice.synth import generate
 from dice.verify import Options, Verifier
 
 SEED = 7100
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--pairs", type=int, default=96)
     parser.add_argument("--workers", type=int, default=24)
-    parser.add_argument("--residents", type=int, nargs="+", default=[8])
+    parser.add_argument("--max_concurrent", type=int, nargs="+", default=[8])
     parser.add_argument("--contexts", type=int, nargs="*", default=[])
     arguments = parser.parse_args()
     for count in arguments.contexts:
@@ -36,10 +36,10 @@ def main() -> None:
     pairs = distinct_pairs(arguments.pairs)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(cache_dir=Path(folder), timing=False)
-        for number, residents in enumerate([arguments.residents[0], *arguments.residents]):
-            with Verifier(backend=arguments.backend, options=options, residents=residents) as verifier:
+        for number, max_concurrent in enumerate([arguments.max_concurrent[0], *arguments.max_concurrent]):
+            with Verifier(backend=arguments.backend, options=options, max_concurrent=max_concurrent) as verifier:
                 verifier.verify(*distinct_pairs(1, SEED + 1)[0])  # what is done once for all
-                tell(cold=number == 0, residents=residents, **measure(verifier, pairs, arguments.workers))
+                tell(cold=number == 0, max_concurrent=max_concurrent, **measure(verifier, pairs, arguments.workers))
 
 
 def distinct_pairs(count: int, seed: int = SEED) -> list[tuple[Problem, Kernel]]:

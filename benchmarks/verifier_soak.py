@@ -36,15 +36,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from mutants import CASES, Candidate, candidates  # noqa: E402
 
-from dice.data.whole import write_json  # noqa: E402
+from dice.files.atomic import write_json  # noqa: E402
 from dice.kernel import Kernel  # noqa: E402
 from dice.problem import Problem  # noqa: E402
 from dice.verdict import Verdict  # noqa: E402
 from dice.verify import Options, Verifier  # noqa: E402
-from dice.verify.job import Job  # noqa: E402
-from dice.verify.scratch import PREFIX  # noqa: E402
-from dice.verify.turns import Turns  # noqa: E402
-from dice.verify.usage import descendants  # noqa: E402
+from dice.verify.sandbox.scratch import PREFIX  # noqa: E402
+from dice.verify.sandbox.usage import descendants  # noqa: E402
+from dice.verify.supervisor.gpu_lock import GpuLock  # noqa: E402
+from dice.verify.supervisor.job import Job  # noqa: E402
 
 SHARES = {"right": 0.60, "mutant": 0.28, "hostile": 0.12}
 HOSTILE = re.compile(r"fault_|fork_bomb|memory_hog|hang_|daemon|flood|forged|sys_exit|deceptive_|crash|out_of_bounds")
@@ -89,9 +89,9 @@ def verify(args: argparse.Namespace) -> None:
     """Prints a line for each job that ran, `{"ran": index}`, and one for each verdict."""
     inner = Job.run
 
-    def counted(self: Job, gpu: Turns) -> Verdict:
+    def counted(self: Job, gpu: GpuLock) -> Verdict:
         verdict = inner(self, gpu)
-        say({"ran": int(self.kernel.name)})
+        say({"ran": int(self.assignment.kernel.name)})
         return verdict
 
     Job.run = counted  # type: ignore[method-assign]

@@ -12,9 +12,14 @@ from typing import Any
 
 from dice import syntax
 from dice.errors import UserError
-from dice.files import LONGEST_SOURCE, read_text
+from dice.files.bounded import LONGEST_SOURCE, read_text
 
 REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
+
+
+def not_a_list(function: str, kind: str) -> str:
+    """What is wrong with arguments of another type, in the same words wherever it is found out."""
+    return f"{function}() returned a {kind}, not a list: arguments are passed by position"
 
 
 class ProblemError(UserError, ValueError):
@@ -53,6 +58,8 @@ class Problem:
         for function in REQUIRED_FUNCTIONS:
             if function not in defined:
                 raise ProblemError(f"{self.name} defines no function `{function}()`: a problem needs one.")
+            if _returns_dict(tree, function):
+                raise ProblemError(f"{self.name} cannot run: {not_a_list(function, 'dict')}.")
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -111,6 +118,13 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
+
+
+def _returns_dict(tree: ast.Module, function: str) -> bool:
+    """Whether the function's text says that it gives arguments by name. An empty dict names none, so it may pass."""
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    returned = [node.value for one in found[-1:] for node in ast.walk(one) if isinstance(node, ast.Return)]
+    return any(isinstance(value, ast.Dict) and value.keys for value in returned)
 
 
 def _natural_order(path: Path) -> list[tuple[int, int, str]]:

@@ -8,7 +8,7 @@ from dice.train.config import ModelShape, SFTConfig
 from dice.train.rl.config import RLConfig
 from dice.train.rl.policy import PolicyConfig
 
-# SDAR's chat models write a thought first; the training code published with them prepends an empty one, and trains it.
+# SDAR's chat models write a thought first; the training code published with them puts an empty one before responses.
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -165,7 +165,7 @@ def _paper_rl(*, max_active: int) -> RLConfig:
         prompt="one-shot", response_prefix=EMPTY_THOUGHT,
         confidence_threshold=0.9, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=4096, max_active=max_active,
         policy=PolicyConfig(
-            lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01, kl_kind="k3",
+            lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01,
             shrink=1, minibatch=64, row_tokens=24576, activation_checkpointing="block",
         ),
         reference="step",

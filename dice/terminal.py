@@ -8,6 +8,7 @@ the direction of reading round, and rich's markup. `Console` takes no text for m
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -68,3 +69,24 @@ def cleaned() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = streams
+
+
+class _Log(logging.Handler):
+    """Prints to what is standard error at that moment: progress bars and `cleaned` put something else in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"dice: {self.format(record)}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[None]:
+    """What DICE logs meanwhile is printed to standard error. A program that uses it as a library hears nothing."""
+    logger, handler = logging.getLogger("dice"), _Log()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)

@@ -20,6 +20,7 @@ Outcome = Literal[
     "unsupported",
     "infra_error",
 ]
+Backend = Literal["cuda", "emulated"]  # a GPU, or the emulator on CPUs
 STAGES: tuple[str, ...] = get_args(Stage)
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
@@ -34,6 +35,12 @@ FAILURE_CLASS: dict[str, str] = {
     "wrong": "functional incorrectness",
     "deceptive": "deceptive",
 }
+# The roofline counts the reference's own work with cold caches. A kernel may need less, so a share of it above 100%
+# would mean nothing; what cannot be true at all was refused as `faster_than_physics` before.
+BEYOND_ROOFLINE = (
+    "faster than the roofline of that work: the kernel moves or computes less than the reference, or finds its data in"
+    " the cache"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,11 @@ class Timing:
     ceiling_ms: float = 0.0  # that work at the device's measured bandwidth and arithmetic rate; 0 when not measured
     host_ms: float = 0.0  # of the host, until `forward` returns: calls in a row are no faster; 0 when not measured
     reference_host_ms: float = 0.0
+
+    @property
+    def roofline_share(self) -> float:
+        """How much of the reference's roofline the kernel reached. Above 1 it passed it: see `BEYOND_ROOFLINE`."""
+        return self.ceiling_ms / self.kernel_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +98,11 @@ class Verdict:
     outcome: Outcome
     stage: Stage
     message: str = ""  # one sentence for a person
-    deceptions: tuple[str, ...] = ()  # kinds, see dice/verify/static.py
+    deceptions: tuple[str, ...] = ()  # kinds, see dice/verify/text/static.py
     errors: tuple[str, ...] = ()  # what a writer needs to mend the kernel: compiler lines, failing index and values
     max_abs_error: float | None = None
     max_rel_error: float | None = None
+    tolerance: str = ""  # what was allowed where the largest absolute error is, such as "0.01 + 0.0001 * |expected|"
     trials: int = 0
     trials_passed: int = 0
     launches: dict[str, int] = field(default_factory=dict)  # `__global__` functions of this source seen running
@@ -97,15 +110,19 @@ class Verdict:
     no_timing: str = ""  # why `timing` is None
     backend: str = ""  # "cuda" | "emulated"
     device: str = ""
-    sandbox: str = ""  # the isolation this verdict was reached under: mechanisms, see dice/verify/sandbox.py
-    lacking: tuple[str, ...] = ()  # guarantees that it could not give on that machine, see dice/verify/guarantees.py
+    sandbox: str = ""  # the isolation this verdict was reached under: mechanisms, see dice/verify/sandbox/jail.py
+    lacking: tuple[
+        str, ...
+    ] = ()  # guarantees that it could not give on that machine, see dice/verify/supervisor/guarantees.py
     toolchain: str = ""
     headers: str = ""  # "slim" (shadow headers) | "full" (PyTorch's own)
     scale: dict[str, Any] = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage; `wait`: for others
     protocol: str = ""  # how right was judged, see dice/verify/protocols.py; "" in verdicts from before it was noted
     determinism: bool | None = None  # the same inputs gave the same bits twice; None when not tried
-    evidence: dict[str, Any] = field(default_factory=dict)  # of who computed the outputs, see dice/verify/evidence.py
+    evidence: dict[str, Any] = field(
+        default_factory=dict
+    )  # of who computed the outputs, see dice/verify/execution/evidence.py
     labels: tuple[str, ...] = ()  # remarkable without being wrong: "precision_downgrade:float16", "unused_input:1"
     findings: tuple[Finding, ...] = ()  # of the sanitizers, under --sanitize
     profile: dict[str, Any] = field(default_factory=dict)  # GPU time of one forward by kernel, under --profile

@@ -6,7 +6,8 @@
 # Every stage resumes: run the same command again after an interruption or a kill. It needs a C++ compiler and no GPU.
 # A model of this size learns no CUDA: it learns a few kernels by heart, imperfectly, and BiC-RL makes it surer of them.
 # Being sure of what it knows by heart, it is sampled at a high temperature, so that there is a difference to learn from.
-# The evaluation asks for the same problems again; what is to be seen is that every part works, not how well.
+# Exec during training and the evaluation at the end ask for the very problems that are trained on: what is to be seen is
+# that every part works, not what was learnt beyond them.
 # PAIRS: size of the corpus. SYNTH_FLAGS, SFT_FLAGS, RL_FLAGS, EVAL_FLAGS: more of each command's flags.
 set -euo pipefail
 export PYTHONSAFEPATH=1 # nothing is imported from the working directory

@@ -1,4 +1,7 @@
-"""Shared test set-up: one thread for PyTorch, and GPU tests skip with a reason where no GPU can run them."""
+"""Shared test set-up: one thread for PyTorch, what each file of tests needs, and GPU tests skip where there is no GPU.
+
+`-m "not process"` is what `make check` runs, `-m "not slow"` what `make test` runs; `--table` tells what ran, by file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import functools
 import os
 import shutil
 import signal
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,32 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "cases"
+# Seconds that a test waits for what must come. Nothing takes a tenth of it on an idle machine; others may use this one.
+PATIENCE_S = 600
+
+
+# Files and folders below tests/ that build nothing, start no verifier and take no seconds for a test. The tests of all
+# others get the marker `process`.
+WITHOUT_PROCESSES = (
+    *("test_repository.py", "nouns", "model", "decode"),
+    *("files/test_atomic.py", "files/test_journal.py", "files/test_highlight.py", "files/test_tables.py"),
+    *("verify/test_roofline.py", "verify/tensors/test_compare.py", "verify/tensors/test_transport.py"),
+    *(
+        "verify/execution/test_inputs.py",
+        "verify/execution/test_reads.py",
+        "verify/execution/test_stopwatch.py",
+        "verify/candidate/test_profiling.py",
+    ),
+    *("verify/reference", "verify/build/test_build_parts.py", "verify/ipc"),
+    *("verify/supervisor/test_endings.py", "verify/supervisor/test_gpu_lock.py"),
+    *("verify/supervisor/test_static.py", "verify/supervisor/test_timing.py"),
+)
+
+
+def needs_process(path: Path) -> bool:
+    places = (path, *path.parents)
+    return not any(ROOT / "tests" / place in places for place in WITHOUT_PROCESSES)
 
 
 @functools.cache
@@ -31,10 +61,55 @@ def why_no_gpu() -> str:
     return ""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", action="store_true", help="end with a table of what ran, a line for each file")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What `-m "not process"` leaves out is not even imported, which would take longer than the tests that are left."""
+    left_out = "not process" in config.option.markexpr and collection_path.is_file() and needs_process(collection_path)
+    return True if left_out else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if needs_process(item.path):
+            item.add_marker(pytest.mark.process)
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.option.table:
+        return
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, []):
+            file = report.nodeid.partition("::")[0]
+            counts[file]["failed" if outcome == "error" else outcome] += 1
+            if outcome == "skipped":
+                reasons[file][report.longrepr[2].removeprefix("Skipped: ")] += 1
+    width = max(map(len, counts), default=4)
+    terminalreporter.section("what ran")
+    terminalreporter.write_line(f"{'file':{width}}  passed  failed  skipped")
+    for file, count in sorted(counts.items()):
+        why = "; ".join(f"{reason} ({number})" for reason, number in reasons[file].items())
+        terminalreporter.write_line(
+            f"{file:{width}}  {count['passed']:6}  {count['failed']:6}  {count['skipped']:7}  {why}".rstrip()
+        )
+
+
+def borrowed_cache(folder: Path) -> Path:
+    """A cache without builds in it, but with what all builds share, which takes half a minute to make: a verification
+    has made it before, since nothing can be added to what is borrowed."""
+    from dice.verify.options import default_cache_dir
+
+    folder.mkdir(exist_ok=True)
+    for path in [default_cache_dir() / "headers", *default_cache_dir().glob("emulator-*")]:
+        (folder / path.name).symlink_to(path)
+    (folder / "extensions").mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,72 @@
-"""What several commands hold their arguments to."""
+"""Arguments that several commands take, how the command line reads them, and what they are held to."""
 
 from __future__ import annotations
 
 import math
 import os
+import types
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    UnsupportedTypeAnnotationError,
+)
 
 from dice.errors import UserError
 
 if TYPE_CHECKING:
     from dice.verify import Options
+
+Backend = Literal["auto", "cuda", "emulated"]
+Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
+Remasking = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
+TYPES = ConstructorRegistry()  # how tyro reads our types, given to every call of `tyro.cli`
+
+
+@dataclass
+class Endpoint:
+    """An OpenAI-compatible endpoint, and how much of it may be used."""
+
+    base_url: str = ""
+    """Where the endpoint is, e.g. http://localhost:8000/v1."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the API key; a local endpoint needs none."""
+    concurrency: int = 8
+    """Requests under way at once."""
+    requests_per_minute: int = 0
+    """0: no limit but the endpoint's."""
+    tokens_per_minute: int = 0
+    """0: no limit but the endpoint's."""
+    price_in: float = 0.0
+    """USD for a million tokens of prompts."""
+    price_out: float = 0.0
+    """USD for a million tokens of answers."""
+    max_cost: float = 0.0
+    """USD that all calls with one --out may cost together; nothing is sent that might exceed it. 0: no limit."""
+
+
+@TYPES.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | UnsupportedTypeAnnotationError | None:
+    """`Path | None` is shown as PATH, where tyro would say `{None}|PATH`. The word None is still read as None, so that
+    a recipe's value can be unset."""
+    members = get_args(info.type)
+    if get_origin(info.type) not in (Union, types.UnionType) or len(members) != 2 or types.NoneType not in members:
+        return None
+    member = members[0] if members[1] is types.NoneType else members[1]
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(member, info.markers))
+    if isinstance(spec, UnsupportedTypeAnnotationError):
+        return spec
+    return replace(
+        spec,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+    )
 
 
 def at_least(least: int, **flags: int | None) -> None:
@@ -22,14 +76,14 @@ def at_least(least: int, **flags: int | None) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be at least {least}, not {number}.")
 
 
-def numbers(arguments: Any, group: str = "") -> None:
+def numbers(arguments: Any, group: str | None = "") -> None:
     """Raises `UserError` for a number that no command can mean: NaN, infinity, or beyond 64 bits. `group`: what the
-    names of the flags begin with."""
+    names of the flags begin with, as those of a recipe's nested fields do; None where they never begin with a group."""
     for one in fields(arguments):
         value = getattr(arguments, one.name)
-        name = group + one.name.replace("_", "-")
+        name = (group or "") + one.name.replace("_", "-")
         if is_dataclass(value):
-            numbers(value, f"{name}.")
+            numbers(value, None if group is None else f"{name}.")
         flag = f"--{name}"
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):

@@ -18,8 +18,7 @@ from dice.commands.progress import bars
 from dice.terminal import Console
 
 if TYPE_CHECKING:
-    from dice.cli import Doctor
-    from dice.verify.guarantees import Guarantee
+    from dice.verify.supervisor.guarantees import Guarantee
 
 GENERAL_ADVICE = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; docker: --security-opt seccomp=...)"
 LACKS = {"memory limit": "report this", "no leftovers": "report this"}
@@ -36,21 +35,34 @@ class Finding:
     advice: str = ""
 
 
-def run(args: Doctor) -> int:
-    findings = examine()
-    can = {finding.name: finding.state == "ok" for finding in findings}
-    backends = [name for name in ("cuda", "emulated") if can[f"{name} backend"]]
-    console = Console(highlight=False, soft_wrap=True)
-    if not args.json:
-        for finding in findings:
-            console.print(_line(finding))
-        verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
-        console.print(f"\nThis machine {verdict}.")
-    probed: dict[str, Any] = _probe(backends[0], console, quiet=args.json) if args.probe and backends else {}
-    if args.json:
-        said = {"backends": backends, "findings": [asdict(finding) for finding in findings]}
-        print(json.dumps(said | ({"probes": probed} if probed else {})))
-    return 3 if not backends else 1 if probed.get("broken") else 0
+@dataclass
+class Doctor:
+    """Say what this machine can do, and what is missing for the rest.
+
+    Example: dice doctor
+    """
+
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    probe: bool = False
+    """Also verify hostile kernels among others (about a minute), and exit with 1 where a promise is not kept."""
+
+    def run(self) -> int:
+        findings = examine()
+        can = {finding.name: finding.state == "ok" for finding in findings}
+        backends = [name for name in ("cuda", "emulated") if can[f"{name} backend"]]
+        console = Console(highlight=False, soft_wrap=True)
+        if not self.json:
+            for finding in findings:
+                console.print(_line(finding))
+            verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
+            console.print(f"\nThis machine {verdict}.")
+        probed: dict[str, Any] = _probe(backends[0], console, quiet=self.json) if self.probe and backends else {}
+        if self.json:
+            said = {"backends": backends, "findings": [asdict(finding) for finding in findings]}
+            print(json.dumps(said | ({"probes": probed} if probed else {})))
+        return 3 if not backends else 1 if probed.get("broken") else 0
 
 
 def _line(finding: Finding) -> Text:
@@ -61,7 +73,7 @@ def _line(finding: Finding) -> Text:
 
 def _probe(backend: str, console: Console, quiet: bool) -> dict[str, Any]:
     """Verify hostile kernels among others, tell what became of each, and sum it up."""
-    from dice.verify.probe_run import Result, run, tasks
+    from dice.verify.probes.runner import Result, run, tasks
 
     wanted, started = tasks(quick=True), time.monotonic()
     results: list[Result] = []
@@ -108,7 +120,8 @@ def examine() -> list[Finding]:
     """Look at the compiler, the GPU, the sandbox, the model and the disk. Starts short processes, changes nothing."""
     import torch
 
-    from dice.verify.options import compiler_trouble, find_host_compiler, find_nvcc, probe_cuda, toolchain, why_no_cuda
+    from dice.verify.options import compiler_trouble, find_host_compiler, probe_cuda, toolchain, why_no_cuda
+    from dice.verify.toolchain import find_nvcc
 
     gxx, nvcc, no_cuda = find_host_compiler(), find_nvcc(), why_no_cuda()
     lacks, broken = compiler_trouble("emulated"), compiler_trouble("cuda") if nvcc else "not found"
@@ -142,11 +155,11 @@ def _tool(
 
 def _sandbox() -> list[Finding]:
     """What the sandbox promises, each tried by a jailed process that goes for it."""
-    from dice.verify.cache import default_cache_dir
-    from dice.verify.guarantees import Isolation, examine
-    from dice.verify.place import candidate_limits
-    from dice.verify.process import MachineryError, Zygote
-    from dice.verify.view import candidate_view
+    from dice.verify.options import default_cache_dir
+    from dice.verify.sandbox.process import MachineryError, Zygote
+    from dice.verify.sandbox.visible_paths import candidate_view
+    from dice.verify.supervisor.assignment import candidate_limits
+    from dice.verify.supervisor.guarantees import Isolation, examine
 
     cache_dir = default_cache_dir()
     zygote = Zygote()
@@ -186,7 +199,7 @@ def _model() -> Finding:
 
 
 def _cache() -> Finding:
-    from dice.verify.cache import default_cache_dir
+    from dice.verify.options import default_cache_dir
 
     folder = default_cache_dir()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())

@@ -7,26 +7,26 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table
+from tyro.conf import Positional, arg
 
 import dice
-from dice.commands.arguments import at_least, options
-from dice.commands.asking import lines_of
+from dice.commands.arguments import Backend, Endpoint, Protocol, Remasking, at_least, options
+from dice.commands.endpoint_args import lines_of
 from dice.commands.progress import bars
 from dice.errors import UserError
-from dice.evaluate.rows import ROWS, Row, endpoint_settings, find, resolve
+from dice.evaluate.paper_rows import ROWS, PaperRow, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
-from dice.files import parse_json
+from dice.files.bounded import parse_json
 from dice.terminal import Console
 
 if TYPE_CHECKING:
-    from dice.cli import BenchBaseline, Eval
     from dice.evaluate.hardware import Gpu
     from dice.evaluate.metrics import Score, Summary
     from dice.evaluate.models import Model
@@ -40,34 +40,122 @@ OUR_OWN = frozenset({"remasking", "confidence_threshold", "mode"})  # settings t
 OTHER_DEFAULTS: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
 
 
-def run(args: Eval) -> int:
-    """0 when all was generated and judged; 3, with a sentence, where something is still lacking."""
-    if args.list_rows:
-        return _list_rows(args.json)
-    if args.compare is not None:
-        return _compare(args, *args.compare)
-    if args.export_kernelbench is not None:
-        return _export(args, args.export_kernelbench)
-    from dice.evaluate.run import check_finished, locked
+@dataclass
+class Eval:
+    """Evaluate a model on KernelBench, or any problems, under one or several protocols. A killed run goes on.
 
-    if args.report is not None:
-        args.report.mkdir(parents=True, exist_ok=True)  # refused before any work is spent
-    if args.reverify is not None:
-        RunFolder(args.reverify).tasks()  # raises where it is no run, before a lock is made
-        with locked(args.reverify) as folder:
-            done, account = _rejudge(args, folder), None
-    else:
-        plan = _plan(args)
-        with locked(args.out) as folder:
-            done, account = _generate(args, plan, folder)
-    _show(args, folder, done, account)
-    if args.report is not None:
-        from dice.commands.report import write_all
-        from dice.evaluate.report import gather
+    An answer is generated once; each protocol judges the same answers, also later: --reverify.
 
-        write_all(gather([folder.path], ()), args.report)
-    check_finished(done)
-    return 0
+    Example: dice eval --model nano --problems KernelBench/KernelBench --level 1 --out run
+    """
+
+    run_folder: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """With --export-kernelbench: the run to export."""
+    model: str = ""
+    """nano, a checkpoint's folder or hub id; the model's name with --base-url; what to call it with --answers."""
+    row: str = ""
+    """A row of the paper's tables, with its model and its settings, e.g. LLaDA-1.5; --model may name local weights."""
+    list_rows: bool = False
+    """List the rows of the paper's tables, and what runs each."""
+    kind: Literal["auto", "native", "endpoint", "answers", "transformers"] = "auto"
+    """What answers: our decoder, an endpoint, kernels written elsewhere, or transformers; by default as flags say."""
+    answers: Path | None = None
+    """Kernels written elsewhere: a KernelBench run folder, a folder of files named as their problems, JSON or JSONL."""
+    problems: Path | None = None
+    """KernelBench's folder (level1/ level2/ level3/), any folder of problems, or a table with a source column."""
+    level: tuple[int, ...] = ()
+    """These levels alone."""
+    ids: str = ""
+    """These numbers alone, of each level: 1-20,33."""
+    subset: Path | None = None
+    """A file with one problem a line: level1/19_ReLU, a name or a number."""
+    limit: int | None = None
+    """The first so many problems alone."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("run")
+    """The run's folder; the same command goes on where a run was killed."""
+    samples: int = 1
+    """Answers to each problem; above 1, pass@k is reported."""
+    protocol: tuple[Protocol, ...] = ("dice",)
+    """How right is judged; several judge the same answers."""
+    reverify: Path | None = None
+    """Judge the answers of this run under --protocol, and generate nothing."""
+    compare: tuple[Path, Path] | None = None
+    """Compare two runs problem by problem: the second against the first."""
+    export_kernelbench: Path | None = None
+    """Write RUN under the one --protocol as KernelBench's files: a .json path is its eval_results.json; a folder gets a
+    run folder for each level, kernels included."""
+    prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact"] = "auto"
+    """KernelBench's one-shot prompt, or a variant; auto is one-shot, and compact for models taught so, as nano."""
+    hardware: str = ""
+    """State a GPU's facts in the prompt: here, or a name such as "H100 SXM"."""
+    seed: int = 0
+    max_new_tokens: int | None = None
+    """Longest reply, in tokens."""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    remasking: Remasking | None = None
+    confidence_threshold: float | None = None
+    block_size: int | None = None
+    setting: tuple[str, ...] = ()
+    """Further settings of the model's decoding: steps=512 cfg_scale=1.5 algorithm=origin."""
+    batch: int = 0
+    """Answers decoded at once; 0: 64 on a GPU, 4 on a CPU."""
+    traces: bool = False
+    """Keep how each answer was denoised."""
+    trust_remote_code: bool = False
+    """transformers: run the code that comes with the weights, which may do anything."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    backend: Backend = "auto"
+    """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
+    timing: bool = True
+    """Time kernels against PyTorch (cuda backend only)."""
+    timing_seconds: float = 3.0
+    """Spent at most on timing one kernel; shorter leaves the speed-up's interval wider."""
+    compile_baseline: bool = False
+    """Also time each reference under torch.compile."""
+    trials: int = 5
+    compile_timeout: float = 120.0
+    run_timeout: float = 60.0
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    workers: int | None = None
+    """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    cache: bool = False
+    """Keep verdicts for other runs, and take kept ones: checkpoints of one training give many equal answers."""
+    report: Path | None = None
+    """Also write the report of this run into this folder: tables, figures, one page (see `dice report`)."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        """0 when all was generated and judged; 3, with a sentence, where something is still lacking."""
+        if self.list_rows:
+            return _list_rows(self.json)
+        if self.compare is not None:
+            return _compare(self, *self.compare)
+        if self.export_kernelbench is not None:
+            return _export(self, self.export_kernelbench)
+        from dice.evaluate.run import check_finished, locked
+
+        if self.report is not None:
+            self.report.mkdir(parents=True, exist_ok=True)  # refused before any work is spent
+        if self.reverify is not None:
+            RunFolder(self.reverify).tasks()  # raises where it is no run, before a lock is made
+            with locked(self.reverify) as folder:
+                done, account = _rejudge(self, folder), None
+        else:
+            plan = _plan(self)
+            with locked(self.out) as folder:
+                done, account = _generate(self, plan, folder)
+        _show(self, folder, done, account)
+        if self.report is not None:
+            from dice.commands.report import write_all
+            from dice.evaluate.report import gather
+
+            write_all(gather([folder.path], ()), self.report)
+        check_finished(done)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +163,7 @@ class Plan:
     """What is asked, resolved."""
 
     tasks: list[Task]
-    row: Row | None
+    row: PaperRow | None
     kind: str
     name: str  # of the model
     settings: Settings
@@ -127,8 +215,15 @@ def _plan(args: Eval) -> Plan:
 def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, dict[str, Any] | None]:
     from dice.evaluate.models.endpoint import EndpointModel
     from dice.evaluate.run import begin, evaluate, questions
+    from dice.evaluate.runnable import require_runnable
 
     judging = _judging(args)
+    asked = questions(plan.tasks, args.samples, plan.prompt, plan.gpu, args.seed)
+    stored = {one.id for one in folder.generations()}
+    lacking = {one.task.key: one.task.as_problem() for one in asked if one.id not in stored}
+    if lacking and plan.kind != "answers":  # kernels that are written already cost nothing more
+        with bars() as show, judging.verifier(judging.protocols[0], timed=False) as verifier:
+            require_runnable(verifier, lacking, partial(show, "checked"))
     begin(folder, plan.config(args), plan.tasks)
     made: list[Model] = []
 
@@ -136,7 +231,6 @@ def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, dict[str
         made.append(_make_model(args, plan, folder))
         return made[0]
 
-    asked = questions(plan.tasks, args.samples, plan.prompt, plan.gpu, args.seed)
     with bars() as show:
         done = evaluate(folder, asked, make_model, judging, show=show)
     return done, made[0].account if made and isinstance(made[0], EndpointModel) else None
@@ -172,7 +266,7 @@ def _judging(args: Eval) -> Any:
     return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers, cache=args.cache)
 
 
-def _kind(args: Eval, row: Row | None) -> str:
+def _kind(args: Eval, row: PaperRow | None) -> str:
     """What answers: as told, or as the other flags say, or as the row does."""
     if args.kind != "auto":
         return args.kind
@@ -190,7 +284,7 @@ def _kind(args: Eval, row: Row | None) -> str:
     return kind
 
 
-def _name(args: Eval, row: Row | None, kind: str) -> str:
+def _name(args: Eval, row: PaperRow | None, kind: str) -> str:
     name = args.model or (row.model if row else "")
     if not name and kind == "answers":
         return args.answers.name if args.answers else ""
@@ -206,7 +300,7 @@ def _taught(name: str) -> str:
     return read_config(resolve_model(name)).prompt
 
 
-def _settings(args: Eval, row: Row | None, kind: str, prompt: str) -> Settings:
+def _settings(args: Eval, row: PaperRow | None, kind: str, prompt: str) -> Settings:
     """The row's, or the kind's own defaults, under what the command line says."""
     if kind == "answers":
         return {}
@@ -266,7 +360,7 @@ def _make_model(args: Eval, plan: Plan, folder: RunFolder) -> Model:
 
 
 def _endpoint(args: Eval, plan: Plan, folder: RunFolder) -> Model:
-    from dice.commands.asking import key_of, settings_of
+    from dice.commands.endpoint_args import key_of, settings_of
     from dice.evaluate.models.endpoint import EndpointModel
 
     temperature, longest = plan.settings["temperature"], plan.settings["max_new_tokens"]
@@ -294,6 +388,7 @@ def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | N
                     "faults": done.faults,
                     "endpoint": account,
                     "protocols": {one.protocol: one.to_json() for one in summaries},
+                    "answers": _answers(folder),
                 }
             )
         )
@@ -304,14 +399,32 @@ def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | N
     print(f"{done.generated} answers generated, {done.judged} judged; all of it is in {folder.path}")
 
 
+def _answers(folder: RunFolder) -> list[dict[str, Any]]:
+    """Every answer of the run whole, with what each protocol says of it."""
+    verdicts: dict[tuple[str, int], dict[str, Any]] = {}
+    for protocol in folder.protocols:
+        for judgement in folder.judgements(protocol):
+            verdicts.setdefault(judgement.id, {})[protocol] = judgement.verdict.to_json()
+    return [
+        {"task": one.task, "sample": one.sample, "text": one.reply, "kernel": one.kernel, "error": one.error}
+        | {"verdicts": verdicts.get(one.id, {})}
+        for one in folder.generations()
+    ]
+
+
 def _print_summaries(summaries: Sequence[Summary]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     wide = console.width >= 104  # room for every interval; the report has them all
+    has_levels = any(level for one in summaries for level in one.levels)
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0))
-    for name in ("protocol", "level", "judged", "Exec %", "fast_1 %", "fast_2 %", "speed-up", "deceptive %"):
+    groups = ("protocol", "level") if has_levels else ("protocol",)
+    for name in (*groups, "judged", "Exec %", "fast_1 %", "fast_2 %", "speed-up", "deceptive %"):
         table.add_column(name, justify="left" if name == "protocol" else "right", no_wrap=True)
     for one in summaries:
-        levels = [(str(level), score) for level, score in one.levels.items()]
+        if not has_levels:
+            table.add_row(one.protocol, *_cells(one.total, wide))
+            continue
+        levels = [(str(level or "none"), score) for level, score in one.levels.items()]
         for level, score in (*levels, *([("all", one.total)] if len(levels) > 1 else [])):
             table.add_row(one.protocol, level, *_cells(score, wide))
     console.print(table)
@@ -374,22 +487,3 @@ def _export(args: Eval, path: Path) -> int:
     files = export(RunFolder(args.run_folder), args.protocol[0], path)
     print(json.dumps([str(file) for file in files]) if args.json else "\n".join(map(str, files)))
     return 0
-
-
-def baseline(args: BenchBaseline) -> int:
-    """0 when every problem was timed, else 1."""
-    from dice.evaluate.baseline import file_of, measure_baselines
-    from dice.evaluate.tasks import load_tasks
-
-    tasks = load_tasks(args.problems, args.level, args.ids)
-    with bars() as show:
-        failures = measure_baselines(tasks, args.out, args.modes, args.trials, partial(show, "timed"))
-    files = [str(file_of(args.out, mode)) for mode in args.modes]
-    if args.json:
-        lost = [{"task": one.task, "mode": one.mode, "message": one.message} for one in failures]
-        print(json.dumps({"files": files, "failures": lost}))
-    else:
-        for one in failures:
-            print(f"{one.task} ({one.mode}): {one.message}", file=sys.stderr)
-        print("\n".join(files))
-    return 1 if failures else 0

@@ -1,132 +1,138 @@
-"""`dice generate PROBLEM.py`: denoise a kernel, prove it, keep the best."""
+"""`dice generate PROBLEM.py`: denoise a kernel, verify it, keep the best."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dice.commands.arguments import at_least, options, spare
-from dice.commands.show import exit_code, show_verdict
-from dice.data.whole import write_text
+from tyro.conf import Positional, arg
+
+from dice.commands.arguments import Backend, Remasking, at_least, options, spare
+from dice.commands.verdict_view import exit_code, show_verdict
 from dice.errors import UserError
-from dice.kernel import Kernel
+from dice.evaluate.runnable import require_runnable
+from dice.files.atomic import write_text
 from dice.problem import Problem
-from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
 from dice.terminal import Console
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
-    from dice.cli import Generate
-    from dice.commands.writer import Draft, Writer
-    from dice.verify import Verifier
+    from dice.generation import Attempt, Watch
 
-RESAMPLE_TEMPERATURE = 0.7
-# Which failed candidate to keep when none is correct: the one that came furthest.
-PREFERENCE = (
-    "correct", "unsupported", "infra_error", "wrong", "deceptive", "timeout", "out_of_memory", "runtime_error",
-    "load_error", "compile_error", "no_kernel",
-)  # fmt: skip
+MARKS = ("wrong", "unchecked")  # in the names of kernels that --keep-wrong keeps
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One candidate: how it was written, the kernel found in it, and the verdict."""
+@dataclass
+class Generate:
+    """Write a CUDA kernel for a PyTorch module, then compile it, run it and check it.
 
-    draft: Draft
-    kernel: Kernel | None
-    verdict: Verdict
+    Example: dice generate problem.py -o kernel.py
+    """
 
-    @property
-    def rank(self) -> tuple[int, float]:
-        """Smaller is better: correct before wrong, then faster before slower."""
-        speedup = self.verdict.timing.speedup if self.verdict.timing else 0.0
-        return PREFERENCE.index(self.verdict.outcome), -speedup
+    problems: Annotated[Positional[tuple[Path, ...]], arg(metavar="PROBLEM.py", help_behavior_hint="")]
+    """One or more files that define Model, get_inputs and get_init_inputs."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Where the kernel goes: a file, or a folder when there are several problems (default: NAME_kernel.py)."""
+    model: str = "nano"
+    """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
+    samples: int = 1
+    """Candidates to write; the best correct one is kept."""
+    keep_wrong: bool = False
+    """Also keep the best candidate where none is correct, marked in its name (NAME_kernel_wrong.py) and first line."""
+    refine: int = 0
+    """After a failed verdict, write the CUDA core anew behind the same beginning, up to this many times."""
+    backend: Backend = "auto"
+    """Where kernels run: cuda (a GPU), emulated (the CPU), or whichever this machine has."""
+    trace: Path | None = None
+    """Also write how the text was denoised (token ids, reveal steps, log-probabilities) to this JSON file."""
+    prompt: Literal["auto", "compact", "one-shot"] = "auto"
+    """The compact prompt of DICE's small models, or KernelBench's one-shot prompt; auto: what the model was taught."""
+    max_new_tokens: int = 2048
+    """Longest reply, in tokens."""
+    temperature: float = 0.0
+    """0 takes the likeliest token; above 0 samples. The second sample on uses 0.7 when this is 0."""
+    top_p: float = 1.0
+    top_k: int = 0
+    remasking: Remasking = "low_confidence_dynamic"
+    """Which masked tokens a denoising step reveals."""
+    confidence_threshold: float = 0.99
+    """low_confidence_dynamic reveals every token at least this likely; lower is faster and errs more (paper: 0.9)."""
+    seed: int = 0
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    timing: bool = True
+    """Time the kernel against PyTorch (cuda backend only)."""
+    json: bool = False
+    """Print one JSON object instead of text."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict.to_json(), "decode": self.draft.summary()}
+    def run(self) -> int:
+        if not self.problems:
+            raise UserError("Give at least one PROBLEM.py; `dice generate --help` shows the options.")
+        at_least(1, samples=self.samples)
+        at_least(0, refine=self.refine)
+        problems = [Problem.from_file(path) for path in self.problems]
+        targets = _targets(self, problems)
+        # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
+        from dice.verify import Verifier
 
+        console = Console(stderr=self.json)
+        with Verifier(backend=self.backend, options=options(timing=self.timing, scale=self.scale)) as verifier:
+            from dice.decode.request import DecodeConfig
+            from dice.generation import Writer, attempts
 
-def run(args: Generate) -> int:
-    if not args.problems:
-        raise UserError("Give at least one PROBLEM.py; `dice generate --help` shows the options.")
-    at_least(1, samples=args.samples)
-    at_least(0, refine=args.refine)
-    problems = [Problem.from_file(path) for path in args.problems]
-    targets = _targets(args, problems)
-    # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
-    from dice.verify import Verifier
-
-    console = Console(stderr=args.json)
-    with Verifier(backend=args.backend, options=options(timing=args.timing, scale=args.scale)) as verifier:
-        from dice.commands.writer import Writer
-
-        start = time.perf_counter()
-        writer = Writer.load(args)
-        loading = time.perf_counter() - start
-        results = []
-        for problem, target in zip(problems, targets, strict=True):
-            samples = _write_and_check(args, problem, writer, verifier, console)
-            results.append(_finish(args, problem, target, samples, console))
-    if args.json:
-        print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
-    else:
-        _summary(console, results, loading)
-    return max(exit_code(Verdict.from_json(result["verdict"])) for result in results)
-
-
-def _write_and_check(
-    args: Generate, problem: Problem, writer: Writer, verifier: Verifier, console: Console
-) -> list[Sample]:
-    """Greedy first, then `--samples - 1` drawn ones; then `--refine` rounds that rewrite the best one's core."""
-    prompt = PROMPTS[writer.model.config.prompt if args.prompt == "auto" else args.prompt](problem)
-    samples: list[Sample] = []
-
-    def check(draft: Draft) -> None:
-        kernel = extract_kernel(draft.text)
-        if kernel is None:
-            verdict = NO_KERNEL
-        else:
-            with console.status("compiling, running and checking"):
-                verdict = verifier.verify(problem, kernel)
-        samples.append(Sample(draft, kernel, verdict))
-
-    for index in range(args.samples):
-        temperature = args.temperature or (RESAMPLE_TEMPERATURE if index else 0.0)
-        check(
-            writer.write(
-                prompt, temperature, args.seed + index, _watcher(args, console, f"{problem.name}, sample {index + 1}")
+            start = time.perf_counter()
+            decoding = DecodeConfig(
+                max_new_tokens=self.max_new_tokens,
+                remasking=self.remasking,
+                confidence_threshold=self.confidence_threshold,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
             )
-        )
-    for index in range(args.refine):
-        best = min(samples, key=lambda sample: sample.rank)
-        if best.verdict.correct or not best.verdict.about_kernel:
-            break
-        title = f"{problem.name}, core rewritten {index + 1}"
-        temperature = args.temperature or RESAMPLE_TEMPERATURE
-        seed = args.seed + args.samples + index
-        check(writer.rewrite_core(best.draft, temperature, seed, _watcher(args, console, title)))
-    return samples
+            writer = Writer.load(self.model, decoding)
+            loading = time.perf_counter() - start
+            require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
+            results = []
+            for problem, target in zip(problems, targets, strict=True):
+                samples = attempts(
+                    problem,
+                    writer,
+                    verifier,
+                    samples=self.samples,
+                    refine=self.refine,
+                    prompt=self.prompt,
+                    seed=self.seed,
+                    watch=partial(_watcher, self, console),
+                    checking=partial(console.status, "compiling, running and checking"),
+                )
+                results.append(_finish(self, problem, target, samples, console))
+        if self.json:
+            print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
+        else:
+            _summary(console, results, loading)
+        return max(exit_code(Verdict.from_json(result["verdict"])) for result in results)
 
 
-def _watcher(args: Generate, console: Console, title: str) -> Callable[..., Any]:
-    from dice.commands.watch import Progress, Screen
+def _watcher(args: Generate, console: Console, title: str) -> Watch:
+    from dice.commands.denoising_view import Progress, Screen
 
-    return Screen(console, title) if console.is_terminal and not args.json else Progress(console, title)
+    return partial(Screen if console.is_terminal and not args.json else Progress, console, title)
 
 
 def _targets(args: Generate, problems: list[Problem]) -> list[Path]:
-    """Where each kernel goes. It, and where traces go, is proven writable before any work is spent."""
+    """Where each kernel goes. It, and where traces go, is shown to be writable before any work is spent."""
     many = len(problems) > 1 or (args.output is not None and args.output.is_dir())
     if not many:
         targets = [args.output or Path(f"{problems[0].name}_kernel.py")]
     else:
         targets = [(args.output or Path()) / f"{problem.name}_kernel.py" for problem in problems]
-    written = targets + [_trace(args, problem) for problem in problems if args.trace]
+    marked = [_marked(target, mark) for target in targets for mark in MARKS] if args.keep_wrong else []
+    written = targets + marked + [_trace(args, problem) for problem in problems if args.trace]
     spare(args.problems, *written)
     for path in written:
         if path.is_dir():
@@ -143,29 +149,62 @@ def _trace(args: Generate, problem: Problem) -> Path:
     return args.trace if len(args.problems) == 1 else args.trace.with_stem(f"{args.trace.stem}_{problem.name}")
 
 
-def _finish(args: Generate, problem: Problem, target: Path, samples: list[Sample], console: Console) -> dict[str, Any]:
+def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attempt], console: Console) -> dict[str, Any]:
     """Write the best kernel (and its trace), show its verdict, and return the JSON result."""
     best = min(samples, key=lambda sample: sample.rank)
-    if best.kernel is not None:
-        write_text(target, best.kernel.source)
+    path = _write(args, target, best)
     if args.trace is not None:
         write_text(_trace(args, problem), json.dumps(best.draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""
         show_verdict(console, best.verdict, f"{problem.name}{kept}")
-        print(
-            f"  kernel written to {target}" if best.kernel else "  the reply held no kernel; nothing was written",
-            flush=True,
-        )
+        print(f"  {_said(best, path)}", flush=True)
     return {
         "problem": problem.name,
-        "kernel_path": str(target) if best.kernel else None,
+        "kernel_path": str(path) if path else None,
+        "kept_wrong": path is not None and not best.verdict.correct,
         "kernel": best.kernel.source if best.kernel else None,
         "verdict": best.verdict.to_json(),
         "decode": best.draft.summary(),
         "samples": [sample.to_json() for sample in samples],
         "model": args.model,
     }
+
+
+def _write(args: Generate, target: Path, best: Attempt) -> Path | None:
+    """The file that now holds the kernel: `target` a correct one alone, so that nobody takes another for it."""
+    if best.kernel is None:
+        return None
+    if best.verdict.correct:
+        write_text(target, best.kernel.source)
+        return target
+    if not args.keep_wrong:
+        return None
+    mark = _mark(best.verdict)
+    path = _marked(target, mark)
+    reason = " ".join(best.verdict.message.split())
+    write_text(path, f"# {mark.upper()}, by dice verify ({best.verdict.outcome}): {reason}\n{best.kernel.source}")
+    return path
+
+
+def _mark(verdict: Verdict) -> str:
+    return "wrong" if verdict.about_kernel else "unchecked"
+
+
+def _marked(target: Path, mark: str) -> Path:
+    return target.with_stem(f"{target.stem}_{mark}")
+
+
+def _said(best: Attempt, path: Path | None) -> str:
+    """What became of the kernel."""
+    if best.kernel is None:
+        return "the reply held no kernel; nothing was written"
+    if best.verdict.correct:
+        return f"kernel written to {path}"
+    what = "wrong kernel" if best.verdict.about_kernel else "kernel that could not be checked here"
+    if path is None:
+        return f"a {what}, so nothing was written; --keep-wrong keeps it, marked as such"
+    return f"{what} written to {path}"
 
 
 def _summary(console: Console, results: list[dict[str, Any]], loading: float) -> None:

@@ -4,40 +4,68 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from dice.data.whole import write_text
+from tyro.conf import Positional, arg
+
+from dice.commands.arguments import Protocol
 from dice.errors import UserError
-from dice.evaluate.report import Report, case, gather, printing
-from dice.evaluate.report.tables import all_tables
+from dice.files.atomic import write_text
 from dice.terminal import Console
 
 if TYPE_CHECKING:
-    from dice.cli import Report as Arguments
+    from dice.evaluate.report import Report
 
 SUFFIX = {"markdown": "report.md", "latex": "report.tex", "html": "report.html"}
 
 
-def run(args: Arguments) -> int:
-    if args.case is not None:
-        return _case(args, args.case)
-    if not args.runs:
-        raise UserError("Give at least one RUN folder, or --case deceptive for the shipped samples.")
-    report = gather(args.runs, args.protocol)
-    if not args.references:
-        report = report.without_references()
-    if args.json:
-        print(json.dumps(report.to_json()))
-    if args.output is not None:
-        write_all(report, args.output, args.format)
-    elif not args.json:
-        _print(report, args.format)
-    return 0
+@dataclass
+class ReportCommand:
+    """Show what runs of `dice eval` came to: tables, figures, one page; or one problem of them.
+
+    Example: dice report run -o report
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")] = ()
+    """Folders that dice eval wrote. The first is what the others are compared with."""
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """Folder to write to: every format and figure, or the one of --format. Without it the report is printed."""
+    protocol: tuple[Protocol, ...] = ()
+    """Only these, the strictest first (default: all that judged anything)."""
+    format: Literal["terminal", "markdown", "latex", "html"] = "terminal"
+    case: str | None = None
+    """Show one problem instead, by its name: reference, kernel, verdicts, time against the roofline, trace. "deceptive"
+    without a run shows the shipped samples of deceptive kernels."""
+    references: bool = True
+    """Show the problems' own code beside the kernels. Without it the page can be passed on where problems may not."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        if self.case is not None:
+            return _case(self, self.case)
+        if not self.runs:
+            raise UserError("Give at least one RUN folder, or --case deceptive for the shipped samples.")
+        from dice.evaluate.report import gather
+
+        report = gather(self.runs, self.protocol)
+        if not self.references:
+            report = report.without_references()
+        if self.json:
+            print(json.dumps(report.to_json()))
+        if self.output is not None:
+            write_all(report, self.output, self.format)
+        elif not self.json:
+            _print(report, self.format)
+        return 0
 
 
 def _print(report: Report, form: str) -> None:
+    from dice.evaluate.report import printing
+    from dice.evaluate.report.tables import all_tables
+
     if form == "terminal":
         console = Console()
         for table in all_tables(report):
@@ -53,6 +81,9 @@ def _text(report: Report, form: str) -> str:
         from dice.evaluate.report.page import render
 
         return render(report)
+    from dice.evaluate.report import printing
+    from dice.evaluate.report.tables import all_tables
+
     write = printing.latex if form == "latex" else printing.markdown
     return "\n".join(write(table) for table in all_tables(report))
 
@@ -76,8 +107,10 @@ def _write(path: Path, text: str) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-def _case(args: Arguments, problem: str) -> int:
+def _case(args: ReportCommand, problem: str) -> int:
     """One problem of the runs, or the shipped deceptive samples."""
+    from dice.evaluate.report import case, gather
+
     if problem == case.DECEPTIVE and not args.runs:
         title, cases = "Deceptive kernels", case.shipped_cases()
     elif args.runs:

@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 from rich.text import Text
+from tyro.conf import Positional, arg
 
-from dice.commands.arguments import at_least, options
+from dice.commands.arguments import Backend, Protocol, at_least, options
 from dice.commands.progress import bars
-from dice.commands.show import STYLE, exit_code, show_verdict
+from dice.commands.verdict_view import STYLE, exit_code, show_verdict
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.terminal import Console
 from dice.verdict import Verdict
 
-if TYPE_CHECKING:
-    from dice.cli import Verify
-
 MESSAGE = 120  # characters of one in a table
 
 
-def run(args: Verify) -> int:
-    """0 when every kernel is correct, 1 when one is not, else 3: this machine could not say of one."""
-    if not args.kernels:
-        raise UserError("Give at least one KERNEL.py.")
-    at_least(1, workers=args.workers)
-    problem, kernels = Problem.from_file(args.problem), [Kernel.from_file(path) for path in args.kernels]
-    verdicts = _verify(args, problem, kernels)
-    answers = [
-        {"problem": problem.name, "kernel": kernel.name, "verdict": verdict.to_json()}
-        for kernel, verdict in zip(kernels, verdicts, strict=True)
-    ]
-    if args.json:
-        print(json.dumps(answers[0] if len(answers) == 1 else answers))
-    elif len(verdicts) == 1:
-        show_verdict(Console(), verdicts[0], f"{kernels[0].name} for {problem.name}")
-    else:
-        _show_all(Console(), problem, kernels, verdicts)
-    codes = {exit_code(verdict) for verdict in verdicts}
-    return 1 if 1 in codes else max(codes)
+@dataclass
+class Verify:
+    """Compile, run and check kernels against the PyTorch module they replace.
+
+    Example: dice verify problem.py kernel.py
+    """
+
+    problem: Annotated[Positional[Path], arg(metavar="PROBLEM.py")]
+    """File that defines Model, get_inputs and get_init_inputs."""
+    kernels: Annotated[Positional[tuple[Path, ...]], arg(metavar="KERNEL.py...")]
+    """Files that define ModelNew."""
+    backend: Backend = "auto"
+    trials: int = 5
+    """Fresh inputs to check on."""
+    protocol: Protocol = "dice"
+    """How right is judged: our checks, KernelBench's of today (1e-4), its first (1e-2), or the paper's."""
+    timing: bool = True
+    """Time the kernel against PyTorch (cuda backend only)."""
+    compile_baseline: bool = False
+    """Also time the reference under torch.compile (once for each problem and machine)."""
+    compile_timeout: float = 120.0
+    """Seconds the compiler may take."""
+    run_timeout: float = 60.0
+    """Seconds the candidate may run."""
+    memory_mb: int = 8192
+    """Host memory the candidate may use."""
+    scale: float | None = None
+    """Emulated backend: shrink batch-like dimensions by this factor for the check, as stated in the verdict."""
+    sanitize: bool = False
+    """Also look for races and other hidden errors: with our detector (emulated) or NVIDIA's compute-sanitizer (cuda).
+    Several times slower. A race, or an access out of bounds, is a runtime_error even where the outputs are right."""
+    profile: bool = False
+    """Also say which kernels the GPU's time goes to (cuda backend only)."""
+    workers: int | None = None
+    """Kernels under way at once, by default as many as this machine's cores and GPUs can take."""
+    cache: bool = False
+    """Keep verdicts, and verify nothing again whose verdict is kept: what an interrupted run goes on from."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+    def run(self) -> int:
+        """0 when every kernel is correct, 1 when one is not, else 3: this machine could not say of one."""
+        if not self.kernels:
+            raise UserError("Give at least one KERNEL.py.")
+        at_least(1, workers=self.workers)
+        problem, kernels = Problem.from_file(self.problem), [Kernel.from_file(path) for path in self.kernels]
+        verdicts = _verify(self, problem, kernels)
+        answers = [
+            {"problem": problem.name, "kernel": kernel.name, "source": kernel.source, "verdict": verdict.to_json()}
+            for kernel, verdict in zip(kernels, verdicts, strict=True)
+        ]
+        if self.json:
+            print(json.dumps(answers[0] if len(answers) == 1 else answers))
+        elif len(verdicts) == 1:
+            show_verdict(Console(), verdicts[0], f"{kernels[0].name} for {problem.name}")
+        else:
+            _show_all(Console(), problem, kernels, verdicts)
+        codes = {exit_code(verdict) for verdict in verdicts}
+        return 1 if 1 in codes else max(codes)
 
 
 def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdict]:

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dice import syntax
-from dice.data.near import Neighbours, Shingles
+from dice.data.near_duplicates import Neighbours, Shingles
 from dice.kernel import Kernel
 from dice.problem import Problem, ProblemError, load_problems
 
-SHINGLE = 5
-THRESHOLD = 0.9
+SHINGLE = 5  # tokens that are compared together
+THRESHOLD = 0.9  # Jaccard similarity of shingles from which a problem repeats another one
 _CUDA_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _CUDA_TOKEN = re.compile(r"(?:(\.|->|::)\s*)?\b([A-Za-z_]\w*)(\s*\()?|(\d[\w.]*)|([^\s\w])")
-_CUDA_NAMES = re.compile(  # of values and types, that are not the author's
+_CUDA_NAMES = re.compile(  # of values and types that the language or a library defines
     r"__\w+__|extern|const|void|int|unsigned|long|float|double|half|bool|auto|if|else|for|while|return|template|typename"
     r"|struct|threadIdx|blockIdx|blockDim|gridDim|torch|at|c10|INFINITY"
 )
@@ -133,7 +133,7 @@ def _cuda_words(text: str) -> list[str]:
     for member, name, call, number, sign in _CUDA_TOKEN.findall(text):
         if name:
             is_library = member or _CUDA_NAMES.fullmatch(name) or (call and name not in own)
-            words += [member] * bool(member) + [name if is_library else "name"] + ["("] * bool(call)
+            words += [part for part in (member, name if is_library else "name", "(" if call else "") if part]
         else:
             words.append("number" if number else sign)
     return words

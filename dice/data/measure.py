@@ -19,20 +19,28 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from dice.data.outcomes import describe
-from dice.data.sample import Sample, read_samples, read_sets, write_samples
-from dice.data.whole import read_json, write_json
+from dice.data.sample import Sample, is_sample_file, read_samples, read_sets, write_samples
+from dice.data.sources import ImportReport, read, resolve
 from dice.errors import MachineError, UserError
-from dice.journal import held
+from dice.files.atomic import read_json, write_json
+from dice.files.journal import held
+from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
-FILE_ROWS = 256
-UNMEASURED = "unmeasured"  # of `Sample.meta`: why our machinery failed on it
+FILE_ROWS = 256  # samples of one file: what a killed run has to write again at most
+SLOW_S = 15.0  # of running one emulated pair; those of a size made for the emulator take about one
+OFFER_SCALE = (
+    "These problems are large for the emulator; --scale 0.1 checks each at a tenth of its batch, in seconds,"
+    " and another --out is needed for it."
+)
+UNMEASURED = "unmeasured"  # key of `Sample.meta` under which stands why our machinery failed on it
 Progress = Callable[[int, int], None]  # pairs with a verdict, pairs in all
 
 
@@ -72,14 +80,17 @@ def measure(
     devices: Sequence[str] | None = None,
     file_rows: int = FILE_ROWS,
     progress: Progress = lambda done, total: None,
+    advise: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:
     """Measure the samples of files and folders, and return the report on all of `out`.
 
+    Files are what `dice data import` writes, or anything else that it reads, such as what `dice data synth` wrote.
+    `advise` is told once, as soon as it shows, that the pairs are too large to be emulated in good time.
     Raises `UserError` when `out` holds another measurement, `MachineError` when the backend cannot run here or most
     pairs could not be measured.
     """
     options = options or Options()
-    samples = sorted(filter(shard.holds, read_sets(paths)), key=_order)
+    samples = sorted(filter(shard.holds, chain.from_iterable(map(_samples_of, paths))), key=_order)
     out.mkdir(parents=True, exist_ok=True)
     cache = out / f"{shard}.verdicts.sqlite"
     with held(out / f"{shard}.lock", f"Another run is measuring this shard into {out}."):
@@ -87,8 +98,12 @@ def measure(
             _check_request(out / f"{shard}.json", samples, file_rows, verifier.backend, options)
             shelf = _Shelf(out, str(shard), samples, file_rows)
             progress(shelf.done, shelf.total)
-            for _ in _verdicts(verifier, shelf, workers):
+            advised = verifier.backend != "emulated" or options.scale is not None
+            for verdict in _verdicts(verifier, shelf, workers):
                 progress(shelf.done, shelf.total)
+                if not advised and _is_slow(verdict):
+                    advise(OFFER_SCALE)
+                    advised = True
         report = report_on(out)
         write_json(out / "report.json", report)
     if 2 * shelf.failed > shelf.total:
@@ -96,14 +111,28 @@ def measure(
     return report
 
 
-def _verdicts(verifier: Verifier, shelf: _Shelf, workers: int | None) -> Iterator[None]:
+def _samples_of(path: Path) -> Iterator[Sample]:
+    """The samples of a file or folder, read as `dice data import` would where they are not samples yet."""
+    if path.is_dir() and any(map(is_sample_file, path.glob("*.parquet"))) or is_sample_file(path):
+        yield from read_sets([path])
+    else:
+        yield from read(resolve([str(path)]), ImportReport())
+
+
+def _is_slow(verdict: Verdict) -> bool:
+    """Whether a pair is too large to be emulated: refused for it, or long at it."""
+    too_large = verdict.outcome == "unsupported" and "--scale" in verdict.message
+    return too_large or verdict.seconds.get("run", 0.0) + verdict.seconds.get("reference", 0.0) > SLOW_S
+
+
+def _verdicts(verifier: Verifier, shelf: _Shelf, workers: int | None) -> Iterator[Verdict]:
     """Each verdict that was missing goes on the shelf as it comes."""
     missing = shelf.missing
     pairs = [(shelf.samples[number].as_problem(), shelf.samples[number].as_kernel()) for number in missing]
     with closing(verifier.verify_many(pairs, workers)) as verdicts:
         for position, verdict in verdicts:
             shelf.put(missing[position], verdict)
-            yield
+            yield verdict
 
 
 def report_on(folder: Path) -> dict[str, Any]:
@@ -136,7 +165,7 @@ def require_complete(folder: Path) -> None:
 
 
 class _Shelf:
-    """The samples of a shard in files of `rows`; each is written when all its pairs were tried."""
+    """The samples of a shard in files of `rows` samples; a file is written when all its pairs were tried."""
 
     def __init__(self, out: Path, stem: str, samples: list[Sample], rows: int):
         self.samples = samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +11,13 @@ from typing import Any
 from dice.data.sample import Sample
 from dice.verdict import Verdict
 
-BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0)
+BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0)  # between the buckets of the paper's Table 12, as speed-ups over eager PyTorch
 BUCKETS = ("< 1.0x", "1.0 - 1.5x", "1.5 - 2.0x", "2.0 - 2.5x", "2.5 - 3.0x", ">= 3.0x")
 
 
 def bucket(speedup: float) -> str:
     """The bucket of Table 12; a bound belongs to the faster one."""
-    return BUCKETS[sum(speedup >= bound for bound in BOUNDS)]
+    return BUCKETS[bisect.bisect_right(BOUNDS, speedup)]
 
 
 def describe(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -32,15 +33,15 @@ def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
     correct = [verdict for verdict in verdicts if verdict.correct]
     return {
         "samples": len(samples),
-        "without_problem": sum(not sample.problem for sample in samples),
-        "without_kernel": sum(bool(sample.problem and not sample.kernel) for sample in samples),
+        "without_problem": len([sample for sample in samples if not sample.problem]),
+        "without_kernel": len([sample for sample in samples if sample.problem and not sample.kernel]),
         "pairs": len(pairs),
         "unmeasured": len(pairs) - len(verdicts),
         "outcomes": ranked(verdict.outcome for verdict in verdicts),
         "deceptions": ranked(
             kind for verdict in verdicts if verdict.outcome == "deceptive" for kind in verdict.deceptions
         ),
-        "timed": sum(verdict.timing is not None for verdict in correct),
+        "timed": len([verdict for verdict in correct if verdict.timing]),
         "untimed_because": ranked(verdict.no_timing for verdict in correct if verdict.timing is None),
         "devices": ranked(f"{verdict.device} ({verdict.backend})" for verdict in verdicts),
     }

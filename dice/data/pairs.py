@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dice.data.rows import SUFFIXES, read_rows
 from dice.errors import UserError
+from dice.files.tables import SUFFIXES, read_rows
 
-COLUMNS = ("messages", "prompt", "response")
+COLUMNS = ("messages", "prompt", "response")  # what is read of a table that has other columns besides
 Message = dict[str, str]
 _CHAT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
@@ -24,7 +24,7 @@ class Pair:
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Every pair of a table file (see `dice/data/rows.py`), or of all such files of a folder in name order.
+    """Every pair of a table file (see `dice/files/tables.py`), or of all such files of a folder in name order.
 
     A row has either a `prompt` column (text, or a list of chat messages) with a `response` column (text), or a
     `messages` column whose last message is the assistant's. Raises `UserError` in one sentence for a missing file, an

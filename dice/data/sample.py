@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dice.data.whole import replacing
 from dice.errors import UserError
-from dice.files import check_file, parse_json
+from dice.files.atomic import replacing
+from dice.files.bounded import check_file, parse_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
@@ -26,7 +26,7 @@ class Sample:
     """A problem, usually with a kernel and the text that led to it, with where it comes from and what was measured.
 
     Texts are kept as published. `""` means that the source has none: `kernel` of a problem alone, `problem` of a
-    pair whose prompt held none that could be found, `licence` where nobody states one.
+    pair whose prompt held none that could be found, `licence` where none is stated.
     """
 
     problem: str = ""  # PyTorch source: Model, get_inputs, get_init_inputs
@@ -64,7 +64,7 @@ class Sample:
         return replace(self, verdict=verdict)
 
 
-GROUP = 1024  # samples of a row group
+GROUP = 1024  # samples of one row group of a Parquet file
 
 _SCHEMA = pa.schema([(one.name, pa.string()) for one in fields(Sample)])
 
@@ -103,12 +103,6 @@ def is_sample_file(path: Path) -> bool:
         return path.suffix == ".parquet" and path.is_file() and set(_SCHEMA.names) <= set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError):
         return False
-
-
-def read_notes(path: Path) -> dict[str, Any]:
-    """What `write_samples` was given as `notes`."""
-    found: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {}).get(b"dice", b"{}"))
-    return found
 
 
 def read_sets(paths: Sequence[Path]) -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""One token after another, from the keys and values of those before: Qwen, Llama and their like.
+"""Autoregressive decoding, one token after another from the keys and values of those before: Qwen, Llama and others.
 
 A batch of texts of different lengths; a row whose text has ended goes to the next one that waits.
 """
@@ -10,15 +10,23 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dice.decode.request import DecodeConfig, DecodeError, StepEvent, check_prompts, end_ids, prompt_seeds
+from dice.decode.request import (
+    PREFILL_TOKENS,
+    DecodeConfig,
+    DecodeError,
+    StepEvent,
+    check_prompts,
+    end_ids,
+    prompt_seeds,
+)
 from dice.decode.sampling import forbid, propose
 from dice.decode.trace import StopReason, Trace
 from dice.model.cache import KVCache
 from dice.model.family import NO_MASK
 from dice.model.sdar import SDAR
 
-CAUSAL = 1  # the block size at which block-causal attention is causal
-PREFILL_TOKENS = 16384
+# The block size at which block-causal attention is causal.
+CAUSAL = 1
 
 
 @dataclass
@@ -91,7 +99,8 @@ def _prefill(model: SDAR, texts: list[_Text], cache: KVCache) -> None:
         ids = torch.tensor(padded, device=model.lm_head.weight.device)
         model.prefill(ids, cache.rows(first, first + len(group)), CAUSAL)
         for text in group:
-            text.forwards += len(text.ids) > 1
+            if len(text.ids) > 1:
+                text.forwards += 1
 
 
 def _step(

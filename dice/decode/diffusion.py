@@ -27,8 +27,9 @@ from dice.model.sdar import SDAR
 
 Algorithm = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+# The algorithms that reveal equally many positions in each step.
 _EVEN = ("low_confidence", "random")
-# What the authors' own examples use: algorithm, and the block of an answer (None: all of it).
+# What the authors' own examples use: the algorithm, and the block size (None: the whole answer is one block).
 _PUBLISHED: dict[str, tuple[Algorithm, int | None]] = {"llada": ("low_confidence", 32), "dream": ("entropy", None)}
 
 
@@ -202,7 +203,8 @@ class _Work:
         """Logits [M, V] of the tokens at the wanted positions of all answers, in order."""
         lengths = [len(answer.ids) for answer in answers]
         width = max(lengths)
-        shift, mask_id = self.model.config.traits.shift, self.model.config.mask_token_id
+        mask_id = self.model.config.mask_token_id
+        back = 1 if self.model.config.traits.shift else 0  # how far before a token its logits stand
         ids = torch.tensor([answer.ids + [0] * (width - len(answer.ids)) for answer in answers], device=self.device)
         columns = torch.arange(width, device=self.device)
         mask = None
@@ -210,7 +212,7 @@ class _Work:
             mask = columns < torch.tensor(lengths, device=self.device)[:, None, None, None]
         places = torch.tensor(
             [
-                row * width + max(answer.prompt_length + position - shift, 0)
+                row * width + max(answer.prompt_length + position - back, 0)
                 for row, (answer, positions) in enumerate(zip(answers, wanted, strict=True))
                 for position in positions
             ],

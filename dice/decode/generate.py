@@ -1,33 +1,20 @@
-"""Generation. `generate` takes any model; what follows it is block diffusion, the other kinds have files of their own.
-
-Block diffusion is one visible loop over a batch of texts, each on its own absolute block grid. A text is denoised block
-by block. A step feeds the current block (masks where undecided) to the model and reveals some positions. Keys and
-values of a block count only once computed from its finished tokens; that commit pass is fused with the first step of
-the next block, as one window of two blocks.
-"""
+"""Generation: `generate` takes a model of any family, and hands the prompts to the decoder of its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
-
 from dice.decode.autoregressive import generate_autoregressive
+from dice.decode.block_diffusion import generate_block_diffusion
 from dice.decode.diffusion import DiffusionConfig, generate_diffusion
 from dice.decode.request import (
     ContextLengthError,
     DecodeConfig,
     DecodeError,
     StepEvent,
-    end_ids,
-    prompt_seeds,
     sample_seeds,
 )
-from dice.decode.sampling import Proposal, forbid, propose, reveal_counts, select
-from dice.decode.text import Text
 from dice.decode.trace import Trace
-from dice.model.cache import KVCache
 from dice.model.sdar import SDAR
 
 __all__ = [
@@ -39,8 +26,6 @@ __all__ = [
     "generate",
     "sample_seeds",
 ]
-
-PREFILL_TOKENS = 16384
 
 
 def generate(
@@ -57,161 +42,25 @@ def generate(
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
-    floating-point rounding its result does not depend on its batch. `on_trace` hears (prompt's index, trace) of each
-    text: in block diffusion as soon as that text ends, while others are still being written. Raises
+    floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
+    of each text: in block diffusion as soon as that text ends, while others are still being written. Raises
     `ContextLengthError` before any work when a prompt and `max_new_tokens` exceed the model's context, `DecodeError`
     for other impossible requests.
     """
     kind = model.config.traits.kind
     if kind == "diffusion":
         own = config if isinstance(config, DiffusionConfig) else DiffusionConfig.published(model.config, config)
-        return _told(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
+        return _reported(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
     if isinstance(config, DiffusionConfig):
         raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
     if kind == "autoregressive":
-        return _told(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
-    decoder = _Decoder(model, config, on_step, on_trace)
-    texts = decoder.texts(prompts, seeds)
-    model.fuse()
-    with torch.inference_mode():
-        decoder.run(texts)
-    return [decoder.trace(text) for text in texts]
+        return _reported(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
+    return generate_block_diffusion(model, prompts, config, on_step, seeds, on_trace)
 
 
-def _told(traces: list[Trace], on_trace: Callable[[int, Trace], None] | None) -> list[Trace]:
+def _reported(traces: list[Trace], on_trace: Callable[[int, Trace], None] | None) -> list[Trace]:
+    """`traces`, after `on_trace` was called with each."""
     if on_trace is not None:
         for index, trace in enumerate(traces):
             on_trace(index, trace)
     return traces
-
-
-class _Decoder:
-    """The loop of block diffusion: rows of a key/value cache, each occupied by one unfinished text."""
-
-    def __init__(
-        self,
-        model: SDAR,
-        config: DecodeConfig,
-        on_step: Callable[[StepEvent], None] | None,
-        on_trace: Callable[[int, Trace], None] | None,
-    ) -> None:
-        self.model = model
-        self.config = config
-        self.on_step = on_step
-        self.on_trace = on_trace
-        self.mode = config.resolved_mode
-        self.block_size = config.block_size or model.config.block_size
-        self.device = model.lm_head.weight.device
-        denoising_steps = config.denoising_steps or self.block_size
-        if denoising_steps > self.block_size:
-            raise DecodeError(f"denoising_steps ({denoising_steps}) cannot exceed block_size ({self.block_size}).")
-        self.reveal_counts = reveal_counts(self.block_size, denoising_steps)
-        self.stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
-
-    def texts(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Text]:
-        seeds = prompt_seeds(self.config.seed, seeds, len(prompts))
-        mask_token_id, limit = self.model.config.mask_token_id, self.model.config.max_position_embeddings
-        texts = []
-        for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            text = Text(index, prompt, self.config.max_new_tokens, self.block_size, mask_token_id, self.stop_ids, seed)
-            if text.length > limit:
-                raise ContextLengthError(
-                    f"Prompt {index} has {len(prompt)} tokens; with {self.config.max_new_tokens} new ones it needs "
-                    f"{text.length} positions, but the model has {limit}."
-                )
-            if any(not 0 <= token < self.model.config.vocab_size for token in prompt):
-                raise DecodeError(f"Prompt {index} holds a token id outside the model's vocabulary.")
-            texts.append(text)
-        return texts
-
-    def run(self, texts: list[Text]) -> None:
-        if not texts:
-            return
-        waiting = texts[::-1]
-        active = [waiting.pop() for _ in range(min(self.config.max_active, len(texts)))]
-        capacity = max(text.length for text in texts) + self.block_size
-        cache = self.model.new_cache(len(active), capacity)
-        self._prefill(active, cache)
-        while active:
-            self._step(active, cache)
-            for row, text in enumerate(active):
-                if text.stop_reason and waiting:
-                    active[row] = waiting.pop()
-                    self._prefill([active[row]], cache.rows(row, row + 1))
-            unfinished = [row for row, text in enumerate(active) if not text.stop_reason]
-            if unfinished and len(unfinished) < len(active):
-                cache = cache.keep(unfinished)
-            active = [active[row] for row in unfinished]
-
-    def trace(self, text: Text) -> Trace:
-        return text.trace(self.config.remasking, self.mode)
-
-    def _prefill(self, texts: list[Text], cache: KVCache) -> None:
-        """Cache the whole blocks of each prompt; rows are right-padded, a bounded number of tokens at a time."""
-        longest = max(text.block_start for text in texts)
-        if not longest:
-            return
-        rows = max(1, PREFILL_TOKENS // longest)
-        for first in range(0, len(texts), rows):
-            group = texts[first : first + rows]
-            width = max(text.block_start for text in group)
-            if width:
-                ids = torch.tensor([text.padded(0, text.block_start, width) for text in group], device=self.device)
-                self.model.prefill(ids, cache.rows(first, first + len(group)), self.block_size)
-        for text in texts:
-            text.forwards += text.block_start > 0
-
-    def _step(self, texts: list[Text], cache: KVCache) -> None:
-        """One forward and one reveal for every text; commits finished blocks on the way."""
-        width = self.block_size * (2 if any(text.uncommitted for text in texts) else 1)
-        starts = [text.window_start for text in texts]
-        ids = torch.tensor([text.padded(text.window_start, text.length, width) for text in texts], device=self.device)
-        hidden = self.model.step(ids, starts, cache, self.block_size)
-        # Only masked positions need logits: the head and the softmax over the vocabulary dominate the sampler.
-        wanted = [
-            row * width + position - start
-            for row, (text, start) in enumerate(zip(texts, starts, strict=True))
-            for position in text.masked
-        ]
-        logits = self.model.logits(hidden.flatten(0, 1)[torch.tensor(wanted, device=self.device)]).float()
-        proposal = self._propose(logits, texts)
-        first = 0
-        for text in texts:
-            last = first + len(text.masked)
-            self._reveal(text, proposal.part(first, last))
-            first = last
-
-    def _propose(self, logits: Tensor, texts: list[Text]) -> Proposal:
-        config = self.config
-        uniforms = None
-        if self.mode == "sample":
-            uniforms = torch.cat([text.uniforms() for text in texts]).to(self.device)
-        return propose(
-            forbid(logits, self.model.config.mask_token_id, config.vocab_limit),
-            uniforms,
-            mode=self.mode,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            with_entropy=config.remasking == "entropy_bounded",
-        )
-
-    def _reveal(self, text: Text, proposal: Proposal) -> None:
-        chosen = select(
-            proposal,
-            self.config.remasking,
-            self.reveal_counts[min(text.block_step, len(self.reveal_counts) - 1)],
-            confidence_threshold=self.config.confidence_threshold,
-            entropy_bound=self.config.entropy_bound,
-        )
-        positions = [text.masked[index] - text.prompt_length for index in chosen]
-        tokens = [proposal.tokens[index] for index in chosen]
-        logprobs = [proposal.logprobs[index] for index in chosen]
-        step, block = text.step, text.block_start // self.block_size
-        text.reveal(positions, tokens, logprobs)
-        if self.on_step is not None:
-            self.on_step(
-                StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason)
-            )
-        if self.on_trace is not None and text.stop_reason:
-            self.on_trace(text.index, self.trace(text))

@@ -10,7 +10,8 @@ from dice.model.checkpoint import load_model, read_config
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 
-SMALL_MODEL = 50_000_000  # parameters
+# A model of fewer parameters stays in float32 on a GPU, and decodes on one thread on a CPU.
+SMALL_MODEL = 50_000_000
 
 
 def load(folder: Path) -> tuple[SDAR, Tokenizer]:
@@ -21,7 +22,7 @@ def load(folder: Path) -> tuple[SDAR, Tokenizer]:
         small = sum(weight.numel() for weight in SDAR(read_config(folder)).parameters()) < SMALL_MODEL
     model = load_model(folder, torch.float32 if small or device == "cpu" else torch.bfloat16, device)
     if device == "cpu" and small:
-        # A step is too short to share: threads that wait for one another cost more than they help, and on a busy
-        # machine many times more.
+        # A step is so short that threads wait for one another longer than they compute; on a busy machine many times
+        # longer.
         torch.set_num_threads(1)
     return model, Tokenizer.from_folder(folder)

@@ -12,6 +12,10 @@ from dice.decode.sampling import MODES, STRATEGIES, Mode, Strategy
 from dice.errors import UserError
 from dice.model.sdar import MAX_BLOCK_SIZE, SDAR
 
+# Prompts are read into the cache at most this many tokens at a time, padding included, which bounds the memory of the
+# attention scores.
+PREFILL_TOKENS = 16384
+
 
 class DecodeError(UserError):
     """The request cannot be decoded; the message is one sentence for the user."""

@@ -130,7 +130,7 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 def reveal_counts(block_size: int, denoising_steps: int) -> list[int]:
     """How many positions each step of a block reveals: block_size // steps, one more in the first remainder steps."""
     base, extra = divmod(block_size, denoising_steps)
-    return [base + (step < extra) for step in range(denoising_steps)]
+    return [base + 1] * extra + [base] * (denoising_steps - extra)
 
 
 def select(

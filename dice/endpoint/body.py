@@ -5,10 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator
 
-LONGEST_BODY = 16 << 20  # bytes, unpacked; an answer of 100,000 tokens has about half a megabyte
-ENCODING = "identity"  # what is asked for; gzip and deflate are understood where they come all the same
+# Bytes of a body, unpacked. An answer of 100,000 tokens has about half a megabyte.
+LONGEST_BODY = 16 << 20
+# The Content-Encoding that requests ask for. Endpoints that send gzip or deflate all the same are understood.
+ENCODING = "identity"
 _ZIPPED = ("gzip", "x-gzip", "deflate")
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # told apart by their first bytes
+# Tells zlib to recognise gzip and zlib streams by their first bytes.
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class BodyError(Exception):

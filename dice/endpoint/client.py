@@ -27,9 +27,12 @@ from dice.endpoint.reading import RETRIED, Reading, read
 from dice.endpoint.request import ANSWERED, BYTES_PER_TOKEN, Reply, Request, Settings, Usage
 from dice.errors import UserError
 
+# Seconds to wait for the thread of `Replies` to end, when its context is left.
 LEAVE_S = 5.0
-LONG_WAIT_S = 5.0  # a wait that an endpoint asks for is said from here on
-HOPELESS = 3  # requests refused one after the other, and none ever answered: all will be
+# From this many seconds on, a wait that an endpoint asks for is reported to the user.
+LONG_WAIT_S = 5.0
+# After this many refusals in a row, and no answer ever, every further request would be refused too.
+HOPELESS = 3
 
 
 class EndpointStopped(UserError):
@@ -42,7 +45,7 @@ def _to_stderr(text: str) -> None:
 
 class Endpoint:
     """An endpoint in use. `ledger`: the log that makes a run resumable; None keeps none. `key` is never written or
-    shown, and what the endpoint says is kept without it (see `heard.py`). `say`: is told what takes long, and why.
+    shown, and is struck out of whatever the endpoint sends (see `heard.py`). `say` reports long waits and their reason.
 
     Raises `UserError` for a key that no request could carry.
     """
@@ -61,12 +64,12 @@ class Endpoint:
         self.settings = settings
         self._key = key
         self._say = say
-        self._said_until = 0.0  # of waits
+        self._said_until = 0.0  # when the last wait that was reported ends
         self._hear = Heard(key, settings.url)
         self._ledger = Ledger(ledger)
         self._window_s = window_s
-        self._heard = False  # whether the endpoint ever said anything
-        self._refused = 0  # in a row
+        self._heard = False  # whether the endpoint ever answered anything, be it an error
+        self._refused = 0  # requests refused in a row
 
     async def __aenter__(self) -> Endpoint:
         settings = self.settings
@@ -90,7 +93,7 @@ class Endpoint:
         return self._ledger.account
 
     async def ask(self, requests: Iterable[Request]) -> AsyncIterator[Reply]:
-        """A reply to every request, as they come. Answers that the log holds come at once and cost nothing.
+        """A reply to every request, in the order of arrival. Answers that the log holds come at once and cost nothing.
 
         Requests are taken one at a time, when there is room. Raises `EndpointStopped` when going on is pointless.
         """
@@ -119,7 +122,7 @@ class Endpoint:
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, *done, return_exceptions=True)  # one error is raised, none is left unheard
+            await asyncio.gather(*running, *done, return_exceptions=True)  # one error is raised, the others retrieved
 
     def _known(self, request: Request) -> Reply | None:
         line = self._ledger.answers.get(request.id(self.settings))
@@ -179,7 +182,7 @@ class Endpoint:
             return 0, Reading("connection", error=said, stop=stop)
         except httpx.TimeoutException as error:
             return 0, Reading("timeout", error=f"nothing came for {settings.read_s:g} s ({type(error).__name__})")
-        # What httpx raises beside its own classes is of parsers that what an endpoint sent was too odd for.
+        # Beside its own classes, httpx raises what its parsers raise over malformed bytes of an endpoint.
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError, LookupError) as error:
             return 0, Reading("connection", error=_brief(error, hear))
         if flaw is not None and status == 200:
@@ -220,7 +223,7 @@ class Endpoint:
         await asyncio.sleep(wait)
 
     def _say_wait(self, seconds: float, reading: Reading) -> None:
-        """Once for all requests that are told to wait at the same time."""
+        """Report a wait, once for all requests that wait at the same time."""
         now = time.monotonic()
         if seconds < LONG_WAIT_S or now < self._said_until:
             return
@@ -235,7 +238,7 @@ def _brief(error: Exception, hear: Heard) -> str:
 
 
 class Replies:
-    """`ask` for code that is not asynchronous: the loop runs in a thread, on and on while the caller is busy.
+    """`ask` for code that is not asynchronous: its loop runs in a thread, also while the caller is busy.
 
         with Replies(endpoint, requests) as replies:
             for reply in replies: ...

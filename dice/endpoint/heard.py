@@ -1,7 +1,7 @@
-"""What an endpoint says, made fit to be kept and shown. Every text of its passes through here before anything else.
+"""Texts from an endpoint, made fit to be kept and shown: every one passes through here before anything else.
 
-Hostile endpoints, and honest error messages, repeat the API key. It is put out of the whole text before any of that is
-cut off: half a key would not be found.
+Hostile endpoints, and honest error messages, repeat the API key. It is struck out of the whole text before the text is
+shortened, because half a key would not be found.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
+# What stands for a secret in the text that is kept.
 HIDDEN = "[key]"
-LONGEST_ERROR = 300  # characters of what an endpoint says that are kept
-# Characters of a key that is no mere word, such as the EMPTY of local servers: to take those out of kernels would spoil
-# `torch.empty`. Out of an error a shorter one is taken as well.
+# Characters of an error message that are kept.
+LONGEST_ERROR = 300
+# A key of fewer characters is struck out of error messages but not out of answers: it may be a mere word, such as the
+# EMPTY of local servers, and striking that out would spoil `torch.empty` in a kernel.
 LEAST = 8
-_BETWEEN = r"(?:\s|\\{1,8}[nrt]|%(?:20|09|0a|0d)){0,16}"  # a line may be broken anywhere
+# What may stand between two characters of a secret, because a line may be broken anywhere.
+_BETWEEN = r"(?:\s|\\{1,8}[nrt]|%(?:20|09|0a|0d)){0,16}"
 _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -71,8 +74,10 @@ def _spelled(character: str) -> str:
     """One character, plain or escaped."""
     code, utf8 = ord(character), "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
     spelled = [rf"\\{{0,8}}{re.escape(character)}", utf8, rf"\\{{1,8}}u{code:04x}", f"&#{code};", f"&#x{code:x};"]
-    spelled += [rf"\\{{1,8}}x{code:02x}"] if code < 256 else []
-    spelled += [_NAMED[character]] if character in _NAMED else []
+    if code < 256:
+        spelled.append(rf"\\{{1,8}}x{code:02x}")
+    if character in _NAMED:
+        spelled.append(_NAMED[character])
     return f"(?:{'|'.join(spelled)})"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.endpoint.request import Usage
-from dice.journal import Journal
+from dice.files.journal import Journal
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Account:
 
     sent: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)  # of attempts
-    unknown: int = 0  # sent, and never heard of: a run was killed
-    resent: int = 0  # of those, sent once more
+    unknown: int = 0  # requests sent in a run that was killed before their end
+    resent: int = 0  # how many of those were sent once more
     tokens_in: int = 0
     tokens_out: int = 0
     estimated: int = 0  # attempts whose tokens the endpoint did not say
@@ -44,7 +44,7 @@ class Ledger:
         self.account = Account()
         self._journal = Journal(path)
         self._planned: dict[str, float] = {}  # id -> the most that it may cost once it is sent
-        self._open: dict[str, float] = {}  # and once it is
+        self._open: dict[str, float] = {}  # id -> the most that it may cost, of requests that were sent
         self._lost: set[str] = set()  # ids under way when an earlier run was killed
 
     def __enter__(self) -> Ledger:
@@ -89,7 +89,7 @@ class Ledger:
         self._note(line)
 
     def _note(self, line: dict[str, Any]) -> None:
-        """Reckon with one line, just written or read from an earlier run."""
+        """Count one line into the account, just written or read from an earlier run."""
         id_, account = line["id"], self.account
         if line["event"] == "sent":
             if id_ in self._open:  # an earlier run was killed while it was under way
@@ -106,7 +106,8 @@ class Ledger:
         account.outcomes[line["outcome"]] += 1
         account.tokens_in += usage.tokens_in
         account.tokens_out += usage.tokens_out
-        account.estimated += usage.estimated
+        if usage.estimated:
+            account.estimated += 1
         account.cost += line["cost"]
         if line["event"] == "answer":
             self.answers[id_] = line

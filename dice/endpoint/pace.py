@@ -7,6 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+# Seconds over which requests and tokens are counted: the limits are of a minute.
 WINDOW_S = 60.0
 
 
@@ -19,7 +20,7 @@ class Departure:
 
 
 class Pace:
-    """Lets requests go in the order of asking. `window_s` is a minute, but for tests."""
+    """Lets requests go in the order of asking. `window_s` is shorter than a minute in tests alone."""
 
     def __init__(self, requests: int = 0, tokens: int = 0, window_s: float = WINDOW_S):
         self.requests, self.tokens, self.window_s = requests, tokens, window_s

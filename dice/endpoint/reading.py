@@ -12,11 +12,14 @@ from typing import Any
 
 from dice.endpoint.heard import Heard
 from dice.endpoint.request import BYTES_PER_TOKEN, FAILED, Request, Usage
-from dice.files import parse_json
+from dice.files.bounded import parse_json
 
+# Failures after which the same request may yet succeed.
 RETRIED = frozenset(FAILED) - {"refused", "budget"}
+# HTTP status codes below 500, beside 429, after which it may: request timeout, conflict, too early.
 RETRIED_STATUS = (408, 409, 425)
-MOST_TOKENS = 10**8  # of a request; a count beyond it is no count
+# No request has more tokens than this: an endpoint that reports more is not believed, and the tokens are estimated.
+MOST_TOKENS = 10**8
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 
 from dice.errors import UserError
 
-ANSWERED = ("answer", "length", "filtered")  # a text came; the second ends where `max_tokens` did
-FAILED = {  # kind -> what it means
+# Outcomes with a text. That of `length` was cut off at `max_tokens`, that of `filtered` by the endpoint's filter.
+ANSWERED = ("answer", "length", "filtered")
+# Outcomes without one, and what each means.
+FAILED = {
     "rate_limited": "the endpoint said 429",
     "server_error": "the endpoint said 5xx",
     "refused": "the endpoint said 4xx: this request is not to its liking",
@@ -24,7 +26,8 @@ FAILED = {  # kind -> what it means
     "no_content": "the text is empty",
     "budget": "not sent: it might have cost more than what is left",
 }
-BYTES_PER_TOKEN = 3.5  # of code; for estimates, where the endpoint does not say
+# Bytes of code in a token, for estimates where the endpoint does not count the tokens.
+BYTES_PER_TOKEN = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`estimated`: the endpoint did not say, and we counted characters."""
+    """Tokens of a request. `estimated`: from its characters, because the endpoint did not count them."""
 
     tokens_in: int = 0
     tokens_out: int = 0

@@ -20,10 +20,12 @@ from dice.errors import MachineError
 from dice.evaluate.interchange import Baseline, Baselines, read_baselines, write_baselines
 from dice.evaluate.run_folder import Task
 from dice.launch import environment, python_command
+from dice.problem import not_a_list
 
 MODES = ("eager", "compile")
-SEED, WARM_UP, FLUSH_BYTES = 42, 3, 256 << 20
-LIMIT_S = 600.0
+SEED, WARM_UP = 42, 3  # as KernelBench has them; `WARM_UP` calls are made before any is timed
+FLUSH_BYTES = 256 << 20  # written before each timed call: more than the L2 cache of any GPU holds
+LIMIT_S = 600.0  # seconds that one problem may take under one mode, compiling included
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,10 @@ def time_reference(source: str, mode: str, trials: int) -> dict[str, Any]:
         return [value.to(device) if isinstance(value, torch.Tensor) else value for value in values]
 
     torch.manual_seed(SEED)
-    inputs, arguments = placed(names["get_inputs"]()), placed(names["get_init_inputs"]())
+    drawn, given = names["get_inputs"](), names["get_init_inputs"]()
+    if isinstance(given, dict) and given:
+        raise TypeError(not_a_list("get_init_inputs", "dict"))
+    inputs, arguments = placed(drawn), placed(given)
     torch.manual_seed(SEED)
     model = names["Model"](*arguments).to(device)
     called = torch.compile(model) if mode == "compile" else model

@@ -22,8 +22,8 @@ FAMILIES = (
     ("rnn", "attention", "loss", "conv", "matmul", "pool", "norm", "activation", "reduce")  # the first that occurs
     + ("other",)
 )
-TOP = 10
-LONGEST = 2000  # characters of a message that tell its cause
+TOP = 10  # causes that are told, the most common first
+LONGEST = 2000  # characters of a message from which its cause is told
 Key = TypeVar("Key", str, int)
 
 
@@ -69,7 +69,7 @@ def analyse(tasks: Iterable[Task], judgements: Iterable[Judgement], *, top: int 
     return Failures(
         judged=len(told),
         correct=len(told) - len(failed),
-        classes={name: sum(one.verdict.failure_class == name for one in failed) for name in CLASSES},
+        classes={name: len([one for one in failed if one.verdict.failure_class == name]) for name in CLASSES},
         by_stage=_count((one.verdict.stage, one) for one in failed),
         by_family=_count((families[one.task], one) for one in failed),
         by_level=_count((by_key[one.task].level, one) for one in failed),
@@ -102,7 +102,8 @@ def _message(verdict: Verdict) -> str:
     return verdict.message or (verdict.errors[0] if verdict.errors else verdict.outcome.replace("_", " "))
 
 
-# In this order: each takes out what a later one would otherwise only half take out.
+# What is particular to one answer, and what stands for it. The order matters: each pattern takes out what a later one
+# would take out by half.
 _PARTICULAR = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"^trial \d+ \([^)]*\): "), ""),

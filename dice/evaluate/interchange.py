@@ -1,7 +1,7 @@
-"""KernelBench's own files: `eval_results.json` of a run and baseline timings of a machine, read and written.
+"""KernelBench's own files: `eval_results.json` of a run, written, and baseline timings of a machine, read and written.
 
 `eval_results.json` belongs to one level: {problem id: [{sample_id, compiled, correctness, metadata, runtime,
-runtime_stats}]}; files of 2024 hold the object itself instead of the list. `runtime` is the mean in milliseconds, -1
+runtime_stats}]}. `runtime` is the mean in milliseconds, -1
 where it was not measured. A baseline file is {"level1": {"19_ReLU.py": {mean, std, min, max, num_trials, hardware,
 device}}}, in milliseconds.
 """
@@ -14,25 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dice.data.whole import read_json, write_json, write_text
 from dice.errors import UserError
 from dice.evaluate.run_folder import Judgement, RunFolder, Task
+from dice.files.atomic import read_json, write_json, write_text
 from dice.verdict import Verdict
 
-# A candidate that got past these stages was compiled, in KernelBench's sense.
+# Outcomes of candidates that were not compiled, in KernelBench's sense of the word.
 NOT_COMPILED = frozenset({"no_kernel", "compile_error", "load_error"})
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One entry of `eval_results.json`. `runtime_ms` None: not measured."""
-
-    number: int
-    sample: int
-    compiled: bool
-    correct: bool
-    runtime_ms: float | None
-    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,28 +124,6 @@ def write_kernels(folder: RunFolder, path: Path) -> list[Path]:
             write_text(own / name, one.kernel)
             written.add(own)
     return sorted(written)
-
-
-def read_eval_results(path: Path) -> list[Result]:
-    """Raises `UserError` for what is no such file."""
-    data = _read(path)
-    results = []
-    for number, entries in data.items():
-        for place, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-            if not str(number).isdigit() or not isinstance(entry, dict) or "correctness" not in entry:
-                raise UserError(f"{path} is no eval_results.json of KernelBench: see its entry {number!r}.")
-            runtime = float(entry.get("runtime", -1.0))
-            results.append(
-                Result(
-                    int(number),
-                    int(entry.get("sample_id", place)),
-                    bool(entry.get("compiled")),
-                    bool(entry["correctness"]),
-                    runtime if runtime > 0 else None,
-                    dict(entry.get("metadata") or {}),
-                )
-            )
-    return results
 
 
 def read_baselines(path: Path) -> Baselines:

@@ -19,9 +19,9 @@ from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 from dice.evaluate.statistics import Bootstrap, Estimate, pass_at, sign_test
 from dice.verdict import FAILURE_CLASS, Verdict
 
-FAST_P = (*(quarter / 4 for quarter in range(21)), 10.0)
-PASS_AT = (1, 2, 4, 5, 8, 10, 16, 32, 64, 100)
-RESAMPLES = 1000
+FAST_P = (*(quarter / 4 for quarter in range(21)), 10.0)  # speed-ups at which the curve of fast_p is drawn
+PASS_AT = (1, 2, 4, 5, 8, 10, 16, 32, 64, 100)  # the k of pass@k, as far as there are k samples
+RESAMPLES = 1000  # of the bootstrap behind every interval
 Verdicts = Mapping[str, Sequence[Verdict]]  # of a task, by its key
 
 

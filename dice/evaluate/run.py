@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dice.data.whole import write_json
 from dice.errors import MachineError, UserError
 from dice.evaluate.hardware import Gpu
 from dice.evaluate.models import Answer, Model, Question
 from dice.evaluate.prompts import prompt
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
-from dice.journal import held
+from dice.files.atomic import write_json
+from dice.files.journal import held
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, extract_kernel
@@ -29,7 +30,7 @@ from dice.verdict import Timing, Verdict
 from dice.verify import Options, Verifier
 from dice.verify.protocols import protocol_named
 
-LEAVE_S = 5.0
+LEAVE_S = 5.0  # seconds that a run which is called off waits for the thread that generates
 Show = Callable[[str, int, int], None]  # what is done, how many, of how many
 
 
@@ -62,7 +63,8 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one call came to. `untried`: answers that could not be had. `faults`: judgements, by fault of ours."""
+    """What one call came to. `untried`: how many answers could not be had, by reason. `faults`: how many our own
+    machinery failed to judge, by message."""
 
     generated: int
     judged: int
@@ -105,7 +107,7 @@ def evaluate(
     for protocol in others:
         more, others_faults = _judge(folder, protocol, judging, total, None, show)
         judged += more
-        faults = {name: faults.get(name, 0) + others_faults.get(name, 0) for name in {*faults, *others_faults}}
+        faults = dict(Counter(faults) + Counter(others_faults))
     return Done(writing.written, judged, writing.untried, faults)
 
 
@@ -118,50 +120,63 @@ def _judge(
     show: Show,
     occupied: int | None = None,
 ) -> tuple[int, dict[str, int]]:
-    """Judge the stored answers, then those that come. Returns how many, and the faults of ours by message."""
-    known = {one.id for one in folder.judgements(protocol)}
-    tasks = {task.key: task.as_problem() for task in folder.tasks()}
+    """Judge the stored answers, then those that come. Returns how many were judged, and how many our own
+    machinery failed on, by message."""
+    judge = _Judge(folder, protocol, judging, total, show)
     stored = folder.generations()
-    lacking = [one for one in stored if one.id not in known and one.task in tasks]
-    timings = _timings(folder, protocol, judging)
-    faults: dict[str, int] = {}
-    done = len(known)
-
-    def keep(generation: Generation, verdict: Verdict) -> None:
-        nonlocal done
-        if verdict.outcome == "infra_error":
-            faults[verdict.message] = faults.get(verdict.message, 0) + 1
-            return
-        if verdict.correct and generation.id in timings:
-            verdict = replace(verdict, timing=timings[generation.id], no_timing="")
-        folder.add_judgement(protocol, Judgement(generation.task, generation.sample, verdict))
-        done += 1
-        show(f"judged ({protocol})", done, total)
-
-    def pairs(part: Sequence[Generation], more: Iterator[Generation] | None) -> Iterator[tuple[Problem, Kernel]]:
+    lacking = [one for one in stored if one.id not in judge.known and one.task in judge.tasks]
+    timed_before = [one for one in lacking if one.id in judge.timings]
+    untimed = [one for one in lacking if one.id not in judge.timings]
+    judge.show_progress()
+    if timed_before:
+        judge.judge(timed_before, occupied, timed=False)
+    if coming is not None:
         seen = {one.id for one in stored}
-        for generation in chain(part, (one for one in more or () if one.id not in seen)):
-            waiting.append(generation)
-            # What holds no kernel takes this way too: verdicts are then kept in one thread alone.
-            yield tasks[generation.task], Kernel(generation.kernel or "")
+        judge.judge(chain(untimed, (one for one in coming if one.id not in seen)), occupied)
+    elif untimed:
+        judge.judge(untimed, occupied)
+    return judge.judged, dict(judge.faults)
 
-    show(f"judged ({protocol})", done, total)
-    if coming is None and not lacking:
-        return 0, faults
-    before = done
-    for timed in (False, True):
-        part, more = [one for one in lacking if (one.id not in timings) == timed], coming if timed else None
-        if not part and more is None:
-            continue
-        waiting: list[Generation] = []
-        with judging.verifier(protocol, occupied, timed) as verifier:
-            for index, verdict in verifier.verify_many(pairs(part, more), judging.workers):
-                generation = waiting[index]
-                if generation.kernel is None:
-                    message = generation.error or NO_KERNEL.message
-                    verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
-                keep(generation, verdict)
-    return done - before, faults
+
+class _Judge:
+    """Judges answers of one run under one protocol, and stores each verdict as it comes."""
+
+    def __init__(self, folder: RunFolder, protocol: str, judging: Judging, total: int, show: Show) -> None:
+        self.folder, self.protocol, self.judging, self.total, self.show = folder, protocol, judging, total, show
+        self.known = {one.id for one in folder.judgements(protocol)}
+        self.tasks = {task.key: task.as_problem() for task in folder.tasks()}
+        self.timings = _timings(folder, protocol, judging)
+        self.judged = 0
+        self.faults: Counter[str] = Counter()
+
+    def judge(self, answers: Iterable[Generation], occupied: int | None, *, timed: bool = True) -> None:
+        """Judge the answers as they come. `occupied`: a GPU that something else computes on."""
+        under_way: list[Generation] = []  # in the order in which the verifier took them
+        with self.judging.verifier(self.protocol, occupied, timed) as verifier:
+            for place, verdict in verifier.verify_many(self._pairs(answers, under_way), self.judging.workers):
+                self._keep(under_way[place], verdict)
+
+    def show_progress(self) -> None:
+        self.show(f"judged ({self.protocol})", len(self.known) + self.judged, self.total)
+
+    def _pairs(self, answers: Iterable[Generation], under_way: list[Generation]) -> Iterator[tuple[Problem, Kernel]]:
+        """What the verifier is given. An answer without a kernel is, too: then one thread alone stores verdicts."""
+        for generation in answers:
+            under_way.append(generation)
+            yield self.tasks[generation.task], Kernel(generation.kernel or "")
+
+    def _keep(self, generation: Generation, verdict: Verdict) -> None:
+        if generation.kernel is None:
+            message = generation.error or NO_KERNEL.message
+            verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
+        if verdict.outcome == "infra_error":
+            self.faults[verdict.message] += 1
+            return
+        if verdict.correct and generation.id in self.timings:
+            verdict = replace(verdict, timing=self.timings[generation.id], no_timing="")
+        self.folder.add_judgement(self.protocol, Judgement(generation.task, generation.sample, verdict))
+        self.judged += 1
+        self.show_progress()
 
 
 def _timings(folder: RunFolder, protocol: str, judging: Judging) -> dict[tuple[str, int], Timing]:

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dice.data.whole import read_json, write_json
 from dice.errors import UserError
-from dice.journal import append_row, read_rows
+from dice.files.atomic import read_json, write_json
+from dice.files.journal import append_row, read_rows
 from dice.problem import Problem
 from dice.verdict import Verdict
 

@@ -10,7 +10,7 @@ from dice.data.difficulty.levels import LEVELS
 from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.evaluate.run_folder import Task
-from dice.files import read_text
+from dice.files.bounded import read_text
 from dice.problem import Problem
 
 _NUMBERED = re.compile(r"(\d{1,9})_")

@@ -16,8 +16,10 @@ from typing import IO, Any
 
 from dice.errors import MachineError, UserError
 
-LIMIT_S = 20.0  # for one conversation; templates that mean well take a thousandth of a second
-LONGEST_ANSWER = 1 << 30  # bytes of a line of JSON: more than `render.LONGEST` characters can take
+# Seconds that one conversation may take to render; the templates of published models take a millisecond.
+LIMIT_S = 20.0
+# Bytes of a line of JSON from the process; more than `render.LONGEST` characters can take.
+LONGEST_ANSWER = 1 << 30
 
 
 class ChatTemplateError(UserError):
@@ -35,7 +37,7 @@ class ChatTemplate:
         self._source = source
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # a process that was forked from ours has to start its own
+        self._owner = 0  # the id of the process that started it; a fork of ours has to start its own
         answer = self._ask(None)
         if "error" in answer:
             raise ChatTemplateError(f"The chat template is not valid Jinja: {_sentence(answer['error'])}")
@@ -87,7 +89,7 @@ def _start(owner: ChatTemplate) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for us alone
+            start_new_session=True,  # so that Ctrl-C ends us and not the process
         )
     except OSError as error:
         raise MachineError(f"Cannot start a process to render the chat template: {error.strerror}.") from None
@@ -99,7 +101,7 @@ def _start(owner: ChatTemplate) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Also called at the end of the interpreter, and of those that were forked from it: they have no say in this."""
+    """Also called when an interpreter ends; in one that was forked from `owner` it does nothing."""
     if os.getpid() != owner:
         return
     for pipe in (process.stdin, process.stdout):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dice.errors import UserError
-from dice.files import parse_json, read_bytes
+from dice.files.atomic import sync
+from dice.files.bounded import parse_json, read_bytes
 from dice.model.config import ConfigError, SDARConfig
 from dice.model.family import MASK_SPELLINGS
 from dice.model.sdar import SDAR
@@ -63,8 +63,8 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     """The model in folder `path` (or "nano", or a hub id), ready for inference or training.
 
     `dtype` None keeps the stored type. Weights go from disk to `device` one tensor at a time, so host memory never
-    holds a second copy. Raises `CheckpointError` with one sentence for anything missing, unexpected or damaged, which
-    a weight that is infinite or no number is: it would make every output one, and say nothing.
+    holds a second copy. Raises `CheckpointError` with one sentence for anything missing, unexpected or damaged. A
+    weight that is infinite or not a number counts as damaged: it would make every output one without any message.
     """
     folder = resolve_model(path)
     config = read_config(folder)
@@ -181,8 +181,9 @@ def _read_tensors(file: Path, names: list[str], expected: dict[str, tuple[int, .
 
 
 def _check_finite(file: Path, name: str, tensor: Tensor) -> None:
-    """The smallest and the largest value tell: NaN is both where there is one. Read just after it was copied to its
-    place, while it is still at hand; nothing of its size is made."""
+    """Raises `CheckpointError` where the smallest or the largest value is infinite or NaN: a NaN makes both NaN.
+
+    Two numbers are computed, and no tensor of the weight's size."""
     if tensor.is_floating_point() and tensor.numel() and tensor.dtype.itemsize > 1:
         low, high = torch.aminmax(tensor)
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
@@ -257,11 +258,11 @@ def _replacing(path: Path) -> Iterator[Path]:
     try:
         yield fresh
         for file in fresh.iterdir():
-            _sync(file)
+            sync(file)
         if path.exists():
             path.rename(old)
         fresh.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise CheckpointError(f"Cannot write the model folder {path}: {error.strerror or error}.") from error
     finally:
@@ -269,14 +270,6 @@ def _replacing(path: Path) -> Iterator[Path]:
             old.rename(path)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_json(file: Path, data: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.errors import UserError
-from dice.files import parse_json, read_bytes
+from dice.files.bounded import parse_json, read_bytes
 from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 
 DEFAULT_BLOCK_SIZE = 4

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Packing keeps a second copy of the weights, which is worth it for small models only.
+# Packing keeps a second copy of the weights, so models of more weights than this are not packed.
 MAX_PACKED_ELEMENTS = 300_000_000
+# oneDNN chooses the layout for this many rows of input: one block of a text.
 _PACK_ROWS_HINT = 4
 
 

@@ -2,8 +2,8 @@
 
 Started by `chat.py` as a file, so that nothing but the standard library and Jinja is imported. Reads lines of JSON and
 answers each with one. The first line is the template, any other the variables to render it with; an answer has `text`,
-or `error` and whether the template itself is `invalid`. Memory is limited here, and so is the processor's time, lest a
-render goes on without a parent; the parent watches the clock.
+or `error` and whether the template itself is `invalid`. The process limits its own memory and processor time; its
+parent limits the time by the clock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MEMORY = 1 << 30  # bytes of addresses; the interpreter itself takes some 50 MB
-TURN_S = 60  # of the processor
-LONGEST = 64 << 20  # characters
+# Bytes of address space that the process may have; the interpreter itself takes some 50 MB.
+MEMORY = 1 << 30
+# Seconds of the processor that one conversation may take, in case that the parent, which watches the clock, is gone.
+CPU_S = 60
+# Characters of a rendered conversation.
+LONGEST = 64 << 20
 
 
 def main() -> None:
@@ -31,7 +34,7 @@ def main() -> None:
     template: Template | None = None
     for line in sys.stdin.buffer:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + TURN_S
+        limit = int(used.ru_utime + used.ru_stime) + CPU_S
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         try:
             if template is None:

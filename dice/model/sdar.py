@@ -31,6 +31,7 @@ from dice.model.mask import block_causal_mask
 
 __all__ = ["MAX_BLOCK_SIZE", "SDAR", "SDARConfig"]
 
+# Tokens of the longest block that can be decoded; rotary tables are this much longer than the context.
 MAX_BLOCK_SIZE = 256
 
 
@@ -348,7 +349,8 @@ class SDAR(nn.Module):
 
 
 def _is_sharded(weight: Tensor) -> bool:
-    """Whether `weight` is a DTensor. Importing that class takes half a second, and without it nobody has one."""
+    """Whether `weight` is a DTensor. The class is not imported here, which takes half a second: where no one else has
+    imported it, there are no DTensors."""
     distributed = sys.modules.get("torch.distributed.tensor")
     return distributed is not None and isinstance(weight, distributed.DTensor)
 

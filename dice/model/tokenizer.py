@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from dice.errors import UserError
-from dice.files import check_size, parse_json, read_text
+from dice.files.bounded import check_size, parse_json, read_text
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
 from dice.model.family import MASK_SPELLINGS
@@ -29,13 +29,13 @@ from dice.model.family import MASK_SPELLINGS
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")  # the last: Llama 3 and LLaDA
-# Templates spell these by name: Llama 3's begins with `bos_token`.
+# Tokens that end an assistant's turn; the last one is that of Llama 3 and LLaDA.
+_TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
+# Tokens that templates refer to by name; Llama 3's template begins with `bos_token`.
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # An assistant's own earlier words may hold its reasoning markup; nobody else's text may.
 _ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
-
-
+# Half of a surrogate pair, which no UTF-8 text can hold.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -45,7 +45,8 @@ class TokenizerError(UserError):
 
 @contextmanager
 def _panics_told(what: str) -> Iterator[None]:
-    """Raises `TokenizerError` where the tokenizers library panics: over a pattern that takes for ever to match, say.
+    """Raises `TokenizerError` where the tokenizers library panics, for example over a pattern that never ends to match.
+
     Its panics are no `Exception`, and their class cannot be imported."""
     try:
         yield

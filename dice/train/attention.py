@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from dice.model.mask import CLEAN, BlockLayout, Tokens, mask_mod
-from dice.train.rows import Rows
+from dice.train.packing import PackedRows
 
+# Tokens of a side of the tiles that FlexAttention computes in.
 TILE = 128
 
 
@@ -25,7 +26,7 @@ class DenseMask:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
 
-    def __call__(self, batch: Rows) -> Tensor:
+    def __call__(self, batch: PackedRows) -> Tensor:
         return batch.layout(self.block_size).dense()
 
 
@@ -42,7 +43,7 @@ class FlexMask:
         self._tokens: Tokens | None = None
         self._mask: BlockMask | None = None
 
-    def __call__(self, batch: Rows) -> BlockMask:
+    def __call__(self, batch: PackedRows) -> BlockMask:
         layout = batch.layout(self.block_size)
         tokens = layout.tokens().map(Tensor.int)
         if self._tokens is None or self._mask is None:

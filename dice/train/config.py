@@ -59,8 +59,6 @@ class SFTConfig:
     t_max: float = 1.0
     stratified: bool = True
     """Spread the draws of t evenly over a batch."""
-    train_tail: bool = True
-    """Also predict the pad tokens that fill a document's last block."""
     response_prefix: str = ""
     """Put before each response and trained with it; SDAR's chat models expect an empty thought here."""
 
@@ -82,10 +80,8 @@ class SFTConfig:
     schedule: Schedule = "constant_with_warmup"
     warmup: float = 0.03
     """Share of the run."""
-    decay: float = 0.2
-    """Share of the run in which the wsd schedule decays."""
     lr_floor: float = 0.0
-    """Final learning rate as a share of the peak (cosine, wsd)."""
+    """Final learning rate of the cosine schedule, as a share of the peak."""
     beta1: float = 0.9
     beta2: float = 0.95
     adam_eps: float = 1e-8

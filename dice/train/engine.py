@@ -15,14 +15,16 @@ from dice.errors import MachineError, UserError
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles
 from dice.train.blocks import set_blocks
-from dice.train.rows import Rows
+from dice.train.packing import PackedRows
 
 Attention = Literal["auto", "flex", "dense"]
 Hidden = Callable[[Tensor, Tensor, Tensor | BlockMask], Tensor]
 
-# What a kernel or compiler that does not work here may raise; being out of memory is another matter.
+# What a kernel or a compiler that does not work on this machine may raise. Running out of memory is treated apart.
 BROKEN = (RuntimeError, ImportError, OSError, ValueError, TypeError, AttributeError, AssertionError)
-TOLERANCE = {torch.bfloat16: 0.04, torch.float32: 0.01}  # relative; rounding gives 0.011, one missing tile 0.07
+# How far outputs and gradients may differ from the reference's, relative to their norm. In bfloat16 rounding gives
+# 0.011, and one missing tile of the mask 0.07.
+TOLERANCE = {torch.bfloat16: 0.04, torch.float32: 0.01}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Engine:
     mask: DenseMask | FlexMask
     name: str
 
-    def __call__(self, noisy: Tensor, batch: Rows) -> Tensor:
+    def __call__(self, noisy: Tensor, batch: PackedRows) -> Tensor:
         """Hidden states [R, N, H] of `batch.ids(noisy)`; `noisy` [R, L] is the batch with some tokens hidden."""
         positions = batch.layout(self.mask.block_size).position_ids
         return self.hidden(batch.ids(noisy), positions, self.mask(batch))
@@ -45,7 +47,7 @@ class Engine:
 
 def pick_engine(
     model: SDAR,
-    probe: Rows,
+    probe: PackedRows,
     block_size: int,
     mask_id: int,
     *,
@@ -58,8 +60,8 @@ def pick_engine(
     """The fastest engine that agrees with the reference (dense mask, eager) on the micro-batch `probe`.
 
     Tried in order: flex before dense, compiled before eager, as far as asked for. Each that raises or differs is
-    named through `say`. Tried on a model of two such blocks: `model` may be sharded, and too large for the dense mask
-    of a whole micro-batch. The probe has the shape of training, so what the check compiles is what training runs.
+    named through `say`. They are tried on a model of two such blocks, because `model` may be sharded, and too large for
+    the dense mask of a whole micro-batch. The probe has the shape of training: what is compiled to check serves it too.
     `recompute`: compute blocks again in the backward pass instead of keeping what they computed. `dtype`: what a
     sharded model computes in; its parameters do not tell.
     Raises `MachineError` when FlexAttention was demanded and fails, `UserError` when it cannot serve these shapes.
@@ -93,7 +95,7 @@ def _two_blocks(model: SDAR, dtype: torch.dtype) -> SDAR:
     return trial.to(dtype)
 
 
-def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, mask_id: int) -> str | None:
+def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: PackedRows, mask_id: int) -> str | None:
     """Why `engine` cannot be trusted on `probe`; None when outputs and gradients match those of `reference`.
 
     Hidden states are compared token by token over the first two rows, gradients over the first.
@@ -119,7 +121,7 @@ def disagreement(engine: Engine, reference: Engine, model: SDAR, probe: Rows, ma
     return None if error <= limit else f"its gradient differs from the dense mask's by {error:.2g}"
 
 
-def _run(engine: Engine, model: SDAR, noisy: Tensor, batch: Rows) -> tuple[Tensor, Tensor]:
+def _run(engine: Engine, model: SDAR, noisy: Tensor, batch: PackedRows) -> tuple[Tensor, Tensor]:
     """Hidden states of the batch, and the gradient of a fixed function of its first row, flattened in float32."""
     model.zero_grad(set_to_none=True)
     hidden = engine(noisy, batch)

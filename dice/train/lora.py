@@ -8,6 +8,7 @@ from torch import Tensor
 from dice.errors import MachineError
 from dice.model.sdar import SDAR
 
+# The projections that get an adapter: all of a block's.
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 

@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from dice.decode.sampling import forbid
 from dice.model.family import NO_MASK
 
-CHUNK_LOGITS = 1 << 26  # logits held at once: 256 MiB in float32
+# How many logits are held at once: 256 MiB in float32.
+CHUNK_LOGITS = 1 << 26
 
 TokenLoss = Callable[[Tensor, slice], Tensor]
 """(log-probabilities of the tokens `part`, part) -> the loss of each; differentiable, each by its own token alone."""

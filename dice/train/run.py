@@ -1,7 +1,8 @@
-"""What training runs have around their loops: a folder for one run at a time, its log, its checkpoints, its end."""
+"""What both kinds of training run in: a folder for one run at a time, its log, its checkpoints, its stop signal."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,23 +13,24 @@ from dice.model.chat import ChatTemplateError
 from dice.model.checkpoint import CheckpointError
 from dice.model.config import ConfigError
 from dice.model.tokenizer import TokenizerError
+from dice.train.checkpoints import Checkpoints
 from dice.train.runlog import RunLog
-from dice.train.session import Stop, locked, stop_signals
-from dice.train.state import Checkpoints
+from dice.train.session import StopSignal, locked, stop_signals
 from dice.train.world import World, joined
 
 
-class Surroundings(NamedTuple):
-    """What a loop is given."""
+class RunContext(NamedTuple):
+    """What a training loop is given. `started`: the moment, by `time.monotonic`, that this call began."""
 
     world: World
     log: RunLog
     checkpoints: Checkpoints
-    stopped: Stop
+    stopped: StopSignal
+    started: float
 
 
 @contextmanager
-def surroundings(folder: Path, kind: str, device: str, keep_checkpoints: int) -> Iterator[Surroundings]:
+def run_context(folder: Path, kind: str, device: str, keep_checkpoints: int) -> Iterator[RunContext]:
     """For a run of `kind` (sft, rl) in `folder`, which is made. A model that cannot be read is a `UserError`."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -39,7 +41,7 @@ def surroundings(folder: Path, kind: str, device: str, keep_checkpoints: int) ->
         stop_signals() as stopped,
     ):
         try:
-            yield Surroundings(world, log, checkpoints, stopped)
+            yield RunContext(world, log, checkpoints, stopped, time.monotonic())
         except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
             raise UserError(str(error)) from error
 

@@ -12,14 +12,14 @@ import torch
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import dice
-from dice.data.whole import write_json, write_text
-from dice.journal import read_rows
+from dice.files.atomic import write_json, write_text
+from dice.files.journal import read_rows
 from dice.terminal import Console
 
 
 class RunLog:
-    """Writes into `folder`. On a terminal it shows a bar, elsewhere plain lines. `silent`: does neither; of the
-    processes of a run, one speaks."""
+    """Writes into `folder`, and shows a bar on a terminal and plain lines elsewhere. `silent`: does neither, for all
+    processes of a run but its leader."""
 
     def __init__(self, folder: Path, title: str, silent: bool = False) -> None:
         self.folder = folder

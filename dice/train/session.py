@@ -1,4 +1,4 @@
-"""What every training run does around its loop: one process a folder, signals that end it well, the device it uses."""
+"""What every training run needs: one process per run folder, signals that end it well, its device, its errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from pathlib import Path
 import torch
 
 from dice.errors import MachineError, UserError
-from dice.journal import held
+from dice.files.journal import held
+
+
+class TrainingError(UserError):
+    """Training cannot go on; the message says why and what is left."""
 
 
 class Interrupted(Exception):
     """A signal asks the run to end; the message is why, as the run's result says it."""
 
 
-class Stop(threading.Event):
-    """Set once a signal asks the run to end. `reason` is why."""
+class StopSignal(threading.Event):
+    """Set when a signal asks the run to end. `reason` is what its result says then."""
 
     reason = ""
 
@@ -29,18 +33,20 @@ class Stop(threading.Event):
             raise Interrupted(self.reason)
 
 
-TERMINATED, BY_HAND = "interrupted", "interrupted by Ctrl-C"
+# Why a run ended, as its result says it: after SIGTERM, and after Ctrl-C.
+TERMINATED = "interrupted"
+BY_HAND = "interrupted by Ctrl-C"
 
 
 def locked(folder: Path) -> AbstractContextManager[object]:
-    """Two processes writing one run folder would destroy each other's checkpoints."""
+    """In the block, no other process trains in `folder`: two of them would destroy each other's checkpoints."""
     return held(folder / ".lock", f"Another process is training in {folder}.")
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
+def stop_signals() -> Iterator[StopSignal]:
     """SIGTERM and the first Ctrl-C set the event; the second Ctrl-C interrupts as usual."""
-    stopped = Stop()
+    stopped = StopSignal()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
@@ -72,6 +78,6 @@ def pick_device(name: str) -> torch.device:
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Of forward passes: bfloat16 when asked for, or when it is for us to choose and `device` is a GPU."""
+    """The type that forward passes compute in; `auto` is bfloat16 on a GPU and float32 elsewhere."""
     wide = precision == "fp32" or (precision == "auto" and device.type != "cuda")
     return torch.float32 if wide else torch.bfloat16

@@ -1,67 +1,42 @@
 """Supervised fine-tuning by block diffusion, the paper's Equation 2, or of the next token: pairs to a checkpoint.
 
-A row is read twice, [noisy ; clean]. A noisy block sees its own noisy tokens and the clean blocks before it; the loss
-is cross-entropy at hidden tokens, weighted by 1/t, with no shift, over the number of trainable tokens of the batch:
+    batch of packed rows -> noise -> gradient of the loss -> update; now and then a report, a trial, a checkpoint
 
-    loss = (1 / N) * sum over hidden tokens i of weight_i * CE(logits_i, token_i)
-
-An autoregressive model (family qwen3), there to compare with, reads the clean row once, from left to right; its loss is
-the same sum over all trainable tokens, with weight 1 and the logits of the token before.
-
-Everything random is a function of (seed, step), so a run that is killed and resumed goes on as if nothing had happened.
-Under torchrun every process holds all rows and draws the noise of the whole batch; each then trains on its share of the
-micro-batches, and FSDP adds up the gradients.
+The loss is in `sft_objective.py`. Everything random is a function of (seed, step), so a run that is killed and resumed
+goes on as if nothing had happened. Under torchrun every process holds all rows and draws the noise of the whole batch;
+each then trains on its share of the micro-batches, and FSDP adds up the gradients.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
-import re
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from dice.data.pairs import read_pairs
-from dice.data.sources import read_problems
-from dice.errors import MachineError, UserError
-from dice.model.checkpoint import load_model, resolve_model, save_model
+from dice.errors import MachineError
+from dice.model.checkpoint import resolve_model, save_model
 from dice.model.config import PROMPT_KEY
-from dice.model.family import FAMILIES, NO_MASK
-from dice.model.sdar import SDAR, SDARConfig
+from dice.model.sdar import SDARConfig
 from dice.model.tokenizer import Tokenizer
-from dice.problem import Problem
-from dice.prompts import PROMPTS, is_compact
 from dice.train.blocks import shard
-from dice.train.config import ModelShape, SFTConfig
-from dice.train.engine import Engine, pick_engine
-from dice.train.exec_eval import exec_verdicts
+from dice.train.config import SFTConfig
+from dice.train.engine import pick_engine
+from dice.train.exec_eval import ExecTrial
+from dice.train.initial_model import initial_model
 from dice.train.lora import add_adapters
-from dice.train.loss import masked_cross_entropy
-from dice.train.noise import Corruption, all_of, corrupt, step_generator
-from dice.train.rows import Rows, batch_rows, pack, tokenize
-from dice.train.run import check_identity, surroundings
-from dice.train.runlog import RunLog, duration
+from dice.train.packing import batch_rows
+from dice.train.run import RunContext, check_identity, run_context
+from dice.train.runlog import duration
 from dice.train.schedule import lr_scale
-from dice.train.session import TERMINATED, Stop, compute_dtype
-from dice.train.state import Checkpoints
+from dice.train.session import TERMINATED, TrainingError, compute_dtype
+from dice.train.sft_data import SFTData, load_data
+from dice.train.sft_objective import Score, SFTObjective, micro_rows
 from dice.train.weights import Weights
-from dice.train.world import World
-from dice.verify.options import resolve_backend, visible_gpus
-
-NO_ROOM = re.compile(r"memory|size calculation overflowed")  # what an allocator says of a tensor, on either device
-IDENTITY = ("data_sha256", "row_tokens", "batch_rows", "block_size", "seed", "parameters")
-Part = tuple[Rows, Corruption]  # a micro-batch
-
-
-class TrainingError(UserError):
-    """Training cannot go on; the message says why and what is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +47,6 @@ class SFTResult:
     finished: bool
     reason: str
     model: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """`loss` is Eq. 2's; `nll` and `accuracy` are plain means over the hidden tokens."""
-
-    loss: float
-    nll: float
-    accuracy: float
 
 
 def train_sft(config: SFTConfig) -> SFTResult:
@@ -94,347 +60,219 @@ def train_sft(config: SFTConfig) -> SFTResult:
     folder = Path(config.out)
     if config.model is not None:
         config = replace(config, shape=None)
-    with surroundings(folder, "sft", config.device, config.keep_checkpoints) as given:
+    with run_context(folder, "sft", config.device, config.keep_checkpoints) as context:
         try:
-            return _Run(config, *given).train()
+            return _Run(config, context, _prepare(config, context)).train()
         except torch.OutOfMemoryError:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
             less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
             raise MachineError(f"{message}{less}.") from None
 
 
+@dataclass
+class Progress:
+    """How far a run has come: steps done, seconds they took over all calls, tokens trained on."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What a run works with. `identity`: what must be the same for a resumed run to be the same run."""
+
+    tokenizer_folder: Path
+    model_config: SDARConfig  # of the exported model
+    data: SFTData
+    trial: ExecTrial | None
+    weights: Weights
+    objective: SFTObjective
+    identity: dict[str, Any]
+    progress: Progress
+
+
+def _prepare(config: SFTConfig, context: RunContext) -> _Setup:
+    """Load model and data, and go on from the newest checkpoint. Raises `UserError` for what cannot be used."""
+    world, log = context.world, context.log
+    size = micro_rows(config, world.size)
+    dtype = compute_dtype(config.precision, world.device)
+    tokenizer_folder = Path(config.tokenizer) if config.tokenizer else resolve_model(str(config.model))
+    tokenizer = Tokenizer.from_folder(tokenizer_folder)
+    model = initial_model(config, tokenizer, world.device)
+    data = load_data(config, tokenizer, model.config, world)
+    trial = ExecTrial.read(config, tokenizer, model.config, data.prompt_form, world)
+    # Whoever asks the exported model then asks in the form that it was taught.
+    extra = model.config.extra | {PROMPT_KEY: data.prompt_form}
+    model_config = replace(model.config, block_size=data.block_size, extra=extra)
+    if config.lora_rank is not None:
+        add_adapters(model, config.lora_rank, config.lora_alpha, dtype)
+    shard(model, world, dtype, reshard=config.reshard)
+    weights = Weights(model, config, dtype, config.ema)
+    identity = _identity(config, data, weights)
+    progress = _resume(context, weights, identity)
+    max_steps = _max_steps(config, data)
+    log.begin(config.to_json() | {"max_steps": max_steps, **identity}, progress.step, world.device)
+    engine = pick_engine(
+        weights.model, data.rows.filled(0, min(len(data.rows), size), size), data.block_size,
+        model_config.mask_token_id,
+        attention=config.attention, compiled=world.device.type == "cuda" if config.compile is None else config.compile,
+        say=log.say, recompute=config.activation_checkpointing == "block", dtype=dtype,
+    )  # fmt: skip
+    log.say(
+        f"{identity['parameters'] / 1e6:.1f}M parameters, {world}, "
+        f"{str(dtype).removeprefix('torch.')}, {engine.name} attention; {data.rows.describe()}; "
+        f"steps {progress.step:,} to {max_steps:,} of {config.batch_rows * config.row_tokens:,} tokens"
+    )
+    objective = SFTObjective(config, weights, engine, world)
+    return _Setup(tokenizer_folder, model_config, data, trial, weights, objective, identity, progress)
+
+
+def _max_steps(config: SFTConfig, data: SFTData) -> int:
+    return config.max_steps or math.ceil((config.epochs or 0) * len(data.rows) / config.batch_rows)
+
+
+def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> dict[str, Any]:
+    digest = hashlib.sha256(data.rows.tokens.cpu().numpy().tobytes())
+    digest.update(data.rows.trainable.cpu().numpy().tobytes())
+    return {
+        "data_sha256": digest.hexdigest(),
+        "row_tokens": config.row_tokens,
+        "batch_rows": config.batch_rows,
+        "block_size": data.block_size,
+        "seed": config.seed,
+        "parameters": sum(weight.numel() for weight in weights.params),
+    }
+
+
+def _resume(context: RunContext, weights: Weights, identity: dict[str, Any]) -> Progress:
+    """Fill `weights` from the newest checkpoint, where there is one. Raises `UserError` for another run's."""
+    folder, log = context.log.folder, context.log
+    tensors = weights.tensors()
+    restored, notes = context.checkpoints.load(tensors, lambda manifest: check_identity(folder, manifest, identity))
+    for note in notes:
+        log.say(note)
+    if restored is None:
+        return Progress()
+    progress = Progress(*(restored.manifest[name] for name in ("step", "seconds", "tokens")))
+    weights.load({name: tensors[name] for name in restored.names}, progress.step)
+    log.say(f"Resuming after step {progress.step:,}.")
+    return progress
+
+
 class _Run:
-    def __init__(self, config: SFTConfig, world: World, log: RunLog, checkpoints: Checkpoints, stopped: Stop) -> None:
-        self.started = time.monotonic()
-        self.config, self.world, self.log, self.checkpoints, self.stopped = config, world, log, checkpoints, stopped
-        self.folder, self.device = log.folder, world.device
-        self.micro_rows = micro_rows(config, world.size)
-        dtype = compute_dtype(config.precision, self.device)
-        tokenizer_folder = Path(config.tokenizer) if config.tokenizer else resolve_model(str(config.model))
-        self.tokenizer = Tokenizer.from_folder(tokenizer_folder)
-        self.tokenizer_folder = tokenizer_folder
-        torch.manual_seed(config.seed)
-        if config.model is not None:
-            master = load_model(config.model, dtype=torch.float32, device=self.device)
-            master.config.to_json()  # says so at once where a model could not be saved
-        else:
-            assert config.shape is not None
-            fresh = new_model_config(config.shape, self.tokenizer, config.block_size or 4)
-            try:
-                master = SDAR(fresh).to(self.device)
-            except RuntimeError as error:
-                if not NO_ROOM.search(str(error)):
-                    raise
-                raise MachineError("A model of this shape does not fit in memory: make `shape` smaller.") from None
-        self.causal = master.config.traits.kind == "autoregressive"
-        self.block_size = 1 if self.causal else config.block_size or master.config.block_size
-        longest = min(config.row_tokens, config.max_sample_tokens or config.row_tokens)
-        if longest > master.config.max_position_embeddings:
-            reach = master.config.max_position_embeddings
-            raise UserError(f"Documents may have {longest} tokens, the model {reach} positions; set max_sample_tokens.")
-        self.mask_id = master.config.mask_token_id
-        rows, self.prompt = world.once(lambda: self._rows(config.data))
-        self.rows = rows.to(self.device)
-        extra = master.config.extra | {PROMPT_KEY: self.prompt}  # so that whoever asks the model asks as it was taught
-        self.model_config = replace(master.config, block_size=self.block_size, extra=extra)
-        self.eval_rows: Rows | None = None
-        if config.eval_data is not None:
-            self.eval_rows = world.once(lambda: self._rows(config.eval_data))[0].to(self.device)
-        self.problems = [] if config.exec_data is None else self._problems(config.exec_data, master.config)
-        self.max_steps = config.max_steps or math.ceil((config.epochs or 0) * len(self.rows) / config.batch_rows)
-        if config.lora_rank is not None:
-            add_adapters(master, config.lora_rank, config.lora_alpha, dtype)
-        shard(master, world, dtype, reshard=config.reshard)
-        self.weights = Weights(master, config, dtype, config.ema)
-        self.identity = self._identity()
-        self.step, self.seconds, self.tokens = 0, 0.0, 0
-        self._resume()
-        log.begin(config.to_json() | {"max_steps": self.max_steps, **self.identity}, self.step, self.device)
-        self.engine = self._engine(dtype)
-        log.say(
-            f"{self.identity['parameters'] / 1e6:.1f}M parameters, {world}, "
-            f"{str(dtype).removeprefix('torch.')}, {self.engine.name} attention; {self.rows.describe()}; "
-            f"steps {self.step:,} to {self.max_steps:,} of {config.batch_rows * config.row_tokens:,} tokens"
-        )
+    """The loop, and what is due now and then."""
+
+    def __init__(self, config: SFTConfig, context: RunContext, setup: _Setup) -> None:
+        self.config, self.setup = config, setup
+        self.world, self.log, self.checkpoints, self.stopped, self.started = context
+        self.weights, self.objective, self.progress = setup.weights, setup.objective, setup.progress
+        self.max_steps = _max_steps(config, setup.data)
 
     def train(self) -> SFTResult:
-        """The loop: one batch, one update, then whatever is due."""
-        config = self.config
-        saved_at, saved_step = time.monotonic(), self.step
-        reported = (self.step, self.seconds)
+        """One batch, one update, then whatever is due."""
+        config, progress = self.config, self.progress
+        saved_at, saved_step = time.monotonic(), progress.step
+        reported = replace(progress)
         reason = "finished"
-        while self.progress < 1.0:
+        while self.share_done(progress.step) < 1.0:
             begun = time.monotonic()
-            lr = config.lr * lr_scale(
-                self._progress_at(self.step + 1), config.schedule,
-                warmup=config.warmup, decay=config.decay, floor=config.lr_floor,
-            )  # fmt: skip
+            lr = self._learning_rate()
             score, norm = self._update(lr)
             now = time.monotonic()
-            taken, age, unsaved, stopped = self.world.most(
+            taken, age, unsaved, stopped = self.world.all_reduce_max(
                 now - begun, now - self.started, now - saved_at, self.stopped.is_set()
             )
-            self.step += 1
-            self.tokens += config.batch_rows * config.row_tokens
-            self.seconds += taken
+            progress.step += 1
+            progress.tokens += config.batch_rows * config.row_tokens
+            progress.seconds += taken
             if self._due(config.log_every):
                 self._report(score, norm, lr, since=reported)
-                reported = (self.step, self.seconds)
-            if self.eval_rows is not None and self._due(config.eval_every):
-                self._validate(self.eval_rows)
-            if self.problems and self._due(config.exec_every):
+                reported = replace(progress)
+            if self._due(config.eval_every):
+                self._validate()
+            if self._due(config.exec_every):
                 self._try_kernels()
-            if self.progress < 1.0 and (stopped or age >= (config.stop_after_seconds or math.inf)):
+            unfinished = self.share_done(progress.step) < 1.0
+            if unfinished and (stopped or age >= (config.stop_after_seconds or math.inf)):
                 reason = (self.stopped.reason or TERMINATED) if stopped else "stop_after_seconds"
                 break
-            if self.step % config.checkpoint_every == 0 or unsaved >= config.checkpoint_seconds:
+            if progress.step % config.checkpoint_every == 0 or unsaved >= config.checkpoint_seconds:
                 self._save()
-                saved_at, saved_step = time.monotonic(), self.step
-        if saved_step != self.step:
+                saved_at, saved_step = time.monotonic(), progress.step
+        if saved_step != progress.step:
             self._save()
         return self._finish(reason)
 
-    def _due(self, every: int) -> bool:
-        return self.step % every == 0 or self.progress >= 1.0
-
-    @property
-    def progress(self) -> float:
-        return self._progress_at(self.step)
-
-    def _progress_at(self, step: int) -> float:
-        by_time = self.seconds / self.config.max_seconds if self.config.max_seconds else 0.0
+    def share_done(self, step: int) -> float:
+        """Of the run after `step` steps: by steps or by training time, whichever is further, at most 1."""
+        by_time = self.progress.seconds / self.config.max_seconds if self.config.max_seconds else 0.0
         return min(1.0, max(step / self.max_steps, by_time))
 
-    def _update(self, lr: float) -> tuple[Score, float]:
+    def _due(self, every: int) -> bool:
+        return self.progress.step % every == 0 or self.share_done(self.progress.step) >= 1.0
+
+    def _learning_rate(self) -> float:
         config = self.config
-        order = batch_rows(self.step, config.batch_rows, len(self.rows), config.seed)
-        batch = self.rows.take(torch.from_numpy(order).to(self.device))
-        noise = self._corrupt(batch, "train", self.step)
-        score = self._backward(batch, noise)
+        share = self.share_done(self.progress.step + 1)
+        return config.lr * lr_scale(share, config.schedule, warmup=config.warmup, floor=config.lr_floor)
+
+    def _update(self, lr: float) -> tuple[Score, float]:
+        """One optimiser step; the batch's score and the norm of its gradient."""
+        config, rows, step = self.config, self.setup.data.rows, self.progress.step
+        order = batch_rows(step, config.batch_rows, len(rows), config.seed)
+        score = self.objective.backward(rows.take(torch.from_numpy(order).to(self.world.device)), step)
         norm = self.weights.clip(config.clip)
         if not (math.isfinite(score.loss) and math.isfinite(norm)):
             raise TrainingError(
-                f"Stopped at step {self.step + 1}: the loss ({score.loss}) or its gradient norm ({norm}) is not a "
+                f"Stopped at step {step + 1}: the loss ({score.loss}) or its gradient norm ({norm}) is not a "
                 f"finite number; earlier checkpoints are kept, try a lower lr."
             )
-        self.weights.update(lr, self.step)
+        self.weights.update(lr, step)
         return score, norm
 
-    def _backward(self, batch: Rows, noise: Corruption) -> Score:
-        """Add the gradient of the batch's loss to the weights, micro-batch by micro-batch."""
-        trained = int(batch.trainable.sum())
-        sums = torch.zeros(3, device=self.device)
-        for micro, part in deal(self._parts(batch, noise), self.world):
-            total, found = weighted_loss(self.engine, self.weights.model, micro, part, self.mask_id)
-            (total / trained).backward()
-            self.weights.collect()
-            sums += found
-        return _score(self.world.sum(sums), trained, int(noise.masked.sum()))
+    def _report(self, score: Score, norm: float, lr: float, since: Progress) -> None:
+        now, share = self.progress, self.share_done(self.progress.step)
+        rate = (now.tokens - since.tokens) / (now.seconds - since.seconds)
+        left = now.seconds / share * (1.0 - share)
+        self.log.metrics(
+            step=now.step, loss=score.loss, nll=score.nll, accuracy=score.accuracy, lr=lr, grad_norm=norm,
+            tokens=now.tokens, tokens_per_s=rate, seconds=now.seconds,
+        )  # fmt: skip
+        text = f"step {now.step:,}/{self.max_steps:,}  loss {score.loss:.4f}  acc {score.accuracy:.1%}  lr {lr:.2e}"
+        self.log.show(share, f"{text}  norm {norm:.2f}  {rate:,.0f} tok/s  ETA {duration(left)}")
 
-    def _parts(self, batch: Rows, noise: Corruption) -> list[Part]:
-        return list(zip(batch.split(self.micro_rows), split_noise(noise, self.micro_rows), strict=True))
-
-    def _validate(self, rows: Rows) -> None:
-        """Score held-out rows, always the same ones under the same noise, with the weights that would be exported."""
-        sums = torch.zeros(3, device=self.device)
-        trained = masked = 0
-        parts: list[Part] = []
-        count = min(len(rows), self.config.eval_rows)
-        for start in range(0, count, self.config.micro_rows):
-            batch = _filled(rows, start, min(count, start + self.config.micro_rows), self.config.micro_rows)
-            noise = self._corrupt(batch, "eval", start)
-            trained, masked = trained + int(batch.trainable.sum()), masked + int(noise.masked.sum())
-            parts += self._parts(batch, noise)
-        with self.weights.averaged():
-            for micro, part in deal(parts, self.world):
-                # With gradients on, although unused: without, compiled blocks would be compiled a second time.
-                _, found = weighted_loss(self.engine, self.weights.model, micro, part, self.mask_id)
-                sums += found
-        score = _score(self.world.sum(sums), trained, masked)
-        self.log.metrics(step=self.step, val_loss=score.loss, val_nll=score.nll, val_accuracy=score.accuracy)
+    def _validate(self) -> None:
+        if self.setup.data.eval_rows is None:
+            return
+        score, step = self.objective.score(self.setup.data.eval_rows), self.progress.step
+        self.log.metrics(step=step, val_loss=score.loss, val_nll=score.nll, val_accuracy=score.accuracy)
         accuracy = f"accuracy at hidden tokens {score.accuracy:.1%}"
-        self.log.say(f"step {self.step:,}: validation loss {score.loss:.4f}, {accuracy}")
+        self.log.say(f"step {step:,}: validation loss {score.loss:.4f}, {accuracy}")
 
     def _try_kernels(self) -> None:
-        """Exec on the problems of `exec_data`, each process writing and verifying its share."""
-        config, world = self.config, self.world
-        alone = world.size == 1
-        cores = len(os.sched_getaffinity(0))
+        """Exec on the problems of `exec_data`."""
+        if self.setup.trial is None:
+            return
         with self.weights.averaged():
-            verdicts = exec_verdicts(
-                self.weights.whole(), self.tokenizer, self.problems[world.rank :: world.size],
-                backend=self.exec_backend, prompt=PROMPTS[self.prompt],
-                max_new_tokens=config.exec_max_new_tokens, max_active=config.exec_batch,
-                workers=None if alone else max(1, cores // world.local_size),
-                devices=None if alone or self.exec_backend != "cuda" else [visible_gpus()[world.local_rank]],
-            )  # fmt: skip
-        about = [verdict.correct for verdict in verdicts if verdict.about_kernel]
-        found = torch.tensor([sum(about), len(about)], dtype=torch.float64)
-        correct, judged = (int(value) for value in world.sum(found).tolist())
+            correct, judged = self.setup.trial.run(self.weights.whole())
         if judged:
-            self.log.metrics(step=self.step, val_exec=correct / judged, exec_judged=judged)
-        self.log.say(f"step {self.step:,}: {correct} of {judged} kernels right")
-
-    def _corrupt(self, batch: Rows, purpose: str, index: int) -> Corruption:
-        config = self.config
-        if self.causal:
-            return all_of(batch.trainable)
-        return corrupt(
-            batch.trainable, batch.documents, self.block_size, config.noise,
-            step_generator(config.seed, purpose, index, self.device),
-            t_min=config.t_min, t_max=config.t_max, stratified=config.stratified,
-        )  # fmt: skip
-
-    def _report(self, score: Score, norm: float, lr: float, since: tuple[int, float]) -> None:
-        steps, seconds = self.step - since[0], self.seconds - since[1]
-        rate = steps * self.config.batch_rows * self.config.row_tokens / seconds
-        left = self.seconds / self.progress * (1.0 - self.progress)
-        self.log.metrics(
-            step=self.step, loss=score.loss, nll=score.nll, accuracy=score.accuracy, lr=lr, grad_norm=norm,
-            tokens=self.tokens, tokens_per_s=rate, seconds=self.seconds,
-        )  # fmt: skip
-        text = f"step {self.step:,}/{self.max_steps:,}  loss {score.loss:.4f}  acc {score.accuracy:.1%}  lr {lr:.2e}"
-        self.log.show(self.progress, f"{text}  norm {norm:.2f}  {rate:,.0f} tok/s  ETA {duration(left)}")
-
-    def _rows(self, path: Path | None) -> tuple[Rows, str]:
-        """The pairs of `path`, and the form of most of their prompts."""
-        assert path is not None
-        pairs = read_pairs(path)
-        documents = tokenize(pairs, self.tokenizer, self.config.response_prefix)
-        rows = pack(
-            documents, row_tokens=self.config.row_tokens, block_size=self.block_size, pad_id=self.tokenizer.pad_id,
-            max_tokens=self.config.max_sample_tokens, train_tail=self.config.train_tail,
-        )  # fmt: skip
-        shortly = sum(is_compact(pair.messages[-1]["content"]) for pair in pairs)
-        return replace(rows, causal=self.causal), "compact" if 2 * shortly > len(pairs) else "one-shot"
-
-    def _problems(self, path: Path, model: SDARConfig) -> list[Problem]:
-        config = self.config
-        if config.exec_max_new_tokens + model.block_size >= model.max_position_embeddings:
-            reach = model.max_position_embeddings
-            raise UserError(f"exec_max_new_tokens {config.exec_max_new_tokens} leaves no prompt of {reach} positions.")
-        self.exec_backend = self.world.once(lambda: resolve_backend(config.exec_backend))
-        return self.world.once(lambda: read_problems([path])[: config.exec_problems])
-
-    def _engine(self, dtype: torch.dtype) -> Engine:
-        compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
-        probe = _filled(self.rows, 0, min(len(self.rows), self.micro_rows), self.micro_rows)
-        return pick_engine(
-            self.weights.model, probe, self.block_size, self.mask_id,
-            attention=self.config.attention, compiled=compiled, say=self.log.say,
-            recompute=self.config.activation_checkpointing == "block", dtype=dtype,
-        )  # fmt: skip
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the same run."""
-        digest = hashlib.sha256(self.rows.tokens.cpu().numpy().tobytes())
-        digest.update(self.rows.trainable.cpu().numpy().tobytes())
-        config = self.config
-        size = sum(weight.numel() for weight in self.weights.params)
-        values = (digest.hexdigest(), config.row_tokens, config.batch_rows, self.block_size, config.seed, size)
-        return dict(zip(IDENTITY, values, strict=True))
+            self.log.metrics(step=self.progress.step, val_exec=correct / judged, exec_judged=judged)
+        self.log.say(f"step {self.progress.step:,}: {correct} of {judged} kernels right")
 
     def _save(self) -> None:
-        manifest = {"identity": self.identity, "seconds": self.seconds, "tokens": self.tokens}
-        self.checkpoints.save(self.step, self.weights.tensors(), manifest)
-
-    def _resume(self) -> None:
-        tensors = self.weights.tensors()
-        restored, notes = self.checkpoints.load(tensors, self._same_run)
-        for note in notes:
-            self.log.say(note)
-        if restored is None:
-            return
-        self.step, self.seconds, self.tokens = (restored.manifest[name] for name in ("step", "seconds", "tokens"))
-        self.weights.load({name: tensors[name] for name in restored.names}, self.step)
-        self.log.say(f"Resuming after step {self.step:,}.")
-
-    def _same_run(self, manifest: dict[str, Any]) -> None:
-        check_identity(self.folder, manifest, self.identity)
+        manifest = {"identity": self.setup.identity} | asdict(self.progress)
+        self.checkpoints.save(self.progress.step, self.weights.tensors(), manifest)
 
     def _finish(self, reason: str) -> SFTResult:
-        path = self.folder / "model"
+        path, setup, progress = self.log.folder / "model", self.setup, self.progress
         dtype = getattr(torch, self.config.export_dtype)
         self.checkpoints.settle()
         state = self.weights.export(self.world.leads)
-        self.world.once(lambda: save_model(state, self.model_config, path, self.tokenizer_folder, dtype=dtype))
-        self.log.say(f"{reason} after step {self.step:,} ({duration(self.seconds)} of training); model in {path}")
-        return SFTResult(self.step, self.progress >= 1.0, reason, path)
-
-
-def weighted_loss(engine: Engine, model: SDAR, batch: Rows, noise: Corruption, mask_id: int) -> tuple[Tensor, Tensor]:
-    """(sum of weighted losses, differentiable; [3] that sum, plain sum of losses, correct guesses, all detached).
-
-    The caller divides by the trainable tokens of the whole batch. Only what predicts a hidden token goes through the
-    output head: the token's own place, or in a family that shifts the place before it.
-    """
-    noisy = torch.where(noise.masked, mask_id, batch.tokens)
-    hidden = engine(noisy, batch)
-    row, column = noise.masked.nonzero(as_tuple=True)
-    place = row * hidden.shape[1] + column - int(model.config.traits.shift)
-    states = hidden.flatten(0, 1).index_select(0, place)
-    labels, weights = batch.tokens[row, column], noise.weight[row, column]
-    loss = masked_cross_entropy(states, model.lm_head.weight, labels, weights)
-    return loss.total, torch.stack((loss.total.detach(), loss.nll.sum(), loss.hit.sum())).float()
-
-
-def micro_rows(config: SFTConfig, processes: int) -> int:
-    """Rows in a micro-batch: the most that divide the batch, stay within `micro_rows` and leave each process a share.
-
-    Raises `UserError` when there are more processes than rows.
-    """
-    if processes > config.batch_rows:
-        raise UserError(f"A batch of {config.batch_rows} rows cannot be dealt over {processes} processes.")
-    limit = min(config.micro_rows, -(-config.batch_rows // processes))
-    return next(size for size in range(limit, 0, -1) if config.batch_rows % size == 0)
-
-
-def deal(parts: Sequence[Part], world: World) -> Iterator[Part]:
-    """This process's micro-batches. All processes get as many, because the gathering of weights takes all of them: in
-    the last round some may get one that they need not train on, with nothing hidden and so no gradient."""
-    for first in range(0, len(parts), world.size):
-        index = first + world.rank
-        if index < len(parts):
-            yield parts[index]
-        else:
-            rows, noise = parts[0]
-            yield rows, Corruption(torch.zeros_like(noise.masked), torch.zeros_like(noise.weight))
-
-
-def split_noise(noise: Corruption, size: int) -> Iterator[Corruption]:
-    for masked, weight in zip(noise.masked.split(size), noise.weight.split(size), strict=True):
-        yield Corruption(masked, weight)
-
-
-def new_model_config(shape: ModelShape, tokenizer: Tokenizer, block_size: int) -> SDARConfig:
-    """The configuration of a fresh model for `tokenizer`; the vocabulary is rounded up for the matrix units."""
-    causal = FAMILIES[shape.family].kind == "autoregressive"
-    return SDARConfig(
-        vocab_size=-(-tokenizer.vocab_size // 64) * 64,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_hidden_layers,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.max_position_embeddings,
-        rope_theta=shape.rope_theta,
-        family=shape.family,
-        block_size=1 if causal else block_size,
-        mask_token_id=NO_MASK if causal else tokenizer.mask_id,
-        eos_token_id=tuple(sorted(tokenizer.stop_ids, reverse=True)),
-        pad_token_id=tokenizer.pad_id,
-    )
-
-
-def _score(sums: Tensor, trained: int, masked: int) -> Score:
-    weighted, nll, hits = sums.tolist()
-    return Score(weighted / max(1, trained), nll / max(1, masked), hits / max(1, masked))
-
-
-def _filled(rows: Rows, start: int, end: int, size: int) -> Rows:
-    """Rows start..end-1 as a batch of exactly `size` rows; the repeated ones train nothing."""
-    index = torch.arange(start, start + size, device=rows.tokens.device)
-    batch = rows.take(index.clamp(max=end - 1))
-    batch.trainable[end - start :] = False
-    return batch
+        self.world.broadcast_from_leader(
+            lambda: save_model(state, setup.model_config, path, setup.tokenizer_folder, dtype=dtype)
+        )
+        self.log.say(
+            f"{reason} after step {progress.step:,} ({duration(progress.seconds)} of training); model in {path}"
+        )
+        return SFTResult(progress.step, self.share_done(progress.step) >= 1.0, reason, path)

@@ -65,7 +65,7 @@ class Weights:
             eps=config.adam_eps,
             fused=self.params[0].is_cuda,
         )
-        for weight in self.params:  # as AdamW's first step would
+        for weight in self.params:  # AdamW's first step would make them; a checkpoint is loaded before it
             moments = {moment: torch.zeros_like(weight) for moment in MOMENTS}
             self.optimizer.state[weight] = {"step": torch.tensor(0.0, device=weight.device), **moments}
 
@@ -91,7 +91,7 @@ class Weights:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=False)
         if self.average is not None and self._decay is not None:
-            # Early weights are far from the final ones: a young average forgets faster.
+            # Early weights are far from the final ones, so the average forgets them faster in the first steps.
             decay = min(self._decay, (1.0 + step) / (10.0 + step))
             torch._foreach_lerp_(self.average, self.params, 1.0 - decay)
         self.publish(self.params)
@@ -109,7 +109,9 @@ class Weights:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within, `model` computes with the average, where there is one, which meanwhile holds the weights."""
+        """In the block, `model` computes with the running average of the weights, where there is one.
+
+        Average and weights are exchanged meanwhile: no third copy of them is made."""
         self._exchange()
         try:
             yield

@@ -19,10 +19,11 @@ from dice.train.session import Interrupted, pick_device
 T = TypeVar("T")
 Answer = tuple[T | None, Exception | None]
 
-# One process may prepare data, or verify kernels, while the others wait. A dead process is torchrun's to notice.
+# How long a process waits for another one that prepares data or verifies kernels. Torchrun ends the processes whose
+# fellow has died, long before.
 PATIENCE = timedelta(hours=2)
 
-# What may befall one process and ends the run, or the step under way, in all.
+# Errors that end the run, or the step under way, in all processes when they are raised in one.
 SHARED = (UserError, MachineError, Interrupted, torch.OutOfMemoryError, OSError)
 
 
@@ -30,7 +31,7 @@ SHARED = (UserError, MachineError, Interrupted, torch.OutOfMemoryError, OSError)
 class World:
     """This process (`rank`) among `size`; `local_rank` among the `local_size` of its machine. Rank 0 leads.
 
-    Every method but `leads` must be called by all processes, in the same order; alone, none does anything.
+    Every method must be called by all processes, in the same order. In a world of one process they communicate nothing.
     """
 
     device: torch.device
@@ -46,7 +47,7 @@ class World:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def once(self, make: Callable[[], T]) -> T:
+    def broadcast_from_leader(self, make: Callable[[], T]) -> T:
         """What `make` returns in the leader, everywhere. What it raises of `SHARED` is raised everywhere too."""
         if self.size == 1:
             return make()
@@ -55,7 +56,7 @@ class World:
             dist.broadcast_object_list(box, src=0)
         return _results(box)[0]
 
-    def each(self, make: Callable[[], T]) -> list[T]:
+    def all_gather(self, make: Callable[[], T]) -> list[T]:
         """What `make` returns in each process, by rank, everywhere. If it raises something of `SHARED` in any, the
         first such error is raised everywhere, once all have returned or raised."""
         if self.size == 1:
@@ -68,36 +69,36 @@ class World:
 
     @contextmanager
     def held(self, resource: AbstractContextManager[object]) -> Iterator[None]:
-        """`resource`, entered and left by the leader for all."""
+        """In the block, the leader has entered `resource` on behalf of all processes."""
         with ExitStack() as stack:
 
             def enter() -> None:
                 stack.enter_context(resource)
 
-            self.once(enter)
+            self.broadcast_from_leader(enter)
             yield
 
     @contextmanager
     def opened(self, resource: AbstractContextManager[T]) -> Iterator[T]:
-        """`resource`, which each process has one of; entered by all or by none."""
+        """In the block, each process has entered its own `resource`. Where one cannot, all raise its error."""
         with ExitStack() as stack:
             entered: list[T] = []
-            self.each(lambda: entered.append(stack.enter_context(resource)))
+            self.all_gather(lambda: entered.append(stack.enter_context(resource)))
             yield entered[0]
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """`values`, added up over the processes in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def cat(self, values: Tensor) -> Tensor:
-        """`values` [..., n] of all processes side by side, by rank. n may differ."""
+    def all_gather_cat(self, values: Tensor) -> Tensor:
+        """`values` [..., n] of all processes joined along the last dimension, by rank. n may differ."""
         if self.size == 1:
             return values
-        return torch.cat(self.each(values.cpu), -1).to(values.device)
+        return torch.cat(self.all_gather(values.cpu), -1).to(values.device)
 
-    def most(self, *values: float) -> list[float]:
+    def all_reduce_max(self, *values: float) -> list[float]:
         """The largest of each value over the processes: clocks and signals, on which all must agree."""
         if self.size == 1:
             return list(values)
@@ -132,7 +133,7 @@ def joined(device: str) -> Iterator[World]:
 
 @contextmanager
 def _reaching_others() -> Iterator[None]:
-    """Which of them is gone, and how it ended, torchrun says."""
+    """Raises `MachineError` where another process is gone; torchrun says which one, and how it ended."""
     try:
         yield
     except RuntimeError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any, Literal
 
 from dice.errors import MachineError
 from dice.launch import code_command, environment
-from dice.verify.cache import default_cache_dir
-from dice.verify.toolchain import ToolchainError, ask, host_compiler
+from dice.verdict import Backend
+from dice.verify.toolchain import NO_NVCC, ToolchainError, ask, find_nvcc, host_compiler
 
-Backend = Literal["cuda", "emulated"]
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 
 PROBE_TIMEOUT_S = 120
@@ -35,6 +33,12 @@ class BackendUnavailable(MachineError):
     """This machine cannot run the backend that was asked for; the message is one sentence."""
 
 
+def default_cache_dir() -> Path:
+    """`$DICE_CACHE`, else `dice` below `$XDG_CACHE_HOME`, else `~/.cache/dice`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DICE_CACHE") or Path(root) / "dice").absolute()
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How one candidate is verified. Times in seconds, memory in MiB; limits hold per candidate."""
@@ -48,7 +52,6 @@ class Options:
     memory_mb: int = 8192  # host memory
     large_bytes: int = 64 << 20  # inputs and outputs of a trial from this size on cross no file, and stay on a GPU
     protocol: Protocol = "dice"
-    families: tuple[str, ...] = ()  # tried beyond what a kernel must pass, for a label: "transposed", "odd sizes"
     compile_baseline: bool = False  # also time the reference under torch.compile (inductor), once for each problem
     profile: bool = False  # cuda: also say which kernels the GPU's time goes to
     sanitize: bool = False  # also look for races and the like: much slower, and what they find decides
@@ -120,16 +123,6 @@ def visible_gpus() -> tuple[str, ...]:
     return tuple(named[:count] or map(str, range(count)))
 
 
-def find_nvcc() -> Path | None:
-    """nvcc from $CUDA_HOME, the PATH or the usual place."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    candidates = [Path(home) / "bin" / "nvcc"] if home else []
-    on_path = shutil.which("nvcc")
-    candidates += [Path(on_path)] if on_path else []
-    candidates.append(Path("/usr/local/cuda/bin/nvcc"))
-    return next((path for path in candidates if path.exists()), None)
-
-
 def find_host_compiler() -> str | None:
     """The C++ compiler: $CXX, else g++."""
     try:
@@ -138,10 +131,20 @@ def find_host_compiler() -> str | None:
         return None
 
 
+def _compiler(backend: Backend) -> str:
+    """The compiler behind the backend's verdicts. Raises `ToolchainError`."""
+    if backend == "emulated":
+        return host_compiler()
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise ToolchainError(NO_NVCC)
+    return str(nvcc)
+
+
 def compiler_trouble(backend: Backend) -> str:
     """Why the backend's compiler cannot be used, in a sentence; empty when it says its version."""
     try:
-        _answer(str(find_nvcc()) if backend == "cuda" else host_compiler(), "--version")
+        _answer(_compiler(backend), "--version")
     except ToolchainError as error:
         return str(error)
     return ""
@@ -150,8 +153,9 @@ def compiler_trouble(backend: Backend) -> str:
 @functools.cache
 def toolchain(backend: Backend) -> str:
     """Name and version of the compiler behind a verdict, e.g. `nvcc 13.0`."""
-    compiler = str(find_nvcc()) if backend == "cuda" else find_host_compiler()
-    if compiler is None:
+    try:
+        compiler = _compiler(backend)
+    except ToolchainError:
         return ""
     flag = "--version" if backend == "cuda" else "-dumpfullversion"
     if compiler_trouble(backend):  # do not ask again what did not answer

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
-from dice.verify.cancel import Cancellation
-from dice.verify.process import Cancelled
+from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.sandbox.process import Cancelled
 
 Pair = tuple[Problem, Kernel]
 Run = Callable[[Problem, Kernel, Cancellation], Verdict]
@@ -197,7 +197,7 @@ class _Stream:
 
 
 class _Reporter:
-    """Turns finished verdicts into `Progress`."""
+    """GpuLock finished verdicts into `Progress`."""
 
     def __init__(self, tell: Callable[[Progress], None] | None, total: int | None):
         self._tell, self._total = tell, total

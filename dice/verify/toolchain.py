@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dice.verify.sources import Backend as Backend
-
 SHADOW_HEADERS = Path(__file__).parent / "include"
 CUDA_API_HEADERS = Path(__file__).parent / "include_cuda"  # c10/cuda and ATen/cuda; CPU builds of PyTorch lack theirs
 DEFAULT_ARCH = "sm_90"
 ANSWER_TIMEOUT_S = 30.0  # for a compiler to say its version
+NO_NVCC = "There is no nvcc on this machine: install the CUDA toolkit and set CUDA_HOME."
 
 # What torch.utils.cpp_extension gives nvcc: without them a kernel could use half operators that the user's build lacks.
 NVCC_DEFINES = (
@@ -54,7 +53,7 @@ def _find_compiler(named: str, path: str) -> str:
     if found is None and named:
         raise ToolchainError(f"CXX names {named!r}, which is no program: set it to the path of a C++ compiler.")
     if found is None:
-        raise ToolchainError("There is no C++ compiler on this machine: install g++ (GCC 9 or later).")
+        raise ToolchainError("There is no C++ compiler on this machine: install g++ (GCC 10 or later).")
     return os.path.abspath(found)  # compilers run in folders of their own
 
 
@@ -63,22 +62,25 @@ def host_compiler_version() -> str:
     return _first_line([host_compiler(), "--version"])
 
 
+def find_nvcc() -> Path | None:
+    """nvcc of $CUDA_HOME (else $CUDA_PATH), else on the PATH, else of /usr/local/cuda."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    in_home = shutil.which("nvcc", path=os.path.join(named, "bin")) if named else None
+    found = in_home or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    return Path(os.path.abspath(found)) if found else None
+
+
 @cache
 def cuda_toolkit() -> CudaToolkit:
-    """The CUDA toolkit: $CUDA_HOME, else that of `nvcc` on the PATH, else /usr/local/cuda. Raises `ToolchainError`."""
-    on_path = shutil.which("nvcc")
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    candidates = [Path(home) / "bin" / "nvcc" for home in homes if home]
-    if on_path is not None:
-        candidates.insert(1, Path(on_path))
-    for nvcc in candidates:
-        # A wrapper script is no place to look for headers; `nvcc --dryrun` knows the toolkit's own folder.
-        if os.access(nvcc, os.X_OK):
-            return CudaToolkit(_toolkit_home(nvcc), nvcc, _last_line([str(nvcc), "--version"]))
-    raise ToolchainError("There is no nvcc on this machine: install the CUDA toolkit and set CUDA_HOME.")
+    """The CUDA toolkit of the nvcc that `find_nvcc` finds. Raises `ToolchainError`."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise ToolchainError(NO_NVCC)
+    return CudaToolkit(_toolkit_home(nvcc), nvcc, _last_line([str(nvcc), "--version"]))
 
 
 def _toolkit_home(nvcc: Path) -> Path:
+    """A wrapper script is no place to look for headers; `nvcc --dryrun` knows the toolkit's own folder."""
     done = ask([str(nvcc), "--dryrun", "-x", "cu", "-c", "/dev/null"])
     match = re.search(r"^#\$ TOP=(.+)$", done.stderr, re.M)
     return Path(match.group(1)).resolve() if match else nvcc.resolve().parent.parent

@@ -30,8 +30,9 @@ from dice.verify.options import Options
 BUSY_S = 30.0
 FILE = "verdicts.sqlite"
 log = logging.getLogger(__name__)
+_HERE = Path(__file__).parent
 _TABLE = "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT NOT NULL, made REAL NOT NULL)"
-_NO_MATTER = ("bench.py", "stock.py", "verdict_cache.py", "stream.py")  # of the verifier's files
+_NO_MATTER = ("audit", "probes", "verdict_cache.py", "stream.py")  # files and folders of the verifier
 
 
 class VerdictCacheUnavailable(MachineError):
@@ -153,13 +154,14 @@ def harness_version() -> str:
     """Hash of the verifier's sources: a verdict of other code is another verdict."""
     digest = hashlib.sha256()
     for path in sorted(_sources()):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(
+            path.relative_to(_HERE.parent).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
+        )
     return digest.hexdigest()[:16]
 
 
 def _sources() -> Iterator[Path]:
-    here = Path(__file__).parent
-    files = (path for path in here.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    yield from (path for path in files if path.name not in _NO_MATTER)
+    files = (path for path in _HERE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    yield from (path for path in files if path.relative_to(_HERE).parts[0] not in _NO_MATTER)
     with contextlib.suppress(FileNotFoundError):
-        yield from (here.parent / name for name in ("kernel.py", "problem.py", "verdict.py"))
+        yield from (_HERE.parent / name for name in ("kernel.py", "problem.py", "verdict.py"))

@@ -9,44 +9,50 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from dice.kernel import Kernel
 from dice.problem import Problem
-from dice.verdict import Verdict
-from dice.verify import guarantees, sanitizer
-from dice.verify.builds import BuildService
-from dice.verify.cancel import Cancellation, Spawner
-from dice.verify.examiner import Examinations
-from dice.verify.fleet import Device, Fleet
-from dice.verify.health import DeviceLost, probe_gpu
-from dice.verify.job import Job
-from dice.verify.options import (
-    Backend,
-    BackendUnavailable,
-    Options,
-    probe_cuda,
-    resolve_backend,
-    toolchain,
-    visible_gpus,
-)
-from dice.verify.oracles import OracleLost
-from dice.verify.place import Place, candidate_limits, worker_threads
-from dice.verify.process import Cancelled, MachineryError, Zygote
+from dice.verdict import Backend, Verdict
+from dice.verify.build.service import BuildService
+from dice.verify.options import BackendUnavailable, Options, probe_cuda, resolve_backend, toolchain, visible_gpus
+from dice.verify.sandbox.cancel import Cancellation, Spawner
+from dice.verify.sandbox.process import Cancelled, MachineryError, Zygote
+from dice.verify.sandbox.visible_paths import candidate_view
 from dice.verify.stream import Pair, Progress, run_stream
+from dice.verify.supervisor import guarantees, sanitizer
+from dice.verify.supervisor.assignment import Services, candidate_limits, worker_threads
+from dice.verify.supervisor.devices import Device, Devices
+from dice.verify.supervisor.examiner import Examinations
+from dice.verify.supervisor.health import DeviceLost, probe_gpu
+from dice.verify.supervisor.job import Job
+from dice.verify.supervisor.problem_check import ProblemFault, find_fault
+from dice.verify.supervisor.reference_pool import ReferenceLost
 from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
-from dice.verify.view import candidate_view
 
 log = logging.getLogger(__name__)
 MOST_OPEN_FILES = 1 << 16
 ATTEMPTS = 3  # a job whose processes were lost by our own fault is run again,
-OTHERS_FAULTS = 10  # and more often where another job's problem took the oracle with it, or a GPU ended
+OTHERS_FAULTS = 10  # and more often where another job's problem took the reference's process with it, or a GPU ended
 
 
-def verify(problem: Problem, kernel: Kernel, *, backend: str = "auto", options: Options | None = None) -> Verdict:
-    """Compile, run and check `kernel` against `problem`. Raises `BackendUnavailable` when this machine cannot."""
+def verify(
+    problem: Problem | str | Path,
+    kernel: Kernel | str | Path,
+    *,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> Verdict:
+    """Compile, run and check `kernel` against `problem`; either may be the path of its file.
+
+    Raises `BackendUnavailable` when this machine cannot, `UserError` for a file that cannot be used.
+    """
+    problem = problem if isinstance(problem, Problem) else Problem.from_file(problem)
+    kernel = kernel if isinstance(kernel, Kernel) else Kernel.from_file(kernel)
     with Verifier(backend=backend, options=options) as verifier:
         return verifier.verify(problem, kernel)
 
@@ -55,7 +61,8 @@ class Verifier:
     """Verifies pairs, one or many at a time, each in processes of its own forked from a warm zygote.
 
     `devices`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them; all that PyTorch sees by default.
-    `residents`: how many candidates may be on one device at once. `builds`: how many may compile at once, a core each.
+    `max_concurrent`: how many candidates may be on one device at once. `builds`: how many may compile at once, a core
+    each.
     `cache`: where verdicts are kept and found again, a file; True for one beside the built libraries.
 
     Raises `BackendUnavailable` when made for a backend that this machine cannot run. Every other trouble of ours
@@ -68,7 +75,7 @@ class Verifier:
         backend: str = "auto",
         options: Options | None = None,
         devices: Sequence[int | str] | None = None,
-        residents: int | None = None,
+        max_concurrent: int | None = None,
         builds: int | None = None,
         cache: Path | bool = False,
     ):
@@ -84,7 +91,7 @@ class Verifier:
         probe = self._probe if self.backend == "cuda" else None
         if devices is None:
             devices = visible_gpus() if self.backend == "cuda" else ()
-        self._fleet = Fleet(self.backend, [str(device) for device in devices], residents, probe)
+        self._devices = Devices(self.backend, [str(device) for device in devices], max_concurrent, probe)
         self._view_lock = threading.Lock()
         self._view: tuple[str, ...] = ()
         self._lacking: tuple[str, ...] = ()
@@ -102,7 +109,7 @@ class Verifier:
     def close(self) -> None:
         """End the zygote and whatever still runs."""
         with self._zygote_lock:
-            self._fleet.close()
+            self._devices.close()
             self._examinations.close()
             if self._zygote is not None:
                 self._zygote.close()
@@ -113,6 +120,23 @@ class Verifier:
     def verify(self, problem: Problem, kernel: Kernel, options: Options | None = None) -> Verdict:
         """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe."""
         return self._verify(problem, kernel, options or self.options, 1, Cancellation(single=True))
+
+    def find_faults(
+        self, problems: Sequence[Problem], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[ProblemFault | None]:
+        """Why each problem's own reference gives no output here, None where it does: what to ask before kernels are
+        written. Where our machinery fails nothing is said of the problem."""
+        cancellation = Cancellation()
+        found = []
+        with ThreadPoolExecutor(self.default_workers, thread_name_prefix="check") as pool:
+            try:
+                for fault in pool.map(partial(self._find_fault, cancellation), problems):
+                    found.append(fault)
+                    progress(len(found), len(problems))
+            except BaseException:
+                cancellation.cancel()
+                raise
+        return found
 
     def verify_many(
         self,
@@ -139,7 +163,9 @@ class Verifier:
     def default_workers(self) -> int:
         """As many jobs as may compile and run at a time."""
         cores = len(os.sched_getaffinity(0))
-        return cores if self.backend == "emulated" else cores + self._fleet.residents * len(self._fleet.devices)
+        return (
+            cores if self.backend == "emulated" else cores + self._devices.max_concurrent * len(self._devices.devices)
+        )
 
     def _verify(
         self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
@@ -166,11 +192,11 @@ class Verifier:
                 zygote = self._get_zygote()
                 spawner = Spawner(zygote, cancellation)
                 self._builds.prepare(spawner)
-                with self._fleet.device() as device:
-                    place = self._place(device, spawner, workers)
+                with self._devices.device() as device:
+                    services = self._services(device, spawner, workers)
                     for whole in (False, True):
-                        job = Job(place, problem, kernel, options, whole)
-                        verdict = job.run(device.turns)
+                        job = Job(services, problem, kernel, options, whole)
+                        verdict = job.run(device.gpu_lock)
                         if job.hurt_device:
                             device.health.check()
                         if not job.short_of_memory:
@@ -185,7 +211,8 @@ class Verifier:
                 failure = str(error)
                 if zygote is not None:
                     zygote.settle()
-                ours += not isinstance(error, OracleLost | DeviceLost)
+                if not isinstance(error, ReferenceLost | DeviceLost):
+                    ours += 1
             except Exception as error:  # a fault in this program must cost no other job its verdict
                 log.exception("verifying %s against %s failed", kernel.name, problem.name)
                 failure = f"the verifier failed with {describe(error)}"
@@ -194,7 +221,19 @@ class Verifier:
                 break
         return self._describe(Verdict("infra_error", "infra", f"{failure}.", backend=self.backend))
 
-    def _place(self, device: Device, spawner: Spawner, workers: int) -> Place:
+    def _find_fault(self, cancellation: Cancellation, problem: Problem) -> ProblemFault | None:
+        try:
+            spawner = Spawner(self._get_zygote(), cancellation)
+            with self._devices.device() as device:
+                services = self._services(device, spawner, self.default_workers)
+                return find_fault(services, problem, self.options, device.gpu_lock)
+        except Cancelled:
+            raise
+        except (MachineryError, OSError) as error:
+            log.info("checking %s failed: %s", problem.name, error)
+            return None
+
+    def _services(self, device: Device, spawner: Spawner, workers: int) -> Services:
         with self._view_lock:
             if not self._view:
                 cache_dir = self.options.cache_dir
@@ -203,8 +242,8 @@ class Verifier:
                 self._lacking = guarantees.broken(spawner, cache_dir, limits)
                 self._view = view
         threads = worker_threads(workers)
-        services = self._builds, self._examinations, device.oracles
-        return Place(self.backend, spawner, *services, self._view, threads, self._lacking)
+        kept = self._builds, self._examinations, device.references
+        return Services(self.backend, spawner, *kept, self._view, threads, self._lacking)
 
     def _describe(self, verdict: Verdict) -> Verdict:
         return replace(verdict, toolchain=toolchain(self.backend), device=self._device_name())

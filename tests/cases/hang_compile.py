@@ -1,6 +1,7 @@
 # problem: relu
 # expect: timeout compile
 # limits: compile_timeout_s=4
+# message: over 4 s; --compile-timeout allows more
 
 # A macro bomb: the compiler would be at it for minutes.
 import torch

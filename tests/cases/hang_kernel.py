@@ -1,6 +1,7 @@
 # problem: relu
 # expect: timeout run
 # limits: run_timeout_s=3
+# message: over 3 s; --run-timeout allows more
 
 import torch
 import torch.nn as nn

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from dice.model.checkpoint import NANO_FOLDER
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
-from tests.conftest import ROOT, why_no_gpu
+from tests.conftest import PATIENCE_S, ROOT, why_no_gpu
 
 pytestmark = pytest.mark.xdist_group("cli")
 
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.xdist_group("cli")
 def dice(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
     command = [*prefix, sys.executable, "-m", "dice", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | options.pop("env", {})  # type: ignore[operator]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment, **options)  # type: ignore[call-overload]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment, **options
+    )  # type: ignore[call-overload]
 
 
 def one_sentence(result: subprocess.CompletedProcess[str], code: int, words: str) -> None:
@@ -81,6 +83,7 @@ def test_the_best_of_several_samples_is_kept(files: Path) -> None:
     answer = json.loads(result.stdout)  # 40 tokens hold no whole kernel: every attempt fails, and says so
     assert result.returncode == 1 and len(answer["samples"]) == 3
     assert {sample["verdict"]["outcome"] for sample in answer["samples"]} == {"no_kernel"}
+    assert all(sample["text"] and "kernel" in sample for sample in answer["samples"])
 
 
 def test_missing_and_unusable_files(files: Path) -> None:
@@ -151,7 +154,7 @@ def test_ctrl_c_leaves_no_half_file(files: Path, moment: Callable[[int], bool]) 
         assert process.poll() is None, "it ended too early to be interrupted"
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and "Traceback" not in stderr and "interrupted" in stderr, stderr
     assert not (files / "k.py").exists() and not list(files.glob(".k.py*"))
 

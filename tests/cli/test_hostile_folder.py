@@ -13,7 +13,7 @@ import pytest
 
 from dice.launch import code_command, environment, python_command, safe_environment
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cli")
 
@@ -47,7 +47,9 @@ def installed(folder: Path) -> Path:
 def run(command: list[str], folder: Path, python_path: str | None) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     variables |= {"OMP_NUM_THREADS": "1"} | ({} if python_path is None else {"PYTHONPATH": python_path})
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def imported(folder: Path) -> list[str]:
@@ -142,7 +144,9 @@ def test_children_import_what_the_user_has_and_nothing_from_here(
     monkeypatch.setenv("PYTHONPATH", f":{folder}:{other}:.")
     code = "import theirs, numpy, json, sys\nassert '' not in sys.path"
     for command in (code_command(code), code_command("import torch"), python_command("dice", "--version")):
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         assert imported(folder) == []
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,9 +32,11 @@ def test_tiny_pipeline_runs_to_its_end(tmp_path: Path) -> None:
         "EVAL_FLAGS": "--max-new-tokens 64",
     }  # fmt: skip
     command = ["bash", str(ROOT / "runs" / "tiny.sh"), str(tmp_path / "out")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     lines = [json.loads(line) for line in (tmp_path / "out" / "rl" / "metrics.jsonl").read_text().splitlines()]
     assert [line["stage"] for line in lines if "stage" in line] == ["infill", "generate"]
+    assert [line["eval_trained_on"] for line in lines if "eval_exec" in line] == [2]
+    assert "2 of them also trained on" in done.stdout + done.stderr
     assert (tmp_path / "out" / "rl" / "reward.png").stat().st_size > 5000
     assert "answers generated" in done.stdout

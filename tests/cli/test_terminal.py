@@ -13,7 +13,7 @@ from rich.table import Table
 
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.terminal import Console, clean, cleaned
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cli")
 
@@ -29,7 +29,7 @@ def verify(folder: Path, *kernels: Path, colour: bool = False) -> subprocess.Com
         os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | ({"FORCE_COLOR": "1"} if colour else {})
     )
     return subprocess.run(
-        [*command, "--backend", "emulated"], capture_output=True, env=environment, timeout=280, check=False
+        [*command, "--backend", "emulated"], capture_output=True, env=environment, timeout=PATIENCE_S, check=False
     )
 
 

@@ -14,6 +14,11 @@ from dice import prompts
 from dice.problem import Problem
 
 
+def notes_of(path: Path) -> Any:
+    """What `write_samples` was given as `notes`."""
+    return json.loads(pq.read_metadata(path).metadata[b"dice"])
+
+
 def problem(number: int = 0, name: str = "Model") -> str:
     return f"""import torch
 import torch.nn as nn

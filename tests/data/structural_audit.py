@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
-from dice.data.audit.probe import Probe
-from dice.verify.channel import Channel
-from dice.verify.execution import Device
-from dice.verify.trial import ReferenceFailed
+from dice.verify.audit.messages import AuditProblem, Found
+from dice.verify.audit.probe import Probe
+from dice.verify.execution.running import Device
+from dice.verify.ipc.channel import Channel
+from dice.verify.reference.trial import ReferenceFailed
 
 IGNORED = ("launch_bound",)  # at reduced scale all are
 
@@ -18,25 +19,17 @@ class _Record:
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
 
-    def send(self, event: str, **facts: Any) -> None:
-        if event == "found" and facts["kind"] not in IGNORED:
-            self.found.append((facts["kind"], facts["message"]))
+    def send(self, message: object) -> None:
+        if isinstance(message, Found) and message.kind not in IGNORED:
+            self.found.append((message.kind, message.message))
 
 
 def audit(source: str) -> list[tuple[str, str]]:
     """Kinds and messages of what the audit finds, on the CPU. Writes to the current folder."""
     record = _Record()
-    command = {
-        "source": source,
-        "backend": "emulated",
-        "seed": 0,
-        "limit_s": 60.0,
-        "memory_mb": 4096,
-        "protocol": "dice",
-        "depth": "full",
-    }
+    order = AuditProblem(source, "emulated", "dice", limit_s=60.0, memory_mb=4096, seed=0, depth="full")
     try:
-        Probe(cast(Channel, record), command, Device("emulated")).audit()
+        Probe(cast(Channel, record), order, Device("emulated")).audit()
     except ReferenceFailed as error:
         record.found.append(("broken", str(error)))
     return record.found

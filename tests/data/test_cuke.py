@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dice import cli
-from dice.data import synth
-from dice.data.cuke.candidates import Candidate, Settings
+from dice import cli, synth
+from dice.data.cuke.candidates import Candidate, CurationSettings
 from dice.data.cuke.curate import candidates, curate, report_on
 from dice.data.cuke.rules import rules
 from dice.data.cuke.write import write
@@ -53,7 +52,7 @@ def out_by(
     *samples: Sample, structural: tuple[Sample, ...] = (), index: Index | None = None, **chosen: Any
 ) -> list[str]:
     """The rules that removed something, in order."""
-    settings = Settings(**chosen)
+    settings = CurationSettings(**chosen)
     curation = curate(candidates(samples, structural, settings), settings, index)
     return [one.rule for one in curation.removed]
 
@@ -70,7 +69,7 @@ def test_what_is_right_and_fast_stays() -> None:
         ("incomplete", {"kernel": ""}),
         ("incomplete", {"problem": ""}),
         ("unmeasured", {"verdict": Verdict("infra_error", "infra")}),
-        ("unmeasured", {"verdict": Verdict("unsupported", "compile")}),
+        ("unsupported", {"verdict": Verdict("unsupported", "compile")}),
         ("deceptive", {"verdict": Verdict("deceptive", "run", deceptions=("decoy",))}),
         ("incorrect", {"verdict": Verdict("wrong", "compare")}),
         ("incorrect", {"verdict": Verdict("timeout", "run")}),
@@ -114,7 +113,7 @@ def test_a_structural_sample_needs_a_confirmed_speedup() -> None:
 def test_of_exact_duplicates_the_base_one_stays() -> None:
     fast, base = sample(0, verdict=timed(9.0)), sample(0, "concur", timed(1.1), reasoning="Long. " * 9)
     spaced = replace(fast, kernel=fast.kernel.replace("\n\n", "\n\n\n"), origin="elsewhere")
-    curation = curate(candidates([fast, spaced, base], [], Settings()), Settings())
+    curation = curate(candidates([fast, spaced, base], [], CurationSettings()), CurationSettings())
     assert [one.sample.source for one in curation.kept] == ["concur"]
     assert [one.rule for one in curation.removed] == ["exact_duplicate"] * 2
 
@@ -129,7 +128,7 @@ def test_of_near_duplicates_the_faster_stays() -> None:
         origin="copied",
     )
     assert renamed.kernel != slower.kernel
-    curation = curate(candidates([slower, renamed, sample(1)], [], Settings()), Settings())
+    curation = curate(candidates([slower, renamed, sample(1)], [], CurationSettings()), CurationSettings())
     assert {one.sample.origin for one in curation.kept} == {"copied", "row 1"}
     assert [one.rule for one in curation.removed] == ["near_duplicate"]
 
@@ -143,9 +142,9 @@ def test_concise_keeps_the_fast_answer_with_the_shortest_reasoning() -> None:
         replace(sample(n, "concur", timed(speed)), problem=sample(0).problem, reasoning="why " * words)
         for n, (speed, words) in enumerate([(3.0, 50), (1.5, 20), (0.7, 5), (4.0, 90)])
     ]
-    everything = curate(candidates(answers, [], Settings()), Settings())
+    everything = curate(candidates(answers, [], CurationSettings()), CurationSettings())
     assert len(everything.kept) == 4
-    concise = Settings(concise=True)
+    concise = CurationSettings(concise=True)
     curation = curate(candidates([*answers, sample(9)], [], concise), concise)
     assert {one.sample.origin for one in curation.kept} == {"row 1", "row 9"}
     assert Counter(one.rule for one in curation.removed) == {"not_concise": 3}
@@ -187,7 +186,7 @@ GIVEN = st.builds(
     st.integers(0, 99),
 )
 CHOSEN = st.builds(
-    Settings, min_speedup=st.sampled_from([1.5, 2.0, 2.5]), confident=st.booleans(), concise=st.booleans()
+    CurationSettings, min_speedup=st.sampled_from([1.5, 2.0, 2.5]), confident=st.booleans(), concise=st.booleans()
 )
 
 
@@ -225,7 +224,7 @@ def key(candidate: Candidate) -> tuple[str, ...]:
 
 
 def test_every_rule_is_in_the_report() -> None:
-    assert list(report_on(curate([], Settings()))["removed"]) == list(rules(None))
+    assert list(report_on(curate([], CurationSettings()))["removed"]) == list(rules(None))
 
 
 @given(st.lists(st.floats(0.01, 50), max_size=30))
@@ -240,7 +239,7 @@ def test_histogram_buckets_hold_every_value(values: list[float]) -> None:
 
 
 def built(out: Path, *samples: Sample, **chosen: Any) -> dict[str, Any]:
-    settings = Settings(**chosen)
+    settings = CurationSettings(**chosen)
     curation = curate(candidates(samples, [], settings), settings)
     report = report_on(curation)
     write(curation, report, out, "dice data cuke measured -o cuke")
@@ -311,7 +310,7 @@ def test_an_empty_set_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixtur
     write_samples(tmp_path / "in" / "a.parquet", [sample(1, verdict=timed(1.2))])
     assert cli.main(["data", "cuke", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--base", "--json"]) == 1
     said = capsys.readouterr()
-    assert json.loads(said.out)["kept"] == 0 and "no row was kept" in said.err
+    assert json.loads(said.out)["kept"] == 0 and "no sample was kept" in said.err
     assert (tmp_path / "out" / "removed.parquet").exists()
 
 

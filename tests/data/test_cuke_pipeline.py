@@ -7,19 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dice.verify.options import find_host_compiler
+from tests.conftest import PATIENCE_S
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "cuke_pipeline.py"
 
 
-@pytest.mark.timeout(600)  # a dozen processes that each import PyTorch, on a machine that may be busy
 def test_a_killed_pipeline_keeps_what_should_be_kept(tmp_path: Path) -> None:
     assert find_host_compiler(), "the emulated backend needs g++"
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--pairs", "12", "--generate", "8"]
     command += ["--backend", "emulated", "--workers", "2", "--seed", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     log = tmp_path / "log.txt"
     assert done.returncode == 0, f"{done.stdout}{done.stderr}{log.read_text() if log.exists() else ''}"
     report = json.loads((tmp_path / "cuke_pipeline.json").read_text())

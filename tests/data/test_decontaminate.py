@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dice.data import synth
+from dice import synth
 from dice.data.decontaminate import Index, fingerprint
 from dice.problem import Problem, ProblemError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,13 @@ import torch
 
 from dice.cli import main
 from dice.data import difficulty
-from dice.data.audit.findings import Audit
-from dice.data.audit.run import Settings, audit_all
-from dice.data.difficulty import LEVELS, Difficulty, agreement, levels
-from dice.data.difficulty.census import Census
-from dice.data.difficulty.watch import Watch
+from dice.data.difficulty import LEVELS, Difficulty, levels
 from dice.data.sample import Sample, read_samples, write_samples
 from dice.problem import Problem
+from dice.verify.audit.findings import Audit
+from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.torch_calls import Census
+from dice.verify.audit.watch_calls import Watch
 from tests.endpoint.server import serving
 
 
@@ -152,19 +151,6 @@ def test_control_flow_and_repetition_raise_the_score() -> None:
     assert levels.branches(plain) == 0 and levels.branches(looped) == 1
     assert levels.judge(census, looped).score > levels.judge(census, plain).score
     assert levels.judge(Census({"relu": 9, "add": 1}), plain).score > levels.judge(census, plain).score
-
-
-def test_rank_correlations_with_ties() -> None:
-    one, other = [1, 2, 2, 3, 5], [1, 3, 2, 2, 9]
-    pairs = [(a, b) for a in range(5) for b in range(a)]
-    signs = [(math.copysign(1, one[a] - one[b]) * (one[a] != one[b]),
-              math.copysign(1, other[a] - other[b]) * (other[a] != other[b])) for a, b in pairs]  # fmt: skip
-    tau = sum(a * b for a, b in signs) / math.sqrt(sum(a * a for a, _ in signs) * sum(b * b for _, b in signs))
-    assert agreement.kendall(one, other) == pytest.approx(tau)
-    assert list(agreement.ranks(one)) == [1, 2.5, 2.5, 4, 5]
-    assert agreement.spearman(one, one) == pytest.approx(1) and agreement.spearman(one, one[::-1]) < -0.9
-    assert agreement.kendall([1, 1], [1, 2]) == agreement.spearman([1, 1], [1, 2]) == 0
-    assert agreement.outranks([3, 4], [1, 2]) == 1 and agreement.outranks([1, 2], [1, 2]) == 0.5
 
 
 def test_the_command_orders_a_set_and_keeps_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

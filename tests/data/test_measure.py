@@ -18,16 +18,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dice import cli
+from dice import cli, synth
 from dice.data import measure as measuring
-from dice.data import synth
 from dice.data.measure import Shard, measure
 from dice.data.outcomes import describe
 from dice.data.sample import Sample, read_sets, write_samples
 from dice.errors import MachineError, UserError
-from dice.journal import held
+from dice.files.journal import held
 from dice.verdict import Timing, Verdict
 from dice.verify import Options
+from tests.conftest import PATIENCE_S
 
 CASES = Path(__file__).parent.parent / "cases"
 PAIRS = [pair for pair in (synth.generate(21, index) for index in range(300)) if pair.family == "elementwise"]
@@ -75,7 +75,7 @@ def test_kill_9_in_the_middle_loses_no_verdict(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dice", "data", "measure", str(tmp_path / "in.parquet"), "-o", str(out)]
     command += ["--backend", "emulated", "--workers", "1", "--trials", "2", "--json"]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while verdicts_in(out) < 2 and killed.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_kill_9_in_the_middle_loses_no_verdict(tmp_path: Path) -> None:
     assert not list(out.glob("*.parquet"))  # one file holds them all, and it is written whole
     with sqlite3.connect(out / "1of1.verdicts.sqlite") as database:
         before = dict(database.execute("SELECT key, verdict FROM verdicts").fetchall())
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(out / "1of1.verdicts.sqlite") as database:
         after = dict(database.execute("SELECT key, verdict FROM verdicts").fetchall())
@@ -155,6 +155,58 @@ def test_our_own_failures_are_unmeasured_and_tried_again(tmp_path: Path, scripte
     assert scripted.asked == ["kernel 3"]
     assert (report["outcomes"], report["unmeasured"], report["unmeasured_because"]) == ({"correct": 7}, 0, {})
     assert all(not one.meta for one in read_sets([tmp_path / "out"]))
+
+
+def test_what_synth_wrote_is_measured_as_it_is(tmp_path: Path, scripted: type[Scripted]) -> None:
+    flags = ["--pairs", "3", "--heldout", "0", "--control", "0", "--no-verify", "--backend", "emulated"]
+    assert cli.main(["data", "synth", "--out", str(tmp_path / "corpus"), *flags]) == 0
+    report = measure([tmp_path / "corpus" / "train"], tmp_path / "out")
+    assert (report["samples"], report["pairs"], report["outcomes"]) == (3, 3, {"correct": 3})
+    found = list(read_sets([tmp_path / "out"]))
+    assert len(found) == len(scripted.asked) == 3 and all("__global__" in one.kernel for one in found)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        Verdict("unsupported", "run", "one forward would take about 3 min emulated; check it with --scale"),
+        Verdict("correct", "done", seconds={"run": 40.0, "reference": 9.0}),
+    ],
+)
+def test_smaller_sizes_are_offered_as_soon_as_pairs_are_slow(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str], slow: Verdict
+) -> None:
+    write_samples(tmp_path / "in.parquet", numbered(4))
+    scripted.answers |= {"kernel 1": slow, "kernel 3": slow}
+    told: list[tuple[int, str]] = []
+    measure([tmp_path / "in.parquet"], tmp_path / "out", advise=lambda text: told.append((len(scripted.asked), text)))
+    ((after, text),) = told
+    assert after < 4 and "--scale" in text
+    command = ["data", "measure", str(tmp_path / "in.parquet"), "-o", str(tmp_path / "small"), "--backend", "emulated"]
+    assert cli.main([*command, "--scale", "0.1"]) == 0
+    assert "are large for the emulator" not in capsys.readouterr().err
+
+
+def test_cuke_counts_what_measure_counted(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = [*numbered(5), Sample("problem alone", source="own", origin="row 5")]
+    write_samples(tmp_path / "in.parquet", samples)
+    scripted.answers["kernel 1"] = Verdict("unsupported", "run", "the problem's own reference failed: it is broken")
+    scripted.answers["kernel 2"] = Verdict("wrong", "compare", "trial 1: wrong")
+    scripted.answers["kernel 3"] = Verdict("infra_error", "infra", "the GPU was lost")
+    assert cli.main(["data", "measure", str(tmp_path / "in.parquet"), "-o", str(tmp_path / "out"), "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    cli.main(["data", "cuke", str(tmp_path / "out"), "--dry-run", "--json"])
+    curated = json.loads(capsys.readouterr().out)
+    removed = {name: one["rows"] for name, one in curated["removed"].items()}
+    assert curated["rows_in"] == measured["samples"] == 6
+    assert removed["unmeasured"] == measured["unmeasured"] == 1
+    assert removed["unsupported"] == measured["outcomes"]["unsupported"] == 1
+    assert removed["incorrect"] == measured["outcomes"]["wrong"] == 1
+    assert removed["incomplete"] == measured["without_kernel"] == 1
+    cli.main(["data", "cuke", str(tmp_path / "out"), "--dry-run"])
+    assert " of 6 samples" in capsys.readouterr().out
 
 
 def test_a_machine_that_fails_on_most_says_so(tmp_path: Path, scripted: type[Scripted]) -> None:

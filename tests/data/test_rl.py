@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dice import cli
-from dice.data import synth
-from dice.data.audit.findings import Audit, Finding
+from dice import cli, synth
 from dice.data.decontaminate import Index
 from dice.data.rl.build import generation, infilling, unusable
-from dice.data.rl.order import LEVELS, Ranker
+from dice.data.rl.ranking import LEVELS, Ranker
 from dice.data.rl.write import GENERATION, INFILLING, write
 from dice.data.sample import Sample, write_samples
 from dice.verdict import Verdict
+from dice.verify.audit.findings import Audit, Finding
 
 CORRECT = Verdict("correct", "done")
 PAIRS = [synth.generate(31, index) for index in range(60)]

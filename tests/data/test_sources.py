@@ -29,6 +29,7 @@ from source_files import (
     infilling,
     kernel,
     kernelbench,
+    notes_of,
     problem,
     prompt,
     response,
@@ -40,25 +41,25 @@ from source_files import (
 
 from dice import prompts
 from dice.cli import main
-from dice.data import corpus
-from dice.data.sample import Sample, read_notes, read_samples, write_samples
-from dice.data.sources import SOURCES, Report, find_source, read, read_problems, resolve
+from dice.data.sample import Sample, read_samples, write_samples
+from dice.data.sources import SOURCES, ImportReport, find_source, read, read_problems, resolve
 from dice.data.sources.columns import lookup
 from dice.data.sources.hub import stated_licence
 from dice.errors import UserError
+from dice.synth import corpus
 from dice.verdict import Timing, Verdict
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 
-def load(*paths: Path, limit: int | None = None, **options: str) -> tuple[list[Sample], Report]:
-    report = Report()
+def load(*paths: Path, limit: int | None = None, **options: str) -> tuple[list[Sample], ImportReport]:
+    report = ImportReport()
     return list(read(resolve(list(map(str, paths)), **options), report, limit)), report
 
 
 def importing(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dice", "data", "import", *map(str, arguments)]
     env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env)
 
 
 def say(result: subprocess.CompletedProcess[str], code: int, words: str) -> None:
@@ -292,9 +293,7 @@ def test_samples_pass_through_unchanged(tmp_path: Path) -> None:
     write_samples(tmp_path / "s.parquet", made, {"who": "me"})
     samples, report = load(tmp_path / "s.parquet", licence="MIT")
     assert (
-        samples == made
-        and set(report.sources) == {"concur", ""}
-        and read_notes(tmp_path / "s.parquet") == {"who": "me"}
+        samples == made and set(report.sources) == {"concur", ""} and notes_of(tmp_path / "s.parquet") == {"who": "me"}
     )
 
 
@@ -308,7 +307,7 @@ def test_many_samples_are_written_a_group_at_a_time(tmp_path: Path) -> None:
 
     write_samples(tmp_path / "s.parquet", samples(), notes)
     assert [one.problem for one in read_samples(tmp_path / "s.parquet")] == list(map(str, range(2500)))
-    assert read_notes(tmp_path / "s.parquet") == {"last": 2499}
+    assert notes_of(tmp_path / "s.parquet") == {"last": 2499}
 
 
 TEXTS = st.sampled_from(
@@ -359,7 +358,7 @@ def test_the_command_writes_samples_and_counts(tmp_path: Path) -> None:
     assert found["sources"]["cuke-released"]["dropped"] == {"its response holds no kernel": 1}
     assert found["columns"][str(path)]["response"] == "response"
     assert [one.problem.strip() for one in read_samples(out)] == [problem(0).strip(), problem(1).strip()]
-    assert read_notes(out)["import"] == found["sources"]
+    assert notes_of(out)["import"] == found["sources"]
     first = out.read_bytes()
     again = importing(path, "-o", out, "--limit", "3")
     assert "2 of 3 rows written" in again.stdout and "dropped: its response holds no kernel" in again.stdout
@@ -445,7 +444,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and "interrupted" in stderr and not os.listdir(out)
 
 

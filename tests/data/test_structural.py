@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import torch
 
-from dice.data.audit import sizes
 from dice.data.decontaminate import THRESHOLD, fingerprint
 from dice.data.sample import Sample, read_samples
 from dice.data.structural.build import samples
 from dice.data.structural.catalogue import STRUCTURES
-from dice.data.structural.emit import load_parts, needed, write_problem
-from dice.data.structural.models import MODELS
+from dice.data.structural.emit import load_modules, needed, write_problem
+from dice.data.structural.models import PUBLISHED
 from dice.data.structural.structure import DIFFICULTY, Structure, at
 from dice.problem import Problem
-from dice.verify.execution import Device
+from dice.verify.audit import sizes
+from dice.verify.execution.running import Device
 from tests.conftest import ROOT
 from tests.data.structural_audit import audit
 
@@ -46,7 +46,7 @@ def test_there_are_enough_and_they_are_told_apart() -> None:
     assert len({sample.name for sample in FULL}) == len({sample.problem for sample in FULL}) == len(FULL)
     assert max(Counter(sample.origin for sample in FULL).values()) <= 4
     assert {sample.meta["kind"] for sample in FULL} == set(DIFFICULTY)
-    assert {sample.meta["mirrors"] for sample in FULL} == set(MODELS)  # no model is listed in vain
+    assert {sample.meta["mirrors"] for sample in FULL} == set(PUBLISHED)  # no model is listed in vain
 
 
 def test_no_structure_nearly_repeats_another() -> None:
@@ -128,7 +128,7 @@ def test_each_reads_well() -> None:
 
 def test_every_part_is_used() -> None:
     used = {name for structure in STRUCTURES for name in needed(structure.main)}
-    assert used == set(load_parts())
+    assert used == set(load_modules())
 
 
 def test_what_is_used_comes_first_and_once() -> None:

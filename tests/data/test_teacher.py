@@ -22,11 +22,11 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import EXAMPLE_KERNEL
 from dice.verdict import Timing, Verdict
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 from tests.endpoint.server import Server, serving
 
 pytest.importorskip("httpx", reason="the endpoint client needs httpx")
-from dice.data.teacher import Plan, decide, teach  # noqa: E402 - after the check for httpx
+from dice.data.teacher import TeachingSettings, decide, teach  # noqa: E402 - after the check for httpx
 from dice.data.teacher.record import Record  # noqa: E402
 from dice.endpoint.client import Endpoint, EndpointStopped  # noqa: E402
 
@@ -96,7 +96,7 @@ WHY = {0: "", 1: "not faster", 2: "not faster", 3: "wrong", 4: "not timed", 5: "
 def run(server: Server, out: Path, log: list[int], **more: Any) -> dict[str, Any]:
     problems = [problem(number) for number in EXECUTIONS]
     endpoint = Endpoint(settings(server), "key", out / "requests.jsonl")
-    return teach(problems, endpoint, Plan(), out, make_verifier=lambda: Measured(EXECUTIONS, log, **more))  # type: ignore[arg-type,return-value]
+    return teach(problems, endpoint, TeachingSettings(), out, make_verifier=lambda: Measured(EXECUTIONS, log, **more))  # type: ignore[arg-type,return-value]
 
 
 def test_only_a_speed_up_of_every_execution_is_kept(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_kernels_are_executed_while_others_are_written(tmp_path: Path) -> None:
         problems = [problem(0), *(Problem(f"# number 0\n# {n}\n{RELU.source}", name=f"other_{n}") for n in range(5))]
         plan = {0: [SLOW] * 6}
         endpoint = Endpoint(settings(server, concurrency=1), ledger=tmp_path / "requests.jsonl")
-        teach(problems, endpoint, Plan(), tmp_path, make_verifier=lambda: Watching(plan, log))  # type: ignore[arg-type,return-value]
+        teach(problems, endpoint, TeachingSettings(), tmp_path, make_verifier=lambda: Watching(plan, log))  # type: ignore[arg-type,return-value]
     assert received[0] <= 3 < len(problems) == len(received)
 
 
@@ -157,19 +157,19 @@ def test_what_says_nothing_about_a_kernel_is_tried_again_by_the_next_run(tmp_pat
         for kept in (0, 1):
             endpoint = Endpoint(settings(server), ledger=tmp_path / "requests.jsonl")
             plan = {0: [lost, *[FAST] * 5]}
-            found = teach(problems, endpoint, Plan(), tmp_path, make_verifier=lambda: Measured(plan, log))  # type: ignore[arg-type,return-value] # noqa: B023
+            found = teach(problems, endpoint, TeachingSettings(), tmp_path, make_verifier=lambda: Measured(plan, log))  # type: ignore[arg-type,return-value] # noqa: B023
             assert found["kept"] == kept and found["dropped"] == ({} if kept else {"not executed": 1})
         assert len(server.received) == 1 and len(log) == 6
 
 
 def test_what_confirmed_means() -> None:
-    plan = Plan(executions=3, min_speedup=2.0)
+    plan = TeachingSettings(executions=3, min_speedup=2.0)
     assert decide([verdict(2.1)] * 3, plan) == ""
     assert decide([verdict(2.1)] * 2, plan) == "executed too rarely"
     assert decide([verdict(2.1), verdict(2.1), verdict(2.0)], plan) == "not faster"
     assert decide([], plan) == "not executed"
     with pytest.raises(UserError, match="at least one sample"):
-        Plan(samples=0)
+        TeachingSettings(samples=0)
 
 
 def test_a_record_line_cut_short_counts_for_nothing(tmp_path: Path) -> None:
@@ -207,13 +207,13 @@ def test_the_command_survives_a_kill_and_loses_and_repeats_nothing(tmp_path: Pat
         line = [*command(server, tmp_path / "out", tmp_path / "set.json"), "--no-measure", "--concurrency", "3"]
         line += ["--samples", "2", "--json"]
         process = subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + PATIENCE_S
         while not (log.exists() and 7 <= (text := log.read_text()).count('"event": "answer"') < text.count('"sent"')):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, check=False)
+        result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert result.returncode == 0, result.stderr
         report = json.loads(result.stdout)
         account = report["endpoint"]
@@ -238,7 +238,7 @@ def test_real_kernels_from_a_server(tmp_path: Path) -> None:
 
     with serving(answer=answer) as server:
         line = [*command(server, tmp_path / "out", tmp_path / "set.json"), "--backend", "emulated"]
-        result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
+        result = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 1 and "kept: 0" in result.stdout, result.stderr
     samples = {number_of(one.problem): one for one in read_samples(tmp_path / "out" / "candidates.parquet")}
     outcomes = {number: one.verdict.outcome for number, one in samples.items() if one.verdict}

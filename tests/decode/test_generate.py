@@ -11,9 +11,9 @@ import pytest
 import torch
 from decoding_helpers import CONFIG, MASK, STOP, frames_with_prompt, lively_model, prompt_of, uncached_logits
 
-from dice.decode import generate as engine
 from dice.decode.generate import ContextLengthError, DecodeConfig, DecodeError, StepEvent, generate, sample_seeds
 from dice.decode.sampling import STRATEGIES, truncate
+from dice.decode.text import Text
 from dice.decode.trace import Trace
 from dice.model.cache import KVCache
 from dice.model.sdar import SDAR
@@ -201,12 +201,12 @@ def test_seeds_decide(model: SDAR) -> None:
 
 def force(model: SDAR, monkeypatch: pytest.MonkeyPatch, wanted: Callable[[], dict[int, int]]) -> None:
     """Make the model write given tokens at given response positions (with its own tokens elsewhere)."""
-    reveal = engine.Text.reveal
+    reveal = Text.reveal
 
     def scripted(self: Any, positions: list[int], tokens: list[int], logprobs: list[float]) -> None:
         reveal(self, positions, [wanted().get(p, t) for p, t in zip(positions, tokens, strict=True)], logprobs)
 
-    monkeypatch.setattr(engine.Text, "reveal", scripted)
+    monkeypatch.setattr(Text, "reveal", scripted)
 
 
 @pytest.mark.parametrize("position", range(8))

@@ -19,7 +19,7 @@ from dice.endpoint.ledger import Account, Ledger
 from dice.endpoint.reading import read
 from dice.endpoint.request import FAILED, Reply, Request, Settings
 from dice.errors import UserError
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 from tests.endpoint.server import Server, serving
 
 pytest.importorskip("httpx", reason="the endpoint client needs httpx")
@@ -224,7 +224,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
         command = [sys.executable, "-c", RUN, server.url, str(log), str(count)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         process = subprocess.Popen(command, env=environment)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not (log.exists() and 9 <= (text := log.read_text()).count('"event": "answer"') < text.count('"sent"')):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +20,15 @@ def reference(body: str) -> str:
     return f"import torch\nimport torch.nn as nn\n\n\n{forward}\n\n{TAIL}"
 
 
-TASKS = [
-    Task("level1/19_ReLU", 1, 19, "19_ReLU", reference("torch.relu(x)")),
-    Task("level1/47_Sum", 1, 47, "47_Sum", reference("x.sum(dim=1)")),
-    Task("level1/2_Matmul", 1, 2, "2_Matmul", reference("x @ x.T")),
-    Task("level2/9_Both", 2, 9, "9_Both", reference("torch.relu(nn.Conv2d(1, 1, 1)(x))")),
-    Task("level2/10_Pool", 2, 10, "10_Pool", reference("nn.MaxPool2d(2)(x) < 3  # </script><b>&amp;")),
+TASKS = [  # by KernelBench's names; what they compute is much smaller
+    Task(f"level{level}/{name}", level, int(name.split("_")[0]), name, reference(body))
+    for level, name, body in (
+        (1, "19_ReLU", "torch.relu(x)"),
+        (1, "47_Sum_reduction_over_a_dimension", "x.sum(dim=1)"),
+        (1, "2_Standard_matrix_multiplication_", "x @ x.T"),
+        (2, "9_Matmul_Subtract_Multiply_ReLU", "torch.relu(nn.Conv2d(1, 1, 1)(x))"),
+        (2, "10_ConvTranspose2d_MaxPool_Hardtanh_Mean_Tanh", "nn.MaxPool2d(2)(x) < 3  # </script><b>&amp;"),
+    )
 ]
 TIMING = Timing(2.0, 5.0, 2.5, 100, speedup_low=2.4, speedup_high=2.6, bytes_moved=10**9, flops=10**9, ceiling_ms=0.5)
 CORRECT = Verdict("correct", "done", timing=TIMING, backend="cuda", device="H100", trials=5, trials_passed=5)
@@ -46,16 +50,30 @@ VERDICTS = {
 }
 
 
-def make_run(path: Path, *, model: str = "made", verdicts: dict[str, list[Verdict]] | None = None) -> RunFolder:
+def own_tasks() -> list[Task]:
+    """The same five as a user's own problems, from a folder without levels."""
+    names = ("matmul", "my_relu", "softmax", "total", "pool")
+    pairs = enumerate(zip(names, TASKS, strict=True), start=1)
+    return [Task(name, 0, place, name, task.source) for place, (name, task) in pairs]
+
+
+def make_run(
+    path: Path,
+    *,
+    model: str = "made",
+    row: str = "",
+    tasks: Sequence[Task] = TASKS,
+    verdicts: dict[str, list[Verdict]] | None = None,
+) -> RunFolder:
     """Five problems, one sample each; the last reply held no kernel file worth highlighting."""
     folder = RunFolder(path)
-    folder.begin({"model": model, "samples": 1, "row": ""}, TASKS)
+    folder.begin({"model": model, "samples": 1, "row": row}, list(tasks))
     kernel = (CASES / "right_relu.py").read_text()
-    for task in TASKS:
-        text = None if task.key == "level2/10_Pool" else kernel
+    for task in tasks:
+        text = None if task is tasks[-1] else kernel
         folder.add_generation(Generation(task.key, 0, kernel, text, "end", tokens=300, forwards=100, seconds=2.0))
     for protocol, found in (VERDICTS if verdicts is None else verdicts).items():
-        for task, verdict in zip(TASKS, found, strict=True):
+        for task, verdict in zip(tasks, found, strict=True):
             folder.add_judgement(protocol, Judgement(task.key, 0, verdict))
     return folder
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from made_runs import CORRECT, DECEPTIVE, WRONG, make_run
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 pytest.importorskip("matplotlib")
 
 
 def run(out: Path, to: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "benchmarks" / "ablation.py"), str(out), "--to", str(to)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False)
 
 
 def test_arms_stand_beside_the_checkpoint_they_began_with(tmp_path: Path) -> None:

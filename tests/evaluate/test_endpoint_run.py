@@ -55,14 +55,14 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = (CASES / "problems" / "relu.py").read_text()
     for name in TROUBLE:
         (tmp_path / "bench" / "level1" / f"{name}.py").write_text(f"{source}\n# trouble {name}\n")
-    from dice.commands import asking
+    from dice.commands import endpoint_args
 
-    known = asking.settings_of
+    known = endpoint_args.settings_of
 
     def impatient(*args: Any, **told: Any) -> Any:
         return replace(known(*args, **told), attempts=3, first_wait_s=0.05, longest_wait_s=0.2, read_s=0.7, total_s=5.0)
 
-    monkeypatch.setattr(asking, "settings_of", impatient)
+    monkeypatch.setattr(endpoint_args, "settings_of", impatient)
     return tmp_path
 
 

@@ -10,7 +10,7 @@ from dice.cli import main
 from dice.decode.diffusion import DiffusionConfig
 from dice.decode.generate import DecodeConfig
 from dice.errors import UserError
-from dice.evaluate.rows import NATIVE, ROWS, Row, find, resolve
+from dice.evaluate.paper_rows import NATIVE, ROWS, PaperRow, find, resolve
 from dice.model.family import FAMILIES
 
 
@@ -22,7 +22,7 @@ def test_every_row_of_the_tables_is_there() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_row_resolves(row: Row) -> None:
+def test_every_row_resolves(row: PaperRow) -> None:
     assert find(row.name.upper()) is row
     kind, why = resolve(row)
     assert kind == "native" if row.family in NATIVE else row.name in why

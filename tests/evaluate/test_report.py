@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from made_runs import CORRECT, TASKS, VERDICTS, make_run, make_traced_run
+from dice.commands.show import show_verdict
+from made_runs import CORRECT, TASKS, TIMING, VERDICTS, WRONG, make_run, make_traced_run, own_tasks
 from rich.console import Console
 
 from dice.cli import main
 from dice.evaluate.report import gather
 from dice.evaluate.report.printing import latex, markdown, show, tex
 from dice.evaluate.report.tables import Table, all_tables
+from dice.terminal import Console as DiceConsole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def table(path: Path, key: str) -> Table:
@@ -26,20 +33,66 @@ def test_the_results_table_has_the_counts_and_the_papers_rows(tmp_path: Path) ->
     found = table(tmp_path / "run", "results")
     heads = [name for name, _ in found.columns]
     row = dict(zip(heads, found.rows[0], strict=True))
-    assert (row["model"], row["protocol"]) == ("run", "dice")
+    assert (row["model"], row["protocol"]) == ("made", "dice")
     assert (row["L1 Exec"], row["L2 Exec"], row["all Exec"]) == ("33.3", "0.0", "20.0")
     assert row["L1 fast1/fast2"] == "33.3 / 33.3"
     other = dict(zip(heads, found.rows[1], strict=True))
     assert (other["protocol"], other["all Exec"], other["all fast1/fast2"]) == ("kernelbench", "40.0", "20.0 / 20.0")
     published = {row[0]: row for row in (found.rows[index] for index in found.marked)}
     assert published["DICE-8B (published)"][2:8] == ("47.0", "15.0 / 6.0", "35.0", "19.0 / 1.0", "14.0", "6.0 / 6.0")
-    assert not {row[0] for row in found.rows} - set(published) - {"run"}
+    assert not {row[0] for row in found.rows} - set(published) - {"made"}
+
+
+def test_the_papers_rows_stand_beside_kernelbench_alone(tmp_path: Path) -> None:
+    """The very same answers, to problems of other names: nothing is said of KernelBench, and no share is compared."""
+    make_run(tmp_path / "own", tasks=own_tasks())
+    renamed = [replace(task, key=f"{task.key}_of_mine", name=f"{task.name}_of_mine") for task in TASKS]
+    make_run(tmp_path / "renamed", tasks=renamed)
+    make_run(tmp_path / "theirs")
+    for runs in (["own"], ["renamed"], ["theirs", "own"]):
+        report = gather([tmp_path / run for run in runs])
+        assert not report.published and not any(one.marked for one in all_tables(report))
+        said = "\n".join(map(markdown, all_tables(report)))
+        assert "KernelBench" not in said and "published" not in said and "paper's" not in said
+    assert "5 of KernelBench's 250 problems" in table(tmp_path / "theirs", "results").note
+
+
+def test_a_report_starts_with_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "run", tasks=own_tasks())
+    first = all_tables(gather([tmp_path / "run"]))[0]
+    heads = [name for name, _ in first.columns]
+    assert [row[0] for row in first.rows] == ["matmul", "my_relu", "softmax", "total", "pool"]
+    row = dict(zip(heads, first.rows[0], strict=True))
+    assert (row["dice"], row["kernelbench"], row["speed-up"]) == ("correct", "correct", "2.50x")
+    assert "does not compile" in dict(zip(heads, first.rows[1], strict=True))["why"]
+    assert main(["report", str(tmp_path / "run"), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## Answers")
+
+
+def test_problems_without_levels_are_told_of_none(tmp_path: Path) -> None:
+    make_run(tmp_path / "own", tasks=own_tasks())
+    tables = {one.key: one for one in all_tables(gather([tmp_path / "own"]))}
+    assert "failures_by_level" not in tables
+    assert not [name for one in tables.values() for name, _ in one.columns if "level" in name or name.startswith("L")]
+    mixed = [*TASKS[:3], *own_tasks()[3:]]
+    make_run(tmp_path / "mixed", tasks=mixed)
+    tables = {one.key: one for one in all_tables(gather([tmp_path / "mixed"]))}
+    assert {row[2] for row in tables["failures_by_level"].rows} == {"none", "1"}
+
+
+def test_a_model_is_called_by_its_own_name(tmp_path: Path) -> None:
+    make_run(tmp_path / "folder_of_mine", model="/home/somebody/training/rl/model", tasks=own_tasks())
+    make_run(tmp_path / "row", model="some/weights", row="LLaDA-1.5")
+    report = gather([tmp_path / "folder_of_mine"])
+    assert report.runs[0].label == "rl/model"
+    assert not [one.title for one in all_tables(report) if "folder_of_mine" in markdown(one)]
+    assert gather([tmp_path / "row"]).runs[0].label == "LLaDA-1.5"
 
 
 def test_what_each_protocol_lets_through(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     found = table(tmp_path / "run", "protocols")
-    ours = [row for row in found.rows if row[0] == "run"]
+    ours = [row for row in found.rows if row[0] == "made"]
     assert [(row[1], row[2], row[6], row[7]) for row in ours] == [
         ("dice", "1", "0", "-"),
         ("kernelbench", "2", "1", "deceptive 1"),
@@ -57,18 +110,20 @@ def test_two_runs_are_compared_problem_by_problem(tmp_path: Path) -> None:
     ((a, b, found),) = report.comparisons
     assert (a, b, found.protocol, found.problems, found.better, found.worse) == ("a", "b", "dice", 5, 4, 0)
     row = next(one for one in all_tables(report) if one.key == "comparison").rows[0]
-    assert row[0] == "b against a" and row[3].startswith("+80.0 (") and row[-1] == "0.125"
+    assert row[0] == "made (b) against made (a)" and row[3].startswith("+80.0 (") and row[-1] == "0.125"
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     for name in ("x/run", "y/run"):
         make_run(tmp_path / name)
-    assert [run.name for run in gather([tmp_path / "x/run", tmp_path / "y/run"]).runs] == ["x/run", "y/run"]
+    runs = gather([tmp_path / "x/run", tmp_path / "y/run"]).runs
+    assert [run.name for run in runs] == ["x/run", "y/run"]
+    assert [run.label for run in runs] == ["made (x/run)", "made (y/run)"]
 
 
 def test_every_format_holds_the_same_cells(tmp_path: Path) -> None:
-    make_run(tmp_path / "run_1")
-    found = table(tmp_path / "run_1", "results")
+    make_run(tmp_path / "run", model="run_1")
+    found = table(tmp_path / "run", "results")
     as_markdown, as_latex = markdown(found), latex(found)
     assert "| run_1 | dice | 33.3 |" in as_markdown and "| *DICE-8B (published)* |" in as_markdown
     widths = {line.count("|") for line in as_markdown.splitlines() if line.startswith("|")}
@@ -95,7 +150,7 @@ def test_json_and_text_through_the_command(tmp_path: Path, capsys: pytest.Captur
     assert data["protocols"] == ["kernelbench"]
     assert data["runs"][0]["summaries"]["kernelbench"]["outcomes"] == {"correct": 2, "compile_error": 2, "wrong": 1}
     assert main(["report", str(tmp_path / "run")]) == 0
-    assert "run\tdice\t33.3" in capsys.readouterr().out
+    assert "made\tdice\t33.3" in capsys.readouterr().out
 
 
 def test_a_folder_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +160,7 @@ def test_a_folder_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["report", str(tmp_path / "run"), "-o", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"report.html", "report.json", "report.md", "report.tex", "figures"}
     names = {path.name for path in (out / "figures").iterdir()}
-    assert {"failures.svg", "failures.png", "fast_p.svg", "speed_and_correctness.png", "gains_by_size.svg"} <= names
+    assert {"failures.svg", "failures.png", "fast_p.svg", "speed_and_correctness.png"} <= names
     picture = (out / "figures" / "failures.svg").read_text()
     for part in ("execution failure", "functional incorrectness", "deceptive", "kernelbench"):
         assert part in picture
@@ -172,9 +227,47 @@ def test_a_case_shows_everything_of_one_problem(tmp_path: Path, capsys: pytest.C
     for form, words in (("markdown", "```python"), ("latex", "lstlisting"), ("html", "<i class=K>__global__</i>")):
         assert main(["report", str(tmp_path / "run"), "--case", "level1/19_ReLU", "--format", form]) == 0
         assert words in capsys.readouterr().out
-    assert main(["report", str(tmp_path / "run"), "--case", "10_Pool", "--json"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--case", TASKS[-1].name, "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["cases"]
     assert one["kernel"] is None and one["reference"] == TASKS[-1].source
+
+
+def test_a_time_beyond_the_roofline_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel that moves less than the reference, or finds it in the cache, is no 105% of a device."""
+    beyond = replace(CORRECT, timing=replace(TIMING, ceiling_ms=1.05 * TIMING.kernel_ms))
+    make_run(tmp_path / "run", verdicts={"dice": [beyond] * 5})
+    assert main(["report", str(tmp_path / "run"), "--case", "19_ReLU"]) == 0
+    said = capsys.readouterr().out
+    show_verdict(DiceConsole(), beyond, "kernel")
+    for text in (said, capsys.readouterr().out):
+        assert "105%" not in text and "faster than the roofline" in text and "cache" in text
+
+
+def overlaps(figure: Figure) -> list[tuple[str, str]]:
+    """Words of a figure that lie on each other, and legends that lie on what is drawn."""
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    legends = [*figure.legends, *filter(None, [axes.get_legend()])]
+    words = [*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts, axes.title, axes.xaxis.label]
+    words += [axes.yaxis.label, axes._left_title, *(text for legend in legends for text in legend.get_texts())]
+    places = [(word.get_text(), word.get_window_extent()) for word in words if word.get_text()]
+    found = [(a, b) for (a, one), (b, other) in itertools.combinations(places, 2) if one.overlaps(other)]
+    return found + [("legend", "axes") for one in legends if one.get_window_extent().overlaps(axes.bbox)]
+
+
+def test_nothing_in_a_figure_lies_on_anything_else(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from dice.evaluate.report.figures import draw_all
+
+    make_run(tmp_path / "own", tasks=own_tasks())
+    make_run(tmp_path / "all_right", tasks=own_tasks(), verdicts={"dice": [CORRECT] * 5})
+    make_run(tmp_path / "theirs", row="DICE-8B")
+    make_run(tmp_path / "other", row="DICE-4B", verdicts={"dice": [CORRECT] * 5, "dice-paper": [WRONG] * 5})
+    for runs in (["own"], ["all_right"], ["own", "all_right"], ["theirs"], ["theirs", "other"]):
+        figures = draw_all(gather([tmp_path / run for run in runs]))
+        assert ("gains_by_size" in figures) == ("theirs" in runs)
+        for name, figure in figures.items():
+            assert overlaps(figure) == [], (name, runs)
 
 
 def test_a_trace_becomes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,11 +282,11 @@ def test_a_trace_becomes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_shipped_samples_are_what_the_paper_describes(capsys: pytest.CaptureFixture[str]) -> None:
-    from dice.evaluate.cases import samples
-    from dice.verify.static import examine
+    from dice.evaluate.cases import deceptive_cases
+    from dice.verify.text.static import examine
 
-    assert [sample.kind for sample in samples()] == ["example_mimicry", "never_invoked", "not_in_forward"]
-    for sample in samples():
+    assert [sample.kind for sample in deceptive_cases()] == ["example_mimicry", "never_invoked", "not_in_forward"]
+    for sample in deceptive_cases():
         sample.problem.check()
         assert sample.kind in examine(sample.kernel).deceptions
     assert main(["report", "--case", "deceptive"]) == 0

@@ -12,7 +12,7 @@ import pytest
 from stand_ins import write_stand_in
 
 from dice.cli import main
-from dice.evaluate.rows import NATIVE, ROWS, Row, resolve
+from dice.evaluate.paper_rows import NATIVE, ROWS, PaperRow, resolve
 from dice.evaluate.run_folder import RunFolder
 from tests.conftest import ROOT
 from tests.endpoint.server import Server, serving
@@ -36,7 +36,7 @@ class Bench:
         (folder / "answers").mkdir()
         (folder / "answers" / "level_1_problem_19_sample_0_kernel.py").write_text(KERNEL)
 
-    def source_of(self, row: Row) -> list[str]:
+    def source_of(self, row: PaperRow) -> list[str]:
         """The flags that say where the row's answers come from here."""
         kind, _ = resolve(row)
         if kind == "endpoint":
@@ -56,7 +56,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield Bench(tmp_path_factory.mktemp("rows"), server)
 
 
-def evaluate(bench: Bench, row: Row) -> RunFolder:
+def evaluate(bench: Bench, row: PaperRow) -> RunFolder:
     out = bench.folder / "runs" / row.name
     given = ["--row", row.name, "--problems", str(bench.folder / "problems"), "--out", str(out), *bench.source_of(row)]
     assert main(["eval", *given, "--prompt", "compact", "--backend", "emulated", "--trials", "1", "--json"]) == 0
@@ -64,7 +64,7 @@ def evaluate(bench: Bench, row: Row) -> RunFolder:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_is_run(bench: Bench, row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_is_run(bench: Bench, row: PaperRow, capsys: pytest.CaptureFixture[str]) -> None:
     run = evaluate(bench, row)
     assert json.loads(capsys.readouterr().out)["judged"] == 1
     config, (generation,), (judgement,) = run.config, run.generations(), run.judgements("dice")

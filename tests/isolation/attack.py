@@ -2,7 +2,8 @@
 
 By default each probe that is quick runs as this user with all mechanisms, and some run in each of the other places.
 `DICE_PROBES=all` runs all of them everywhere. The probes of a theme and a place are one run, whose results the tests
-of them share.
+of them share. What is run for root without namespaces, and for an ordinary user with them, is run for an ordinary user
+without them as well: the former two are `slow`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 import pytest
 
 from dice.verify import BackendUnavailable, Verifier
-from dice.verify.cache import default_cache_dir
-from dice.verify.probe_files import Probe, all_probes, problem, right
-from dice.verify.probe_run import Result, Task, run
-from dice.verify.sandbox import WITHOUT
+from dice.verify.options import default_cache_dir
+from dice.verify.probes.files import Probe, all_probes, problem, right
+from dice.verify.probes.runner import Result, Task, run
+from dice.verify.sandbox.jail import WITHOUT
 
 NOBODY = 65534  # the user of nobody's, where root has to choose one
 EVERYTHING = os.environ.get("DICE_PROBES") == "all"
@@ -57,6 +58,7 @@ TELLING = {
     (False, True): OF_A_PROCESS,
     (True, True): (*OF_A_USER, *OF_A_PROCESS, *OF_BOTH),
 }
+BETWEEN = [place for place in PLACES if place != HERE and not (place.user and place.without)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def attacks(theme: str) -> Any:
     for place in PLACES:
         for attack in _of(theme, place):
             group = pytest.mark.xdist_group(f"probes {theme} {place}")
-            cases.append(pytest.param(attack, id=str(attack), marks=[group, pytest.mark.timeout(1800)]))
+            marks = [group, pytest.mark.timeout(1800)]
+            if place in BETWEEN:
+                marks.append(pytest.mark.slow)
+            cases.append(pytest.param(attack, id=str(attack), marks=marks))
     return pytest.mark.parametrize("attack", cases)
 
 

@@ -22,9 +22,9 @@ LONGEST = 1 << 20  # of a line: longer ones are for the tests of floods
 MESSAGES: tuple[dict[str, Any], ...] = (
     {"event": "started"},
     {"event": "loaded", "has_model": True},
-    {"event": "opened"},
-    {"event": "borrowed", "failed": ""},
-    {"event": "gave back"},
+    {"event": "device_opened"},
+    {"event": "memory_mapped", "failed": ""},
+    {"event": "memory_released"},
     {"event": "constructed", "loadable": True, "fewer": False},
     {
         **{"event": "ran", "launches": {"relu_kernel": 5}, "damaged": [], "changed": [0], "aliased": [0]},
@@ -33,7 +33,7 @@ MESSAGES: tuple[dict[str, Any], ...] = (
     },
     {"event": "ran", "launches": {"relu_kernel": 5}, "damaged": ["input 0 was written to"]},
     {"event": "muted", "wrote": True, "failed": "", "work": _WORK},
-    {"event": "timed", "ms": [0.1, 0.2], "host_ms": [0.1, 0.1], "idle_ms": [0.0, 0.0], "checksum": 7},
+    {"event": "round_timed", "ms": [0.1, 0.2], "host_ms": [0.1, 0.1], "idle_ms": [0.0], "checksums": [7, 8]},
     {"event": "profiled", "times": [["k", 3, 1.5], ["l", 1, 0.5]]},
     {"event": "failed", "outcome": "runtime_error", "stage": "run", "type": "E", "message": "m", "lines": ["l"]},
     {"event": "failed", "outcome": "compile_error", "stage": "load", "type": "E", "message": "m", "build": 1},

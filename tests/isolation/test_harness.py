@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dice.cli import Doctor
 from dice.commands import doctor
-from dice.verify import probe_run
-from dice.verify.leftovers import Footprint, discard, late_descendants, named
-from dice.verify.probe_files import all_probes, read
-from dice.verify.probe_run import Result, run
-from dice.verify.sandbox import WITHOUT
+from dice.verify.probes import runner
+from dice.verify.probes.files import all_probes, read
+from dice.verify.probes.leftovers import Footprint, discard, late_descendants, named
+from dice.verify.probes.runner import Result, run
+from dice.verify.sandbox.jail import WITHOUT
 
 HEADER = "# promise: It is kept.\n# right: correct\n# tags: quick\n"
 
@@ -129,12 +128,12 @@ def test_doctor_exits_with_1_where_a_promise_is_not_kept(
     escapes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "probe.py").write_text(HEADER + 'escaped("all of it")\n' * escapes)
-    monkeypatch.setattr(probe_run, "tasks", lambda quick: [("probe", "right")])
-    inner = probe_run.run
-    monkeypatch.setattr(probe_run, "run", lambda wanted, backend: inner(wanted, backend, folder=tmp_path))
-    assert doctor.run(Doctor(json=True, probe=True)) == int(escapes)
+    monkeypatch.setattr(runner, "tasks", lambda quick: [("probe", "right")])
+    inner = runner.run
+    monkeypatch.setattr(runner, "run", lambda wanted, backend: inner(wanted, backend, folder=tmp_path))
+    assert doctor.Doctor(json=True, probe=True).run() == int(escapes)
     said = json.loads(capfd.readouterr().out)["probes"]
     assert said["broken"] == int(escapes) and said["held"] == 2 - int(escapes) and said["sandbox"] and said["user"]
-    assert doctor.run(Doctor(probe=True)) == int(escapes)
+    assert doctor.Doctor(probe=True).run() == int(escapes)
     shown = capfd.readouterr().out
     assert f"{2 - int(escapes)} of 2 promises held under attack, as " in shown and ("all of it" in shown) == escapes

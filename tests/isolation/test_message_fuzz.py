@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,19 +16,26 @@ import message_mutants
 import pytest
 
 from dice.verdict import OUTCOMES, STAGES, Verdict
-from dice.verify import BackendUnavailable, Options, Verifier, claims, endings, probe_files
-from dice.verify.feedback import Feedback
-from dice.verify.honesty import Honesty
-from dice.verify.process import Child, ChildEnded, wait_for
-from dice.verify.record import Record, Stop
-from dice.verify.sources import Sources
-from dice.verify.work import Work
+from dice.verify import BackendUnavailable, Options, Verifier
+from dice.verify.build.sources import Sources
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import untrusted
+from dice.verify.ipc.encoding import claim
+from dice.verify.probes import files
+from dice.verify.sandbox.process import Child, ChildEnded, wait_for
+from dice.verify.sandbox.roles import CANDIDATE
+from dice.verify.supervisor import outcomes, timing
+from dice.verify.supervisor.deception import DeceptionEvidence
+from dice.verify.supervisor.feedback import Feedback
+from dice.verify.supervisor.record import Record, Stop
+from tests.conftest import PATIENCE_S
 
 SEED = 2026
 MUTANTS, A_CHILD = 5_000, 100  # so many in all, so many from one candidate
 JOBS, A_JOB = 30, 25  # lines of a real candidate
 END = {"event": "the end of a line of tests"}
-DRAWN = {"work": {"elements": {"relu": 1600}, "calls": {"relu": 1}, "host": 0}, "input_elements": 1600}
+WORK = {"elements": {"relu": 1600}, "calls": {"relu": 1}, "host": 0}
+DRAWN = m.Drawn("given", True, work=WORK, input_elements=1600)
 
 
 @contextmanager
@@ -38,7 +45,7 @@ def child() -> Iterator[tuple[Child, socket.socket]]:
     log, their_log = os.pipe()
     with theirs:
         theirs.settimeout(30)
-        made = Child("candidate", ours, control, log)
+        made = Child(CANDIDATE, ours, control, log)
         try:
             yield made, theirs
         finally:
@@ -59,7 +66,7 @@ def test_messages_that_are_changed_at_random_are_read(seed: int) -> None:
         for line in sent:
             while True:
                 try:
-                    message = wait_for(candidate, (), time.monotonic() + 30)
+                    message = wait_for(candidate, (), time.monotonic() + PATIENCE_S)
                 except ChildEnded as ended:
                     raise AssertionError(f"ended by {line[:200]!r}: {ended}") from None
                 if message == END:
@@ -74,29 +81,36 @@ def send(link: socket.socket, lines: list[bytes]) -> None:
             link.sendall(line)
 
 
-def read_as_a_job_does(message: dict[str, Any]) -> None:
-    record, feedback, honesty = Record(), Feedback("x = 1"), Honesty()
-    stops = [endings.reported(message, "run")]
-    if "fault" in message:
-        stops.append(endings.fault(claims.text(message["fault"], 40), claims.text(message.get("message", "")), True))
+CLAIMS = (
+    *(m.Started, m.Loaded, m.DeviceOpened, m.MemoryMapped, m.MemoryReleased, m.Constructed, m.Ran, m.Muted),
+    *(m.Profiled, m.OutputShown, m.Failed, m.Fault, m.Noticed, m.Build, m.TimingStarted, m.RoundTimed, m.BlockTimed),
+)
+
+
+def read_as_a_job_does(raw: Mapping[str, object]) -> None:
+    for kind in CLAIMS:  # whatever is expected, and whatever it says it is
+        assert isinstance(claim(raw, kind), kind)
+    record, feedback, evidence = Record("emulated", "dice", ()), Feedback("x = 1"), DeceptionEvidence()
+    stops = [outcomes.reported(claim(raw, m.Failed), "run")]
+    fault = claim(raw, m.Fault)
+    stops.append(outcomes.fault(fault.fault[:40], fault.message, True))
     with suppress(ValueError):
-        sources = Sources.from_json(message.get("sources"))
+        sources = Sources.from_json(claim(raw, m.Build).sources)
         assert len(sources.key("compiler")) == 32 and sources.size >= 0
         assert Sources.from_json(json.loads(json.dumps(sources.to_json()))) == sources
         feedback.note_build(sources, "library")
-    record.note_launches(claims.counts(message.get("launches")), True, [1600])
-    feedback.note_findings(message.get("findings"))
-    honesty.note(message)
-    honesty.note_trial(DRAWN, message, ("contraction",))
-    honesty.kind()
-    Work.from_json(message.get("work"))
-    record.values["profile"] = claims.gpu_times(message.get("times"))
-    for name in ("changed", "aliased", "on_cpu"):
-        assert all(type(number) is int for number in claims.integers(message.get(name)))
-    damaged = (*claims.texts(message.get("damaged")), *claims.texts(message.get("written")))
-    stops.append(Stop("runtime_error", "run", claims.text(message.get("failed", "")), damaged))
-    record.honesty = honesty
-    record.values |= {"findings": tuple(feedback.findings), "evidence": honesty.to_json()}
+    ran = claim(raw, m.Ran)
+    record.note_launches(ran.launches, True, [1600])
+    feedback.note_findings(ran.findings)
+    evidence.note(raw)
+    evidence.note_trial(DRAWN, ran, ("contraction",))
+    evidence.kind()
+    record.profile = untrusted.gpu_times(claim(raw, m.Profiled).times)
+    assert all(type(number) is int for number in (*ran.changed, *ran.aliased, *ran.on_cpu))
+    with suppress(timing.Malformed, timing.Implausible):
+        timing.check_report(claim(raw, m.RoundTimed), 2)
+    stops.append(Stop("runtime_error", "run", claim(raw, m.MemoryMapped).failed, (*ran.damaged, *ran.written)))
+    record.evidence, record.findings = evidence, tuple(feedback.findings)
     for stop in stops:
         verdict = record.verdict(stop)
         assert verdict.outcome in OUTCOMES and verdict.stage in STAGES and verdict.outcome != "infra_error"
@@ -138,17 +152,17 @@ ModelNew = Later
 def forger(number: int) -> Any:
     """A right kernel that sends mutants when it is loaded, and in its forward; every third answers nothing else."""
     lines = [base64.b64encode(line).decode() for line in message_mutants.lines(SEED * 1000 + number, A_JOB)]
-    kernel = probe_files.right(f"forger {number}")
+    kernel = files.right(f"forger {number}")
     silent = "\nos._exit(0)\n" if number % 3 == 0 else ""
     return type(kernel)(WRITER.format(lines=lines) + silent + kernel.source + LATER, f"forger {number}")
 
 
 def test_candidates_that_send_mutants_get_verdicts_and_others_their_own() -> None:
-    problem = probe_files.problem()
+    problem = files.problem()
     pairs = []
     for number in range(JOBS):
-        pairs += [(problem, forger(number)), (problem, probe_files.right(str(number)))]
-        pairs += [(problem, probe_files.wrong(str(number)))] * (number % 5 == 0)
+        pairs += [(problem, forger(number)), (problem, files.right(str(number)))]
+        pairs += [(problem, files.wrong(str(number)))] * (number % 5 == 0)
     try:
         verifier = Verifier(backend="emulated", options=Options(run_timeout_s=5, compile_timeout_s=30))
     except BackendUnavailable as error:

@@ -14,20 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from dice.data import decontaminate, highlight, synth
+from dice import synth
+from dice.data import decontaminate
 from dice.data.difficulty import levels
 from dice.data.sources import columns
 from dice.evaluate import failures
+from dice.files import highlight
 from dice.kernel import Kernel, KernelParts, SplitError, global_functions
 from dice.problem import Problem, ProblemError
 from dice.prompts import extract_kernel, extract_problem
-from dice.train.rl.scaffold import Scaffold
+from dice.train.rl.requests import Scaffold
 from dice.verdict import Verdict
-from dice.verify import diagnostics, library_calls, source_map, split_source, static, units
+from dice.verify.build import diagnostics, split_source, units
+from dice.verify.build.sources import Sources
 from dice.verify.emulator import Unsupported, kernel_names, translate
 from dice.verify.emulator.tokens import MOST_GROWTH, ROOM
 from dice.verify.emulator.unsupported import explain_failure, find_unsupported
-from dice.verify.sources import Sources
+from dice.verify.text import library_calls, source_map, static
 
 ROOT = Path(__file__).parents[2]
 FILES = int(os.environ.get("DICE_FUZZ_FILES", "120"))
@@ -156,7 +159,7 @@ TOKENS = (
 def corpus() -> list[str]:
     folders = [ROOT / "tests" / "cases", ROOT / "tests" / "exploits", ROOT / "examples"]
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    files += sorted((ROOT / "tests" / "verify" / "emulator_cases").glob("*.cu"))
+    files += sorted((ROOT / "tests" / "verify" / "emulator" / "emulator_cases").glob("*.cu"))
     return [path.read_text() for path in files] + [synth.generate(SEED, index).kernel.source for index in range(40)]
 
 
@@ -239,6 +242,7 @@ def read_all(texts: Iterator[str]) -> dict[str, float]:
     return slowest
 
 
+@pytest.mark.timeout(900 + FILES)  # seconds: a file takes less than a tenth of one, and the machine may be busy
 def test_mutated_files_are_read() -> None:
     rng, texts = random.Random(SEED), corpus()
     slowest = read_all(mutated(rng, texts) for _ in range(FILES))

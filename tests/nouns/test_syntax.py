@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -19,6 +20,15 @@ warnings.warn("ours", UserWarning)
 """
     done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n" and "escape" not in done.stderr and "ours" in done.stderr, done.stderr
+
+
+def test_remarks_are_not_shown_where_others_ask_for_all_warnings() -> None:
+    """As test runners do, and notebooks."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert syntax.parse('x = "\\d"').body
+        warnings.warn("ours", UserWarning, stacklevel=1)
+    assert [str(one.message) for one in seen] == ["ours"]
 
 
 DEEP = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dice.commands.show import verdict_rows
+from dice.commands.verdict_view import verdict_rows
 from dice.verdict import Timing, Verdict, fast_p
-from dice.verify import timing
+from dice.verify.supervisor import timing
 
 
 def test_timings_of_earlier_versions_are_read_and_unknown_fields_ignored() -> None:

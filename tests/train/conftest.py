@@ -9,7 +9,7 @@ import pytest
 import rl_helpers
 from training_helpers import write_toy_pairs
 
-from dice.data.bpe import train_tokenizer
+from dice.data.train_tokenizer import train_tokenizer
 from dice.recipes import tiny_rl, tiny_sft
 from dice.train.config import SFTConfig
 from dice.train.rl.config import RLConfig

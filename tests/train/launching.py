@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conftest import PATIENCE_S
+
 HERE = Path(__file__).parent
 CHILD = """
 import os, pickle, sys, torch
@@ -45,7 +47,7 @@ def process_ids(folder: Path) -> list[int]:
 
 
 def finish(launched: subprocess.Popen[str]) -> str:
-    output, errors = launched.communicate(timeout=120)
+    output, errors = launched.communicate(timeout=PATIENCE_S)
     assert launched.returncode == 0, output + errors
     return output
 
@@ -54,11 +56,11 @@ def kill(folder: Path, launched: subprocess.Popen[str]) -> None:
     """All processes at once, with -9."""
     for process in process_ids(folder):
         os.kill(process, signal.SIGKILL)
-    assert launched.wait(60) != 0
+    assert launched.wait(PATIENCE_S) != 0
 
 
 def wait_for(path: Path, launched: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert launched.poll() is None, launched.communicate()[1]
         assert time.monotonic() < deadline, f"{path} did not appear"

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from dice.data.bpe import train_tokenizer
+from dice.data.train_tokenizer import train_tokenizer
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import compact, infill_compact, reply

@@ -13,7 +13,7 @@ from rl_traces import made_up_trace, random_prompt, slow_log_probabilities
 from torch import Tensor
 
 from dice.model.sdar import SDAR
-from dice.train.rl.policy import Policy, PolicyConfig, Sample
+from dice.train.rl.policy import Policy, PolicyConfig, ScoredTrace
 from dice.train.weights import Weights
 
 SMALL = PolicyConfig(lr=1e-2, row_tokens=256, max_new_tokens=24, minibatch=4)
@@ -24,7 +24,7 @@ def policy_of(model: SDAR, dtype: torch.dtype = torch.float64, reference: SDAR |
     return Policy(copy.deepcopy(model), config, reference=reference, compute_dtype=dtype, say=pytest.fail)
 
 
-def layouts() -> list[Sample]:
+def layouts() -> list[ScoredTrace]:
     """Prompts of every length modulo the block size, one shared by three responses; ends inside blocks."""
     lengths = (8, 9, 10, 11, 3, 10, 10)
     return [
@@ -46,7 +46,7 @@ def recorded(weights: Weights) -> list[list[Tensor]]:
     return found
 
 
-def gradients(policy: Policy, samples: list[Sample]) -> list[list[Tensor]]:
+def gradients(policy: Policy, samples: list[ScoredTrace]) -> list[list[Tensor]]:
     """The policy's gradients in each update of one call, before clipping."""
     found = recorded(policy.weights)
     policy.update(samples)
@@ -54,29 +54,24 @@ def gradients(policy: Policy, samples: list[Sample]) -> list[list[Tensor]]:
 
 
 def slow_loss(
-    model: SDAR, samples: list[Sample], old: list[list[float]], anchor: list[list[float]], config: PolicyConfig,
-    baselines: list[list[float]] | None = None,
-) -> Tensor:  # fmt: skip
-    """TraceRL's loss, token by token in Python; `baselines` are subtracted from the advantage."""
+    model: SDAR, samples: list[ScoredTrace], old: list[list[float]], anchor: list[list[float]], config: PolicyConfig
+) -> Tensor:
+    """TraceRL's loss, token by token in Python."""
     total: Any = 0.0
-    for number, ((trace, whole), before, base) in enumerate(zip(samples, old, anchor, strict=True)):
+    for (trace, advantage), before, base in zip(samples, old, anchor, strict=True):
         found = slow_log_probabilities(model, trace, config.shrink, config.temperature)
-        length = config.max_new_tokens if config.normalise == "constant" else trace.kept
         for i, (log_p, log_old, log_base) in enumerate(zip(found, before, base, strict=True)):
-            advantage = whole if baselines is None else whole - baselines[number][i]
             ratio = (log_p - log_old).exp()
             low, high = 1 - config.clip_ratio, 1 + config.clip_ratio
             gain = torch.minimum(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
             if config.mismatch_cap is not None:
                 gain = gain * min(math.exp(log_old - trace.logprobs[i]), config.mismatch_cap)
-            kl = log_p - log_base
-            if config.kl_kind == "k3":
-                kl = (log_base - log_p).exp() - 1 + kl
-            total = total + (config.kl_coef * kl - gain) / length / len(samples)
+            kl = (log_base - log_p).exp() - 1 + log_p - log_base
+            total = total + (config.kl_coef * kl - gain) / config.max_new_tokens / len(samples)
     return total
 
 
-def log_probabilities_of(model: SDAR, samples: list[Sample], config: PolicyConfig) -> list[list[float]]:
+def log_probabilities_of(model: SDAR, samples: list[ScoredTrace], config: PolicyConfig) -> list[list[float]]:
     with torch.no_grad():
         return [
             [float(v) for v in slow_log_probabilities(model, trace, config.shrink, config.temperature)]

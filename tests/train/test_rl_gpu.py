@@ -50,7 +50,7 @@ def test_the_update_of_two_gpus_is_that_of_one(tmp_path: Path) -> None:
     two_gpus()
     updates: list[dict[str, Any]] = [
         {"lr": 1e-4, "minibatch": 7, "row_tokens": 128, "activation_checkpointing": "block"},
-        {"lr": 1e-4, "value_lr": 1e-4, "reference": True, "activation_checkpointing": "block"},
+        {"lr": 1e-4, "reference": True, "activation_checkpointing": "block"},
     ]
     job = partial(update_policies, tmp_path, updates, "cuda", torch.float32)
     launched = torchrun(tmp_path / "launch", job, device="cuda")

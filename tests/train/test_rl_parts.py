@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,16 +23,18 @@ from dice.errors import UserError
 from dice.kernel import Kernel, KernelParts
 from dice.model.checkpoint import NANO_FOLDER
 from dice.model.tokenizer import Tokenizer
+from dice.problem import Problem
 from dice.prompts import reply
 from dice.recipes import tiny_rl
 from dice.train.rl.config import RLConfig
+from dice.train.rl.curriculum import Curriculum, Task, pick, read_tasks
 from dice.train.rl.episode import Episode, read_episodes, write_episodes
-from dice.train.rl.order import pick
-from dice.train.rl.request import Desk, Request
+from dice.train.rl.evaluation import HeldOut
+from dice.train.rl.requests import KernelRequest, PromptBuilder, Scaffold
 from dice.train.rl.reward import advantages, reward
-from dice.train.rl.scaffold import Scaffold
-from dice.train.rl.tasks import Task, read_tasks
 from dice.verdict import OUTCOMES, Timing, Verdict
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -96,30 +104,30 @@ def test_other_plain_strings_have_one(core: str) -> None:
 
 
 def test_a_scaffolded_request_begins_the_reply(tokenizer: Tokenizer) -> None:
-    desk = Desk(tokenizer, compact=True, scaffolded=True)
-    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    builder = PromptBuilder(tokenizer, compact=True, scaffolded=True)
+    prompt_ids, frame = builder.build(problem("add"), kernel().split())
     assert frame is not None
     assert tokenizer.decode(prompt_ids).endswith(f"assistant\n```python\n{frame.beginning}")
 
 
 def test_what_follows_the_core_is_neither_kernel_nor_trained_on(tokenizer: Tokenizer) -> None:
-    desk = Desk(tokenizer, compact=True, scaffolded=True)
-    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    builder = PromptBuilder(tokenizer, compact=True, scaffolded=True)
+    prompt_ids, frame = builder.build(problem("add"), kernel().split())
     assert frame is not None
     body = kernel().source[len(frame.beginning) : -len(frame.end)]
-    request = Request(problem("add"), prompt_ids, frame, 0, 0)
-    written, trace = desk.read(request, answer(tokenizer, prompt_ids, f'{body}"""\nclass ModelNew: pass\n' * 3))
+    request = KernelRequest(problem("add"), prompt_ids, frame, 0, 0)
+    written, trace = builder.parse(request, answer(tokenizer, prompt_ids, f'{body}"""\nclass ModelNew: pass\n' * 3))
     assert written == kernel()
     text = tokenizer.decode(trace.response_ids)
     assert text.startswith(f'{body}"""') and len(text) <= len(f'{body}"""\n\n')
     assert (len(prompt_ids) + len(trace.token_ids)) % 4 == 0
     assert len(trace.token_ids) - trace.kept < 4
-    again, same = desk.read(request, trace)  # as after a restart
+    again, same = builder.parse(request, trace)  # as after a restart
     assert (again, same) == (written, trace)
 
 
 def test_the_core_ends_where_a_stop_token_closes_it(tokenizer: Tokenizer) -> None:
-    stops = Desk(tokenizer, compact=True, scaffolded=True).stop_ids()
+    stops = PromptBuilder(tokenizer, compact=True, scaffolded=True).stop_ids()
     assert stops and all('"""' in tokenizer.decode([one]) or "'''" in tokenizer.decode([one]) for one in stops)
 
 
@@ -128,28 +136,16 @@ def test_the_core_ends_where_a_stop_token_closes_it(tokenizer: Tokenizer) -> Non
 def test_no_answer_raises(framed: bool, cut: int, noise: list[int]) -> None:
     """Cut anywhere, and whatever token ids it holds."""
     tokenizer = Tokenizer.from_folder(NANO_FOLDER)
-    desk = Desk(tokenizer, compact=True, scaffolded=framed)
-    prompt_ids, frame = desk.ask(Task(problem("add"), parts=kernel().split()), "infill")
+    builder = PromptBuilder(tokenizer, compact=True, scaffolded=framed)
+    prompt_ids, frame = builder.build(problem("add"), kernel().split())
     whole = answer(tokenizer, prompt_ids, reply(kernel()))
     ids = (*whole.token_ids[: cut % len(whole.token_ids)], *noise)
     trace = replace(
         whole, token_ids=ids, steps=tuple(range(len(ids))), logprobs=(-1.0,) * len(ids), kept=len(ids)
     )  # fmt: skip
-    written, read = desk.read(Request(problem("add"), prompt_ids, frame, 0, 0), trace)
+    written, read = builder.parse(KernelRequest(problem("add"), prompt_ids, frame, 0, 0), trace)
     assert read.kept <= trace.kept
     assert written is None or isinstance(written, Kernel)
-
-
-def test_a_wrong_kernel_is_asked_for_again_with_what_is_wrong(tokenizer: Tokenizer) -> None:
-    desk = Desk(tokenizer, compact=True, scaffolded=True)
-    request = Request(problem("add"), (1,), None, 3, 5)
-    verdict = Verdict("wrong", "compare", "Output 0 is wrong.", errors=("at (0, 1): 2 instead of 3",))
-    again = desk.ask_again(request, kernel("x[i] * 7.0f"), verdict)
-    assert again is not None and (again.group, again.sample, again.turn) == (3, 5, 1)
-    text = tokenizer.decode(again.prompt_ids)
-    assert "x[i] * 7.0f" in text and "2 instead of 3" in text
-    assert again.scaffold == scaffold() and text.endswith(scaffold().beginning)
-    assert desk.ask_again(request, Kernel("not a kernel"), verdict) is None
 
 
 # Rewards
@@ -163,16 +159,6 @@ def verdict(outcome: str, **more: object) -> Verdict:
 def test_only_a_correct_kernel_is_rewarded_and_only_kernels_are_judged(outcome: str) -> None:
     expected = {"correct": 1.0, "infra_error": None, "unsupported": None}.get(outcome, 0.0)
     assert reward(verdict(outcome), tiny_rl()) == expected
-
-
-def test_reward_for_compiling_is_for_what_ran_and_deceived_nobody() -> None:
-    config = replace(tiny_rl(), compile_reward=0.1)
-    rewards = {outcome: reward(verdict(outcome), config) for outcome in OUTCOMES}
-    assert [outcome for outcome, value in rewards.items() if value == 0.1] == [
-        "wrong", "runtime_error", "timeout", "out_of_memory",
-    ]  # fmt: skip
-    assert reward(verdict("wrong", deceptions=("never_invoked",)), config) == 0.0
-    assert rewards["infra_error"] is None
 
 
 @pytest.mark.parametrize(
@@ -235,14 +221,37 @@ def test_shuffled_epochs_see_everything_once() -> None:
 def test_adaptive_order_begins_easy_and_follows_what_was_measured() -> None:
     some = tasks(300)
 
-    def chosen(record: dict[str, tuple[int, int]]) -> list[int]:
-        return [index for step in range(20) for index in pick("adaptive", some, step, 20, 16, 0, record)]
+    def chosen(success: dict[str, tuple[int, int]]) -> list[int]:
+        return [index for step in range(20) for index in pick("adaptive", some, step, 20, 16, 0, success)]
 
     fresh = chosen({})
     assert sum(index < 150 for index in fresh) > 0.6 * len(fresh)
     # The first two levels are solved, the third works half of the time.
-    record = {task.problem.id: ((16, 16) if task.level < 3 else (8, 16)) for task in some}
-    assert sum(some[index].level == 3 for index in chosen(record)) > 0.7 * 320
+    success = {task.problem.id: ((16, 16) if task.level < 3 else (8, 16)) for task in some}
+    assert sum(some[index].level == 3 for index in chosen(success)) > 0.7 * 320
+
+
+def test_what_was_measured_comes_back(tokenizer: Tokenizer, rl_data: Path) -> None:
+    """Also from a manifest of an earlier version, which held more."""
+    builder = PromptBuilder(tokenizer, compact=True, scaffolded=True)
+    config = replace(
+        tiny_rl(), infill_data=rl_data / "kernel_infilling.json", generate_data=rl_data / "kernel_generation.json"
+    )
+
+    def curriculum() -> Curriculum:
+        return Curriculum(config, builder, 2000, pytest.fail)
+
+    first, second = curriculum(), curriculum()
+    verdicts = [verdict("correct"), verdict("wrong"), verdict("infra_error"), verdict("correct")]
+    first.record(
+        [
+            Episode(1, "generate", 0, n, problem("add"), answer(tokenizer, (5,), "t"), kernel(), one, None, None)
+            for n, one in enumerate(verdicts)
+        ]
+    )
+    assert first.success == {problem("add").id: (2, 3)}
+    second.restore(json.loads(json.dumps(first.state() | {"examples": {}, "half": {}})))
+    assert second.success == first.success
 
 
 # Data and episodes
@@ -275,7 +284,7 @@ def test_unusable_data_is_one_sentence(rl_data: Path, tmp_path: Path) -> None:
 
 def test_episodes_come_back_as_they_were(tokenizer: Tokenizer, tmp_path: Path) -> None:
     one = Episode(
-        3, "infill", 0, 1, 0, problem("add"), answer(tokenizer, (5, 6, 7), "text"), deceptive(),
+        3, "infill", 0, 1, problem("add"), answer(tokenizer, (5, 6, 7), "text"), deceptive(),
         verdict("deceptive", deceptions=("never_invoked",), seconds={"run": 0.5}), 0.0, -1.25,
     )  # fmt: skip
     other = replace(one, sample=2, kernel=None, verdict=verdict("no_kernel"), reward=None, advantage=None)
@@ -283,6 +292,10 @@ def test_episodes_come_back_as_they_were(tokenizer: Tokenizer, tmp_path: Path) -
     back = list(read_episodes(tmp_path))
     assert [replace(episode, kernel=None) for episode in back] == [replace(one, kernel=None), other]
     assert back[0].kernel is not None and back[0].kernel.source == deceptive().source
+    written = pq.read_table(tmp_path / "step-00000003.parquet")
+    turns = pa.array([0, 0], pa.int32())  # a column that such files had once
+    pq.write_table(written.append_column("turn", turns), tmp_path / "step-00000003.parquet")
+    assert list(read_episodes(tmp_path)) == back
     (tmp_path / "step-00000004.parquet").write_bytes(b"not parquet")
     with pytest.raises(UserError, match="holds no episodes"):
         list(read_episodes(tmp_path))
@@ -299,7 +312,6 @@ def test_episodes_come_back_as_they_were(tokenizer: Tokenizer, tmp_path: Path) -
         ({"infill_data": None}, "`infill_data` is needed"),
         ({"responses": 1}, "at least 2"),
         ({"temperature": 0.0}, "must be positive"),
-        ({"compile_reward": 1.0}, "below 1"),
         ({"speed_reward": -1.0}, "not be negative"),
         ({"trials": 0}, "trials must be positive"),
         ({"verify_workers": 0}, "at least 1"),
@@ -316,3 +328,16 @@ def test_unusable_settings_are_one_sentence(change: dict[str, object], message: 
 def test_stages_follow_one_another() -> None:
     config = RLConfig(infill_steps=2, generate_steps=1)
     assert [config.stage(step) for step in range(config.steps)] == ["infill", "infill", "generate"]
+
+
+def test_problems_that_are_trained_on_are_not_called_held_out(tmp_path: Path) -> None:
+    for name in ("matmul", "softmax"):
+        shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
+    config, builder = (
+        RLConfig(eval_data=tmp_path),
+        cast(PromptBuilder, SimpleNamespace(build=lambda *_: ((1, 2, 3), None))),
+    )
+    training = {Problem.from_file(tmp_path / "softmax.py").id}
+    apart, mixed = (HeldOut.read(config, builder, 10, print, ids) for ids in (set[str](), training))
+    assert apart and apart.described == "2 held-out problems" and apart.trained_on == 0
+    assert mixed and mixed.described == "2 problems, 1 of them also trained on" and mixed.trained_on == 1

@@ -35,11 +35,11 @@ from dice.train.world import World
     "changes",
     [
         {},
-        {"shrink": 2, "kl_kind": "k1"},
-        {"shrink": 4, "normalise": "response"},
+        {"shrink": 2},
+        {"shrink": 4},
         {"temperature": 0.7, "mismatch_cap": 1.5, "kl_coef": 0.5},
-        {"reference": True, "kl_coef": 0.5, "normalise": "response"},
-        {"reference": True, "kl_coef": 0.5, "kl_kind": "k1", "clip_ratio": 0.02},
+        {"reference": True, "kl_coef": 0.5},
+        {"reference": True, "kl_coef": 0.5, "clip_ratio": 0.02},
     ],
     ids=str,
 )

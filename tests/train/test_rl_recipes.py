@@ -13,11 +13,12 @@ import pytest
 from rl_helpers import kernel, problem
 
 from dice import cli
-from dice.commands import curves
-from dice.commands.train import _configure
+from dice.commands.train import curves
+from dice.commands.train.recipe import Rl, configure
 from dice.errors import UserError
 from dice.recipes import RL_RECIPES, dice_1_7b_rl, dice_8b_rl, nano_rl
 from dice.train.rl.config import RLConfig
+from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ def command(*arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("name", RL_RECIPES)
 def test_recipe_needs_only_its_files(name: str) -> None:
     files = ["--model", "m", "--out", "o", "--infill-data", "i.json", "--generate-data", "g.json"]
-    config = _configure("rl", ["--recipe", name, *files], RL_RECIPES, "nano_rl", "")
+    config = configure(Rl, "rl", ("--recipe", name, *files), RL_RECIPES, "nano_rl")
     assert config.check() is config
     assert json.loads(json.dumps(config.to_json()))["generate_data"] == "g.json"
     assert config.policy.row_tokens % 128 == 0
@@ -43,8 +44,8 @@ def test_the_papers_numbers(recipe: object) -> None:
     assert (config.infill_steps, config.generate_steps, config.problems, config.responses) == (20, 100, 64, 16)
     assert (config.confidence_threshold, config.temperature, config.top_p, config.top_k) == (0.9, 1.0, 1.0, 0)
     policy = config.policy
-    assert (policy.lr, policy.clip_ratio, policy.kl_coef, policy.kl_kind, policy.shrink) == (1e-6, 0.2, 0.01, "k3", 1)
-    assert (config.order, config.reference, config.compile_reward, config.speed_reward) == ("scheduled", "step", 0, 0)
+    assert (policy.lr, policy.clip_ratio, policy.kl_coef, policy.shrink) == (1e-6, 0.2, 0.01, 1)
+    assert (config.order, config.reference, config.speed_reward) == ("scheduled", "step", 0)
 
 
 def test_nano_takes_whole_steps() -> None:
@@ -53,10 +54,10 @@ def test_nano_takes_whole_steps() -> None:
 
 def test_any_field_is_a_flag() -> None:
     flags = ["--recipe", "tiny_rl", "--policy.lr", "0.5", "--order", "adaptive", "--staleness", "1", "--model", "m"]
-    config = _configure("rl", flags, RL_RECIPES, "nano_rl", "")
+    config = configure(Rl, "rl", tuple(flags), RL_RECIPES, "nano_rl")
     assert (config.policy.lr, config.order, config.staleness) == (0.5, "adaptive", 1)
     with pytest.raises(UserError, match="there is no recipe 'none'; the RL recipes are nano_rl"):
-        _configure("rl", ["--recipe", "none"], RL_RECIPES, "nano_rl", "")
+        configure(Rl, "rl", ("--recipe", "none"), RL_RECIPES, "nano_rl")
 
 
 def test_shipped_model_takes_a_step_until_ctrl_c(tmp_path: Path) -> None:
@@ -74,12 +75,12 @@ def test_shipped_model_takes_a_step_until_ctrl_c(tmp_path: Path) -> None:
         "--max-new-tokens", 24, "--infill-steps", 0, "--generate-steps", 100000, "--backend", "emulated",
         "--device", "cpu",
     )  # fmt: skip
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE_S
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert child.poll() is None and time.monotonic() < deadline, child.communicate()[0]
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    text = child.communicate(timeout=60)[0]
+    text = child.communicate(timeout=PATIENCE_S)[0]
     assert child.returncode == 130, text
     assert "interrupted by Ctrl-C" in text and (tmp_path / "run" / "model" / "model.safetensors").exists()
 
@@ -111,6 +112,25 @@ def test_watch_draws_the_trajectory(some_run: Path, tmp_path: Path, capsys: pyte
     assert cli.main(["train", "watch", str(some_run), "--png", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
     assert str(picture) in capsys.readouterr().out
+
+
+def test_the_running_mean_restarts_at_a_stage() -> None:
+    """The second stage asks for more and is rewarded less: a mean over both would show a slope that nobody measured."""
+    lines = [{"step": step, "stage": "infill", "reward": 1.0} for step in range(1, 9)]
+    lines += [{"step": step, "stage": "generate", "reward": 0.0} for step in range(9, 17)]
+    infill, generate = curves.running_means(lines, "reward")
+    assert infill == [(step, 1.0) for step in range(1, 9)]
+    assert generate == [(step, 0.0) for step in range(9, 17)]
+    assert curves.running_means([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 4.0}], "loss") == [[(1, 2.0), (2, 3.0)]]
+
+
+def test_watch_calls_no_problem_held_out_that_is_trained_on(some_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = some_run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()[:-2]
+    metrics.write_text("\n".join([*lines, json.dumps({"step": 30, "eval_exec": 0.5, "eval_trained_on": 4})]) + "\n")
+    assert cli.main(["train", "watch", str(some_run), "--once"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Exec, also trained on: 50.0%" in shown and "held out" not in shown
 
 
 def test_watch_says_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

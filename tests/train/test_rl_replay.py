@@ -16,7 +16,7 @@ from dice.decode.trace import Trace
 from dice.model.mask import BlockLayout
 from dice.train.attention import DenseMask, FlexMask, tiles
 from dice.train.engine import Engine
-from dice.train.rl.replay import ReplayError, ReplayRows, pack_replays, replay
+from dice.train.rl.replay import PackedReplays, ReplayError, pack_replays, replay
 
 
 def views(trace: Trace, shrink: int = 1) -> list[tuple[int, int, list[int], list[int]]]:
@@ -129,7 +129,7 @@ def test_traces_of_another_kind_are_refused(change: dict[str, object], message: 
         replay(trace, 4, MASK_ID)
 
 
-def group_rows(row_tokens: int = 256, block_size: int = 4, seed: int = 0, rows_multiple: int = 1) -> ReplayRows:
+def group_rows(row_tokens: int = 256, block_size: int = 4, seed: int = 0, rows_multiple: int = 1) -> PackedReplays:
     """Three prompts (one shorter than a block) with five responses each, packed."""
     traces = [
         made_up_trace(

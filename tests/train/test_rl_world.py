@@ -24,11 +24,11 @@ from dice.model.checkpoint import load_model
 from dice.train.blocks import gathered
 from dice.train.rl.config import RLConfig
 from dice.train.rl.episode import Episode, read_episodes
-from dice.train.rl.judge import VerifierDown
 from dice.train.rl.loop import train_rl
 from dice.train.rl.policy import Policy
-from dice.train.rl.request import Request
+from dice.train.rl.requests import KernelRequest
 from dice.train.rl.rollout import share
+from dice.train.rl.verification import VerifierDown
 from dice.train.world import World, joined
 
 pytestmark = pytest.mark.xdist_group("rl")
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.xdist_group("rl")
 UPDATES: list[dict[str, Any]] = [
     {"minibatch": 7, "micro_rows": 3, "activation_checkpointing": "block"},
     {"minibatch": 1},  # one row each: one of the processes has padding alone
-    {"value_lr": 1e-2, "mismatch_cap": 1.5, "activation_checkpointing": "block"},
-    {"reference": True, "kl_coef": 0.5, "normalise": "response"},
+    {"mismatch_cap": 1.5, "activation_checkpointing": "block"},
+    {"reference": True, "kl_coef": 0.5},
 ]
 SHORT = replace(SMALL, row_tokens=96)  # a row holds one response or two
 
@@ -76,7 +76,7 @@ def fail_in_the_second() -> str:
 
     with joined("cpu") as world:
         try:
-            world.each(fail)
+            world.all_gather(fail)
         except VerifierDown as error:
             return f"heard: {error}"
     return "nothing"
@@ -87,7 +87,7 @@ def lose_the_second() -> None:
     with joined("cpu") as world:
         if world.leads:
             try:
-                world.each(lambda: None)
+                world.all_gather(lambda: None)
             except MachineError as error:
                 os.write(1, f"heard: {error}\n".encode())
         os._exit(0)
@@ -99,7 +99,9 @@ def train(config: RLConfig) -> str:
 
 @pytest.mark.parametrize(("groups", "size"), [(8, 8), (64, 8), (3, 2), (5, 4), (1, 3), (0, 2)])
 def test_requests_are_shared_evenly_and_by_groups(groups: int, size: int) -> None:
-    requests = [Request(problem("add"), (5,), None, group, sample) for group in range(groups) for sample in range(4)]
+    requests = [
+        KernelRequest(problem("add"), (5,), None, group, sample) for group in range(groups) for sample in range(4)
+    ]
     shares = [share(requests, World(torch.device("cpu"), rank, size)) for rank in range(size)]
     assert sorted(index for own in shares for index in own) == list(range(4 * groups))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -111,10 +113,10 @@ def test_requests_are_shared_evenly_and_by_groups(groups: int, size: int) -> Non
 
 @pytest.fixture(scope="session")
 def config(rl_base: RLConfig) -> RLConfig:
-    """Short; with a value model, and each step but the first decoded before the update of the one before."""
+    """Short; each step but the first is decoded before the update of the one before, which is corrected for."""
     return replace(
         rl_base, problems=3, responses=3, infill_steps=1, generate_steps=2, staleness=1, keep_verdicts=False,
-        eval_data=rl_base.generate_data, eval_every=2, policy=replace(rl_base.policy, value_lr=1e-3, minibatch=5),
+        eval_data=rl_base.generate_data, eval_every=2, policy=replace(rl_base.policy, mismatch_cap=2.0, minibatch=5),
     )  # fmt: skip
 
 
@@ -140,7 +142,7 @@ def episodes(folder: Path) -> list[Episode]:
 
 def told(one: Episode) -> tuple[object, ...]:
     return (
-        one.step, one.stage, one.group, one.sample, one.turn, one.problem, one.kernel, one.verdict.outcome, one.reward,
+        one.step, one.stage, one.group, one.sample, one.problem, one.kernel, one.verdict.outcome, one.reward,
         one.advantage, one.trace.prompt_ids, one.trace.token_ids, one.trace.steps, one.trace.kept,
     )  # fmt: skip
 
@@ -169,11 +171,11 @@ class Launched:
 def two(config: RLConfig, tmp_path_factory: pytest.TempPathFactory) -> Launched:
     """Several jobs, one after the other: a start takes longer than all of them."""
     folder = tmp_path_factory.mktemp("two")
-    mending = replace(
-        config, out=folder / "mending", staleness=0, repair_turns=1, contrast=True, order="adaptive",
-        infill_form="whole", reference="initial", generate_steps=1, policy=replace(config.policy, value_lr=None),
+    other = replace(
+        config, out=folder / "other", staleness=0, order="adaptive", infill_form="whole", reference="initial",
+        generate_steps=1,
     )  # fmt: skip
-    jobs = [partial(train, replace(config, out=folder / "run")), partial(train, mending)]
+    jobs = [partial(train, replace(config, out=folder / "run")), partial(train, other)]
     jobs += [partial(update_policies, folder), fail_in_the_second, lose_the_second]
     return Launched(folder, finish(torchrun(folder / "launch", *jobs)))
 
@@ -198,12 +200,11 @@ def test_two_processes_follow_one(two: Launched, alone: Path) -> None:
         torch.testing.assert_close(exported[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_two_processes_mend_and_show_kernels(two: Launched) -> None:
-    """Their prompts hold random numbers of the verifier: no two such runs are equal."""
-    found = episodes(two.folder / "mending")
-    second = [one for one in found if one.turn == 1]
-    wrong = {(one.step, one.group, one.sample) for one in found if not one.turn and not one.verdict.correct}
-    assert second and {(one.step, one.group, one.sample) for one in second} <= wrong
+def test_two_processes_share_other_settings(two: Launched) -> None:
+    found = episodes(two.folder / "other")
+    assert [(one.step, one.group, one.sample) for one in found] == [
+        (step, group, sample) for step in (1, 2) for group in range(3) for sample in range(3)
+    ]
     assert all(one.advantage is None or one.reward is not None for one in found)
 
 

@@ -17,10 +17,10 @@ from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles, tiles
 from dice.train.blocks import set_blocks
 from dice.train.engine import Engine, disagreement, pick_engine
-from dice.train.rows import Rows, pack
+from dice.train.packing import PackedRows, pack
 
 
-def long_rows(block_size: int, count: int = 4, seed: int = 0) -> Rows:
+def long_rows(block_size: int, count: int = 4, seed: int = 0) -> PackedRows:
     documents = random_documents(30, seed=seed, longest=300)
     rows = pack(documents, row_tokens=384, block_size=block_size, pad_id=PAD_ID)
     return rows.take(torch.arange(count))
@@ -89,7 +89,7 @@ class WrongMask(DenseMask):
         super().__init__(4)
         self.fault = fault
 
-    def __call__(self, batch: Rows) -> Tensor:
+    def __call__(self, batch: PackedRows) -> Tensor:
         mask = super().__call__(batch)
         length = batch.row_tokens
         if self.fault == "documents":
@@ -119,7 +119,7 @@ def fresh_model(dtype: torch.dtype) -> SDAR:
     return model.to(dtype)
 
 
-def one_long_row() -> Rows:
+def one_long_row() -> PackedRows:
     """A 300-token document and a shorter one, so that the second and third tile look back across tiles."""
     documents = [d for d in random_documents(60, longest=380) if len(d.ids) > 290][:1] + random_documents(1, longest=60)
     rows = pack(documents, row_tokens=384, block_size=4, pad_id=PAD_ID)

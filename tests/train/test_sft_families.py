@@ -22,8 +22,9 @@ from dice.train.attention import DenseMask, FlexMask
 from dice.train.config import SFTConfig
 from dice.train.engine import Engine
 from dice.train.noise import all_of
-from dice.train.rows import Rows, pack
-from dice.train.sft import train_sft, weighted_loss
+from dice.train.packing import PackedRows, pack
+from dice.train.sft import train_sft
+from dice.train.sft_objective import weighted_loss
 
 
 def causal_model() -> SDAR:
@@ -36,7 +37,7 @@ def causal_model() -> SDAR:
     return SDAR(config).double()
 
 
-def causal_rows(count: int, row_tokens: int, seed: int = 0) -> Rows:
+def causal_rows(count: int, row_tokens: int, seed: int = 0) -> PackedRows:
     rows = pack(random_documents(count, seed), row_tokens=row_tokens, block_size=1, pad_id=PAD_ID)
     return replace(rows, causal=True).take(torch.arange(len(rows)))
 

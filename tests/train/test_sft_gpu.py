@@ -16,7 +16,7 @@ from dice.model.sdar import SDAR
 from dice.train.config import SFTConfig
 from dice.train.engine import pick_engine
 from dice.train.loss import masked_cross_entropy
-from dice.train.rows import pack
+from dice.train.packing import pack
 from dice.train.sft import train_sft
 
 pytestmark = pytest.mark.gpu

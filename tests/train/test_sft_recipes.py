@@ -18,8 +18,9 @@ from dice.model.tokenizer import Tokenizer
 from dice.recipes import SFT_RECIPES, SHAPES, dice_8b_sft, mini_sft, nano_sft
 from dice.train.attention import fits_tiles
 from dice.train.config import SFTConfig
+from dice.train.initial_model import new_model_config
 from dice.train.schedule import lr_scale
-from dice.train.sft import SFTResult, new_model_config
+from dice.train.sft import SFTResult
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,12 +160,9 @@ def test_paper_recipe() -> None:
 
 
 def test_schedules() -> None:
-    for schedule in ("constant_with_warmup", "cosine", "wsd"):
+    for schedule in ("constant_with_warmup", "cosine"):
         assert lr_scale(0.05, schedule, warmup=0.1) == pytest.approx(0.5)
         assert lr_scale(0.1, schedule, warmup=0.1) == pytest.approx(1.0)
     assert lr_scale(1.0, "constant_with_warmup", warmup=0.1) == 1.0
     assert lr_scale(0.55, "cosine", warmup=0.1, floor=0.1) == pytest.approx(0.55)
     assert lr_scale(1.0, "cosine", warmup=0.1, floor=0.1) == pytest.approx(0.1)
-    assert lr_scale(0.8, "wsd", warmup=0.1, decay=0.2) == pytest.approx(1.0)
-    assert lr_scale(0.9, "wsd", warmup=0.1, decay=0.2) == pytest.approx(0.5)
-    assert lr_scale(1.0, "wsd", warmup=0.0, decay=0.2) == pytest.approx(0.0)

@@ -22,7 +22,9 @@ from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
 from dice.prompts import compact
 from dice.train.config import SFTConfig
-from dice.train.sft import TrainingError, train_sft
+from dice.train.session import TrainingError
+from dice.train.sft import train_sft
+from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +61,7 @@ def start(config: SFTConfig, file_limit: int = 0) -> subprocess.Popen[bytes]:
 
 
 def wait_for(path: Path, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert child.poll() is None, child.communicate()[1].decode()
         assert time.monotonic() < deadline, f"{path} did not appear"
@@ -137,7 +139,7 @@ def test_terminated_run_saves_first(short: SFTConfig, tmp_path: Path) -> None:
     child = start(replace(short, out=tmp_path, max_steps=100_000, checkpoint_every=100_000))
     wait_for(tmp_path / "metrics.jsonl", child)
     child.send_signal(signal.SIGTERM)
-    output, errors = child.communicate(timeout=60)
+    output, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0, errors.decode()
     assert output.decode().splitlines()[-1] == "interrupted"
     (saved,) = (tmp_path / "checkpoints").iterdir()
@@ -165,7 +167,7 @@ def test_only_the_newest_checkpoints_are_kept(whole: Path) -> None:
 def test_full_disk_keeps_the_last_checkpoint(short: SFTConfig, tmp_path: Path) -> None:
     train_sft(replace(short, out=tmp_path, stop_after_seconds=1e-9))
     child = start(replace(short, out=tmp_path), file_limit=100_000)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 1
     assert "MachineError: Cannot write checkpoint" in errors.decode()
     assert "step-00000002: File too large; the last good one is step-00000001." in errors.decode()

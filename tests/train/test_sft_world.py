@@ -18,9 +18,11 @@ from dice.errors import UserError
 from dice.model.checkpoint import load_model
 from dice.train.config import SFTConfig
 from dice.train.noise import Corruption
-from dice.train.rows import Rows
-from dice.train.sft import Part, deal, micro_rows, train_sft
+from dice.train.packing import PackedRows
+from dice.train.sft import train_sft
+from dice.train.sft_objective import MicroBatch, deal, micro_rows
 from dice.train.world import World
+from tests.conftest import PATIENCE_S
 
 
 def job(config: SFTConfig) -> partial[str]:
@@ -96,7 +98,7 @@ def test_terminated_processes_save_first(short: SFTConfig, tmp_path: Path) -> No
     launched = torchrun(tmp_path / "launch", job(endless))
     wait_for(tmp_path / "metrics.jsonl", launched)
     os.kill(launched.pid, signal.SIGTERM)
-    output, errors = launched.communicate(timeout=60)
+    output, errors = launched.communicate(timeout=PATIENCE_S)
     assert output.count("interrupted\n") == 2, output + errors
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert (
@@ -105,9 +107,9 @@ def test_terminated_processes_save_first(short: SFTConfig, tmp_path: Path) -> No
     assert load_model(tmp_path / "model")
 
 
-def part(row: int, rows: int = 1) -> Part:
+def part(row: int, rows: int = 1) -> MicroBatch:
     tokens = torch.full((rows, 4), row)
-    batch = Rows(tokens, tokens, tokens, torch.ones(rows, 4, dtype=torch.bool), used=1)
+    batch = PackedRows(tokens, tokens, tokens, torch.ones(rows, 4, dtype=torch.bool), used=1)
     return batch, Corruption(torch.ones(rows, 4, dtype=torch.bool), torch.ones(rows, 4))
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from dice.model.sdar import SDAR, SDARConfig
-from dice.train.rows import Document
+from dice.train.packing import Document
 
 MASK_ID, PAD_ID, VOCAB = 3, 0, 64
 

@@ -154,21 +154,6 @@ def test_unused_inputs_are_named(emulated: Verifier) -> None:
     assert verdict.correct and verdict.labels == ("unused_input:1", "unused_input:2")
 
 
-def test_assumptions_about_layout_and_size_are_labels_on_request(emulated: Verifier) -> None:
-    asked = ("transposed", "odd sizes")
-    assert verify(emulated, DOUBLE, kernel()).labels == ()
-    verdict = verify(emulated, DOUBLE, kernel(host=LAUNCH_SCALE.replace("x.numel()", "1024")), families=asked)
-    assert verdict.correct and "fails:odd sizes" in verdict.labels
-    assert "fails:transposed" not in verdict.labels  # empty_like keeps the strides, so elementwise stays right
-    verdict = verify(
-        emulated,
-        DOUBLE,
-        kernel(host=LAUNCH_SCALE.replace("empty_like(x)", "empty({16, 64}, x.options())")),
-        families=("transposed",),
-    )
-    assert verdict.labels == ("fails:transposed",)
-
-
 def test_a_kernel_with_nothing_to_write_need_not_run(emulated: Verifier) -> None:
     host = LAUNCH_SCALE.replace("scale_kernel<<<", "if (n) scale_kernel<<<")
     empty = texts.problem("return x * 2", "[torch.rand(batch_size, 0)]")

@@ -23,14 +23,14 @@ import pytest
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import BackendUnavailable, Options, Verifier
-from dice.verify.builds import BuildService
-from dice.verify.cache import default_cache_dir
-from dice.verify.cancel import Cancellation, Spawner
-from dice.verify.oracles import OracleLost, Oracles, Settings
-from dice.verify.process import Zygote
-from dice.verify.scratch import PREFIX, sweep
-from dice.verify.sources import Sources
-from dice.verify.usage import descendants
+from dice.verify.build.service import BuildService
+from dice.verify.build.sources import Sources
+from dice.verify.sandbox.cancel import Cancellation, Spawner
+from dice.verify.sandbox.process import Zygote
+from dice.verify.sandbox.scratch import PREFIX, sweep
+from dice.verify.sandbox.usage import descendants
+from dice.verify.supervisor.reference_pool import ReferenceLost, ReferencePool, Settings
+from tests.conftest import PATIENCE_S, borrowed_cache
 
 HERE = Path(__file__).parent
 CASES = HERE.parent / "cases"
@@ -38,7 +38,6 @@ ROOT = HERE.parent.parent
 RELU = Problem.from_file(CASES / "problems" / "relu.py")
 RIGHT = Kernel.from_file(CASES / "right_relu.py")
 WRONG = Kernel.from_file(CASES / "wrong_value.py")
-PATIENCE_S = 30
 
 ELSEWHERE = {
     "infinite host loop": "cases/hang_host.py",
@@ -66,13 +65,13 @@ ELSEWHERE = {
     "a forged report": "cases/forged_report.py",
     "an early exit": "cases/forged_exit.py",
     "compile never ends": "cases/hang_compile.py",
-    "compiler bombs": "verify/test_builds.py::test_a_bomb_is_a_verdict_on_the_kernel",
-    "files read by #include": "verify/test_builds.py::test_no_file_of_the_machine_is_read",
+    "compiler bombs": "verify/build/test_builds.py::test_a_bomb_is_a_verdict_on_the_kernel",
+    "files read by #include": "verify/build/test_builds.py::test_no_file_of_the_machine_is_read",
     "a killed zygote": "verify/test_verify.py::test_a_zygote_killed_under_way_costs_no_verdict",
-    "hostile files": "verify/test_verify_wire.py::test_deep_nesting_links_pipes_and_size_are_refused",
-    "network, files, other processes, privileges": "verify/test_guarantees.py::test_every_promise_is_tried_and_holds",
-    "environment": "verify/test_zygote.py::test_environment_is_an_allowlist",
-    "what is removed": "verify/test_scratch.py::test_an_empty_relative_or_foreign_path_is_refused",
+    "hostile files": "verify/tensors/test_transport.py::test_deep_nesting_links_pipes_and_size_are_refused",
+    "network, files, processes": "verify/supervisor/test_guarantees.py::test_every_promise_is_tried_and_holds",
+    "environment": "verify/sandbox/test_zygote.py::test_environment_is_an_allowlist",
+    "what is removed": "verify/sandbox/test_scratch.py::test_an_empty_relative_or_foreign_path_is_refused",
     "a damaged file of verdicts": "verify/test_verdict_cache.py::test_a_damaged_file_is_put_aside_and_begun_anew",
     "a stream killed under way": "verify/test_stream.py::test_a_stream_killed_under_way_goes_on_where_it_was",
 }
@@ -128,7 +127,7 @@ def run_python(code: str, *prefix: str, **environment: str) -> subprocess.Popen[
 
 def answer_of(process: subprocess.Popen[str]) -> list[str]:
     """The words that it printed, one line each."""
-    out, complaint = process.communicate(timeout=200)
+    out, complaint = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, complaint
     return out.strip().splitlines()
 
@@ -206,7 +205,7 @@ def test_oracle_killed_under_way_has_the_job_run_again(verifier: Verifier) -> No
 @pytest.mark.parametrize("request_under_way", [True, False])
 def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_under_way: bool) -> None:
     zygote = Zygote()
-    oracles = Oracles("emulated", "", 1)
+    oracles = ReferencePool("emulated", "", 1)
     settings = Settings.of(RELU, Options(), True, 1, lends=True, shares=True)
     called_off, going_on = Cancellation(single=True), Cancellation(single=True)
     try:
@@ -217,7 +216,7 @@ def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_
                 called_off.cancel()
                 if request_under_way:
                     time.sleep(0.5)  # until its warden has seen the kill: the request may be answered before
-                    with pytest.raises(OracleLost):
+                    with pytest.raises(ReferenceLost):
                         other.open()
     finally:
         oracles.close()
@@ -231,7 +230,7 @@ def test_oracle_killed_every_time_says_nothing_about_the_kernel(verifier: Verifi
     )
     verdict = verifier.verify(replace(RELU, source=killed), RIGHT)
     assert (verdict.outcome, verdict.stage) == ("infra_error", "infra") and not verdict.about_kernel
-    assert "oracle" in verdict.message and verifier.verify(RELU, RIGHT).correct
+    assert "reference" in verdict.message and verifier.verify(RELU, RIGHT).correct
 
 
 def test_warden_killed_takes_its_child_along_and_the_job_is_run_again(verifier: Verifier) -> None:
@@ -354,7 +353,7 @@ def named(pid: int, name: str) -> list[int]:
 def test_outputs_that_are_no_plain_files_are_not_followed_and_not_correct(verifier: Verifier, leave: str) -> None:
     code = f"""
 import os, socket
-import dice.verify.wire as wire
+import dice.verify.tensors.transport as wire
 def write(value, folder, name):
     for ending in (".bin", ".json"):
         path = str(folder) + "/" + name + ending
@@ -424,14 +423,6 @@ def own_namespace(shell: str) -> tuple[str, ...]:
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this host lets nobody mount a small disk to fill")
     return ("unshare", "-rm", "sh", "-ec", f'{shell}; exec "$@"', "sh")
-
-
-def borrowed_cache(folder: Path) -> Path:
-    """A cache folder of its own with what all builds share, which takes a minute to make."""
-    for path in [default_cache_dir() / "headers", *default_cache_dir().glob("emulator-*")]:
-        (folder / path.name).symlink_to(path)
-    (folder / "extensions").mkdir()
-    return folder
 
 
 def test_cache_on_a_full_disk_is_no_verdict_on_the_kernel(verifier: Verifier, tmp_path: Path) -> None:

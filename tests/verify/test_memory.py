@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from test_timing import HostStopwatch
+from host_stopwatch import HostStopwatch
 
-from dice.verify import execution, near, oracle, reference, stopwatch, timing, trees, wire, workload
-from dice.verify.dispatch import OperatorMode
-from dice.verify.execution import Device
+from dice.verify.execution import running, stopwatch
+from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.execution.running import Device
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import timing_plan
+from dice.verify.reference import scale, trials, workload
+from dice.verify.reference.group import Group
+from dice.verify.supervisor import timing
+from dice.verify.tensors import near, transport, trees
 
 MB = 1 << 20
 SOURCE = """
@@ -26,7 +32,7 @@ def get_init_inputs():
     return []
 """
 INPUT = 4 * MB
-SLACK = oracle.OUTPUT_SLACK_BYTES + MB
+SLACK = trials.OUTPUT_SLACK_BYTES + MB
 
 
 class Allocations(OperatorMode):
@@ -39,7 +45,7 @@ class Allocations(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in wire.tensors(result):
+        for tensor in transport.tensors(result):
             self.see(tensor)
         return result
 
@@ -55,63 +61,80 @@ class Allocations(OperatorMode):
 @pytest.fixture
 def heavy(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> bool:
     """Sizes of the test's problems are what gigabytes are on a GPU; or a little less, where float64 is asked for."""
-    for module in (workload, reference):
-        monkeypatch.setattr(module, "HEAVY_ELEMENTS", 1 << 18 if request.param else 1 << 24)
-    monkeypatch.setattr(oracle, "SHAREABLE_BYTES", MB)
+    monkeypatch.setattr(workload, "HEAVY_ELEMENTS", 1 << 18 if request.param else 1 << 24)
+    monkeypatch.setattr(trials, "SHAREABLE_BYTES", MB)
     monkeypatch.setattr(near, "STRETCH", 1 << 14)
-    monkeypatch.setattr(execution, "STRETCH", 1 << 14)
+    monkeypatch.setattr(running, "STRETCH", 1 << 14)
     monkeypatch.setattr(stopwatch, "CudaStopwatch", HostStopwatch)
     monkeypatch.setattr(stopwatch, "ROTATE_BYTES", INPUT if request.param else 4 * INPUT)
     monkeypatch.setattr(stopwatch, "LARGE_BYTES", MB // 8)
-    monkeypatch.setattr(timing, "KEEP_BYTES", INPUT if request.param else 4 * INPUT)
+    monkeypatch.setattr(timing_plan, "KEEP_BYTES", INPUT if request.param else 4 * INPUT)
     return bool(request.param)
 
 
-def group_of(forward: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> oracle._Group:
+T = TypeVar("T")
+
+
+def group_of(forward: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     monkeypatch.chdir(folder)
     (folder / "inputs").mkdir()
-    spec = {"shares": False, "inputs": str(folder / "inputs"), "group": 0, "threads": 1, "protocol": "dice"}
-    spec |= {"source": SOURCE.format(forward=forward), "scale": None, "limit_s": 1e9, "large_bytes": MB, "secret": 5}
-    device = Device("emulated")
-    monkeypatch.setattr(reference.scale, "fit", lambda source, *_: (source, {}))
-    return oracle._Group(spec | {"seed": 1, "fresh_seed": 2, "trials": 5, "vary": True, "families": ()}, device)
+    spec = m.OpenGroup(
+        inputs=str(folder / "inputs"),
+        secret=5,
+        seed=1,
+        fresh_seed=2,
+        source=SOURCE.format(forward=forward),
+        protocol="dice",
+        scale=None,
+        trials=5,
+        vary=True,
+        limit_s=1e9,
+        threads=1,
+        large_bytes=MB,
+        shares=False,
+    )
+    monkeypatch.setattr(scale, "fit", lambda source, *_: (source, {}))
+    return Group(spec, 0, Device("emulated"))
 
 
-def run_trials(group: oracle._Group, forward: Any, outputs: Path) -> None:
+def ask(group: Group, command: Any, answer: type[T], outputs: Path | None = None) -> T:
+    """The group's answer; it reads what the candidate wrote from the folder of outputs."""
+    said, _ = group.answer(command, outputs)  # type: ignore[arg-type]
+    assert isinstance(said, answer)
+    return said
+
+
+def run_trials(group: Group, forward: Any, outputs: Path) -> None:
     """A verification's trials; `forward` stands for the candidate, which does what `candidate.py` does."""
-    group.answer({"do": "construct"})
-    for step in group.answer({"do": "plan"})["plan"]:
-        name = step["name"]
-        drawn = group.answer({"do": "trial", "inputs": name, "step": step, "loadable": False})
-        if not drawn["family"]:
+    ask(group, m.ConstructReference(), m.ReferenceConstructed)
+    for step in ask(group, m.PlanTrials(), m.Planned).plan:
+        if not ask(group, m.DrawTrial(step.name, step, False), m.Drawn).family:
             continue
-        lent = group.lent[name]
-        inputs = wire.read(group.folder, name, memory=lent.inputs)
+        lent = group.trials._lent[step.name]
+        folder = Path(group.spec.inputs)
+        inputs = transport.read(folder, step.name, memory=lent.inputs)
         output = forward(*inputs)
-        wire.write(output, outputs, "output", lent.outputs)
-        assert trees.changed(inputs, wire.show(group.folder, name, lent.inputs)) == ()
+        transport.write(output, outputs, "output", lent.outputs)
+        assert trees.changed(inputs, transport.show(folder, step.name, lent.inputs)) == ()
         del inputs, output
-        judged = group.answer({"do": "judge", "inputs": name, "files": outputs, "output": "output"})
-        assert judged["equal"], judged["message"]
+        judged = ask(group, m.JudgeOutput(step.name, "output"), m.Judged, outputs)
+        assert judged.equal, judged.message
 
 
-def time_it(group: oracle._Group, forward: Any, outputs: Path) -> None:
-    step = {"name": "timing", "family": "given", "core": True, "decides": True, "fresh": False}
-    step |= {"index": -1, "factor": 1.0, "number": 0}
-    group.answer({"do": "trial", "inputs": "timing", "step": step, "loadable": False})
-    lent = group.lent["timing"]
-    started = group.answer({"do": "time", "step": "start", "inputs": "timing", "warm_up_s": 0.0})
-    pristine = wire.show(group.folder, "timing", lent.inputs)
-    bench = stopwatch.Bench(forward, pristine, started["salted"], HostStopwatch())
+def time_it(group: Group, forward: Any, outputs: Path) -> None:
+    ask(group, m.DrawTrial("timing", m.Step("timing", "given"), False), m.Drawn)
+    lent = group.trials._lent["timing"]
+    started = ask(group, m.StartTiming("timing", 0.0), m.TimingStarted)
+    pristine = transport.show(Path(group.spec.inputs), "timing", lent.inputs)
+    bench = stopwatch.Bench(forward, pristine, started.salted, HostStopwatch())
     bench.warm_up(0.0)
-    calls = timing._calls(started["call_ms"], started["output_bytes"])
+    calls = timing._calls(started.call_ms, started.output_bytes)
     for seed in range(2):
-        group.answer({"do": "time", "step": "round", "seed": seed, "calls": calls})
-        checksums = bench.round(seed, calls)["checksums"]
-        wire.write(bench.kept[0], outputs, "output", lent.outputs)
-        command = {"do": "time", "step": "check", "seed": seed, "call": 0, "checksum": checksums[0]}
-        judged = group.answer(command | {"inputs": "timing", "files": outputs, "output": "output"})
-        assert judged["equal"], judged["message"]
+        ask(group, m.TimeRound(seed, calls), m.RoundTimed)
+        checksums = bench.round(seed, calls).checksums
+        transport.write(bench.kept[0], outputs, "output", lent.outputs)
+        judged = ask(group, m.JudgeTimed("timing", "output", seed, 0, checksums[0]), m.Judged, outputs)
+        assert judged.equal, judged.message
 
 
 @pytest.mark.parametrize("heavy", [True, False], indirect=True, ids=["heavy", "in float64 too"])
@@ -136,12 +159,12 @@ def test_both_sides_together_take_no_more_than_was_asked_for(
     counted = Allocations()
     with counted:
         group = group_of(forward, tmp_path, monkeypatch)
-        sizes = group.reference.sizes
+        sizes = group.reference.subject.sizes
         assert sizes.inputs == INPUT and sizes.is_heavy == heavy
         (tmp_path / "outputs").mkdir()
 
         def candidate(x: torch.Tensor) -> torch.Tensor:
-            return group.reference.problem.Model()(x)  # type: ignore[no-any-return]
+            return group.reference.subject.module.Model()(x)  # type: ignore[no-any-return]
 
         run_trials(group, candidate, tmp_path / "outputs")
         checked = counted.most
@@ -162,8 +185,8 @@ def test_an_output_that_is_timed_may_be_as_inexact_as_the_references(
     monkeypatch.setattr(Device, "allow_tf32", lambda _, on: setattr(torch.backends.cudnn, "allow_tf32", on))
     rounds = "torch.backends.cudnn.allow_tf32 and x.dtype == torch.float32"
     group = group_of(f"(lambda y: y @ y.transpose(1, 2))({CUT} if {rounds} else x)", tmp_path, monkeypatch)
-    group.answer({"do": "construct"})
-    group.answer({"do": "plan"})
+    ask(group, m.ConstructReference(), m.ReferenceConstructed)
+    ask(group, m.PlanTrials(), m.Planned)
     outputs = tmp_path / "outputs"
     outputs.mkdir()
 

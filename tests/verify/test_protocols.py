@@ -14,10 +14,12 @@ import torch
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Verifier
-from dice.verify.execution import Device, exec_file, forward
+from dice.verify.execution.running import Device, exec_file, forward
 from dice.verify.protocols import PROTOCOLS, protocol_named
-from dice.verify.reference import Reference
-from dice.verify.trial import Trial
+from dice.verify.reference.judge import judge
+from dice.verify.reference.reference import Reference
+from dice.verify.reference.subject import Subject
+from dice.verify.reference.trial import Trial
 
 CASES = Path(__file__).parent.parent / "cases"
 KERNELBENCH = ("kernelbench", "kernelbench-v0", "dice-paper")
@@ -26,7 +28,7 @@ KERNELBENCH = ("kernelbench", "kernelbench-v0", "dice-paper")
 @pytest.fixture
 def first_trials(tmp_path: Path) -> Callable[[str, str], tuple[Reference, list[Trial]]]:
     def draw(source: str, protocol: str) -> tuple[Reference, list[Trial]]:
-        reference = Reference(source, Device("emulated"), tmp_path, protocol=protocol)
+        reference = Reference(Subject(source, Device("emulated"), tmp_path, protocol=protocol))
         reference.construct(seed=99)  # which must not matter
         trials = [reference.trial(77, step) for step in reference.plan(77, 3)]
         assert all(trials)
@@ -70,13 +72,13 @@ def test_inputs_weights_and_generators_are_those_of_kernelbench(
         assert torch.equal(trial.expected, expected) and torch.equal(trial.inputs[0], inputs[0])
         ours = forward(candidate, trial.inputs, trial.seed, Device("emulated"), trial.rng)
         assert torch.equal(ours, actual)
-        assert reference.judge(trial, ours).equal is torch.allclose(expected, actual, 1e-4, 1e-4)
+        assert judge(reference, trial, ours).equal is torch.allclose(expected, actual, 1e-4, 1e-4)
 
 
 def kernel_model(reference: Reference) -> Any:
     """A second copy of the reference, made as a candidate is."""
     torch.manual_seed(42)
-    return reference.problem.Model(*reference.problem.get_init_inputs())
+    return reference.subject.module.Model(*reference.subject.module.get_init_inputs())
 
 
 def test_only_the_newer_protocol_casts_labels_to_floats(first_trials: Callable[..., Any]) -> None:
@@ -100,19 +102,19 @@ def test_only_the_newer_protocol_casts_labels_to_floats(first_trials: Callable[.
 )
 def test_tolerances(protocol: str, factor: float, equal: bool, first_trials: Callable[..., Any]) -> None:
     reference, (trial, *_) = first_trials(texts.problem("return x * 100", "[torch.rand(50) + 1]"), protocol)
-    assert reference.judge(trial, (trial.expected.double() * factor).to(trial.expected.dtype)).equal is equal
+    assert judge(reference, trial, (trial.expected.double() * factor).to(trial.expected.dtype)).equal is equal
 
 
 def test_their_comparison_with_its_quirks(first_trials: Callable[..., Any]) -> None:
     reference, (trial, *_) = first_trials(texts.problem("return x / 0", "[torch.rand(4) - 0.5]"), "kernelbench")
-    assert reference.judge(trial, trial.expected).equal  # infinities of one sign are close
+    assert judge(reference, trial, trial.expected).equal  # infinities of one sign are close
     reference, (trial, *_) = first_trials(texts.problem("return x * float('nan')", "[torch.rand(4)]"), "kernelbench")
-    assert not reference.judge(trial, trial.expected).equal  # NaN never is, not even to itself
+    assert not judge(reference, trial, trial.expected).equal  # NaN never is, not even to itself
     reference, (trial, *_) = first_trials(texts.TWO_OUTPUTS, "kernelbench")
-    assert "single tensors" in reference.judge(trial, trial.expected).message
+    assert "single tensors" in judge(reference, trial, trial.expected).message
     reference, (trial, *_) = first_trials(texts.RELU, "kernelbench")
-    assert not reference.judge(trial, trial.expected.double()).equal  # allclose refuses two dtypes
-    noted = reference.judge(trial, trial.expected, changed=[0], aliased=[0], written=["w"])
+    assert not judge(reference, trial, trial.expected.double()).equal  # allclose refuses two dtypes
+    noted = judge(reference, trial, trial.expected, changed=[0], aliased=[0], written=["w"])
     assert noted.equal and noted.labels == ("mutates_input", "aliases_input", "writes_parameter")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dice.verify import roofline, workload
+from dice.verify import roofline
+from dice.verify.reference import workload
 from dice.verify.roofline import Ceilings, Work
 
 H100 = Ceilings(bandwidth=3.0e12, fp32=5.0e13, tf32=4.0e14, bf16=8.0e14, l2_bytes=50 << 20)
@@ -60,7 +61,7 @@ def test_ceilings_are_measured_once_per_device(tmp_path: Path) -> None:
 
 def test_work_of_a_linear_layer() -> None:
     layer = torch.nn.Linear(64, 32)
-    found = Work(**workload.describe(layer, [torch.rand(16, 64)]))
+    found = workload.describe(layer, [torch.rand(16, 64)])
     assert found.input_bytes == 16 * 64 * 4
     assert found.parameter_bytes == (64 * 32 + 32) * 4
     assert found.output_bytes == 16 * 32 * 4
@@ -69,8 +70,8 @@ def test_work_of_a_linear_layer() -> None:
 
 def test_work_of_an_elementwise_chain_and_a_reduction() -> None:
     values = torch.rand(1000)
-    assert workload.describe(lambda x: (x * 2).relu(), [values])["flops"] == 2000
-    assert workload.describe(lambda x: x.view(10, 100).t().sum(), [values])["flops"] == 1000
+    assert workload.describe(lambda x: (x * 2).relu(), [values]).flops == 2000
+    assert workload.describe(lambda x: x.view(10, 100).t().sum(), [values]).flops == 1000
 
 
 def test_needed_bytes_are_outputs_and_what_has_a_gradient() -> None:
@@ -93,9 +94,9 @@ def test_inputs_are_left_as_they_are() -> None:
 
 @pytest.mark.gpu
 def test_measured_ceilings_are_in_order() -> None:
-    from dice.verify.stopwatch import CudaStopwatch
+    from dice.verify.execution.stopwatch import CudaStopwatch
 
-    found = Ceilings(**workload.measure_ceilings(CudaStopwatch()))  # type: ignore[arg-type]
+    found = workload.measure_ceilings(CudaStopwatch())
     assert found.bf16 > found.fp32 > 1e12
     assert found.bandwidth > 1e11
     assert found.l2_bytes > 1 << 20

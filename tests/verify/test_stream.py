@@ -20,15 +20,15 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
-from dice.verify.cancel import Cancellation
-from dice.verify.process import Cancelled
+from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.sandbox.process import Cancelled
 from dice.verify.stream import WINDOW, Pair, Progress, run_stream
+from tests.conftest import PATIENCE_S
 
 CASES = Path(__file__).parent.parent / "cases"
 ROOT = CASES.parent.parent
 RELU = Problem.from_file(CASES / "problems" / "relu.py")
 RIGHT = Kernel.from_file(CASES / "right_relu.py")
-PATIENCE_S = 30
 Job = Callable[[Problem, Kernel, Cancellation], Verdict]
 
 
@@ -241,7 +241,7 @@ from pathlib import Path
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import Verifier
-from dice.verify.job import Job
+from dice.verify.supervisor.job import Job
 
 cases, cache, log = map(Path, sys.argv[1:])
 relu = Problem.from_file(cases / "problems" / "relu.py")
@@ -274,7 +274,7 @@ def test_a_stream_killed_under_way_goes_on_where_it_was(tmp_path: Path) -> None:
     first.stdout.close()
     before = log.read_text().split()
     assert 8 <= len(before) < 24
-    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=200, check=True)
+    second = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=PATIENCE_S, check=True)
     found = dict(line.split() for line in second.stdout.splitlines())
     assert found == {str(n): "wrong" if n % 3 == 2 else "correct" for n in range(24)}
     assert all(found[index] == outcome for index, outcome in handed_out)

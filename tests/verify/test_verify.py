@@ -17,7 +17,8 @@ import pytest
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import BackendUnavailable, Options, Verifier, options, resolve_backend, verify
-from dice.verify.scratch import PREFIX
+from dice.verify.sandbox.scratch import PREFIX
+from tests.conftest import PATIENCE_S, borrowed_cache
 
 CASES = Path(__file__).parent.parent / "cases"
 ROOT = CASES.parent.parent
@@ -46,9 +47,10 @@ def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
     assert verdict.max_abs_error == 0.0
 
 
-def test_a_build_counts_once_where_a_kernel_is_loaded_again(tmp_path: Path) -> None:
+def test_a_build_counts_once_where_a_kernel_is_loaded_again(verifier: Verifier, tmp_path: Path) -> None:
+    verifier.verify(RELU, RIGHT)  # so that there is something to borrow
     broken = Problem.from_file(CASES / "problems" / "broken.py")
-    with Verifier(backend="emulated", options=Options(cache_dir=tmp_path)) as fresh:
+    with Verifier(backend="emulated", options=Options(cache_dir=borrowed_cache(tmp_path))) as fresh:
         seconds = fresh.verify(broken, RIGHT).seconds
     assert seconds["compile"] > 0 and min(seconds.values()) >= 0
 
@@ -58,7 +60,7 @@ def test_arguments_by_name_are_told_as_what_the_contract_does_not_have(verifier:
         named = replace(RELU, source=f"{RELU.source}\n\ndef {function}():\n    return {{'x': 1}}\n")
         verdict = verifier.verify(named, RIGHT)
         assert verdict.outcome == "unsupported"
-        assert verdict.message.endswith(f"{function}() returned a dict, not a list")
+        assert verdict.message.endswith(f"{function}() returned a dict, not a list: arguments are passed by position")
 
 
 def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> None:
@@ -70,7 +72,7 @@ def test_many_pairs_come_back_with_their_own_verdicts(verifier: Verifier) -> Non
 
 def test_a_candidate_cannot_say_how_its_build_ended(verifier: Verifier) -> None:
     for claim in ("CompileTimeout('')", "CompileError('')", "Unsupported('')", "ToolchainError('')"):
-        gives_up = f"from dice.verify.build import *\nraise {claim}\n"
+        gives_up = f"from dice.verify.build.build import *\nraise {claim}\n"
         verdict = verifier.verify(RELU, Kernel(gives_up + RIGHT.source))
         assert (verdict.outcome, verdict.stage) == ("load_error", "load"), claim
 
@@ -173,7 +175,9 @@ def test_the_supervisor_never_imports_torch() -> None:
         "print(verify(problem, kernel, backend='emulated').outcome, 'torch' in sys.modules)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=PATIENCE_S
+    )
     assert done.stdout.split() == ["wrong", "False"], done.stderr
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from dice.commands.show import verdict_rows
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -71,6 +72,7 @@ def check(case: Case, verifier: Verifier) -> Verdict:
     said = f"{verdict.message} {' '.join(verdict.errors)}"
     assert f"{verdict.outcome} {verdict.stage}" == case.expected[verifier.backend], said
     assert case.deceptions <= set(verdict.deceptions)
+    assert verdict.outcome != "compile_error" or "torch_only" not in verdict.deceptions
     assert re.search(case.message, said), said
     assert verdict.backend == verifier.backend
     assert Verdict.from_json(verdict.to_json()) == verdict
@@ -95,6 +97,9 @@ def test_emulated(name: str, emulated: Verifier) -> None:
     verdict = check(ALL[name], emulated)
     assert verdict.timing is None
     if verdict.correct:
+        assert verdict.tolerance and dict(verdict_rows(verdict))["largest error"].endswith(
+            f"(allowed: {verdict.tolerance})"
+        )
         assert verdict.launches and verdict.trials_passed == verdict.trials == 5 and verdict.no_timing
     assert not processes_named("dice-daemon")
 

@@ -86,7 +86,7 @@ CHEATS = {
     "patched_events": Cheat(("correct", "deceptive"), SLOW, "torch.cuda.Event.elapsed_time = lambda *a: 0.001"),
     "patched_synchronize": Cheat(("correct", "deceptive"), SLOW, "torch.cuda.synchronize = lambda *a, **k: None"),
     "patched_stopwatch": Cheat(
-        ("deceptive",), SLOW, "import dice.verify.stopwatch as s\ns._ELAPSED = lambda *a: 0.001"
+        ("deceptive",), SLOW, "import dice.verify.execution.stopwatch as s\ns._ELAPSED = lambda *a: 0.001"
     ),
     # measured with all its work
     "side_stream": Cheat(

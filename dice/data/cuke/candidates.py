@@ -1,4 +1,4 @@
-"""The nouns of curation: `Candidate`, a sample on its way in, and `Settings`, what decides whether it gets there."""
+"""The nouns of curation: `Candidate`, a sample that may be kept, and `CurationSettings`, which decide whether it is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dice.data.sample import Sample
 from dice.errors import UserError
 
 Part = Literal["base", "structural", "fast"]
-PARTS: tuple[Part, ...] = ("base", "structural", "fast")  # the first that holds a sample keeps it
+PARTS: tuple[Part, ...] = ("base", "structural", "fast")  # a sample that could belong to several belongs to the first
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CurationSettings:
     """What is kept. The defaults are the paper's."""
 
     base: tuple[str, ...] = ("concur",)  # sources whose correct samples are kept whatever their speed
@@ -39,7 +39,7 @@ class Candidate:
     sample: Sample
     part: Part
 
-    def speedup(self, settings: Settings) -> float | None:
+    def speedup(self, settings: CurationSettings) -> float | None:
         """What the thresholds are held against; None where nothing was timed."""
         return lower_bound(self.sample.verdict) if settings.confident else self.sample.speedup
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dice.data.cuke.candidates import PARTS, Candidate, Settings
+from dice.data.cuke.candidates import PARTS, Candidate, CurationSettings
 from dice.data.cuke.rules import rules
 from dice.data.decontaminate import Index
 from dice.data.outcomes import ranked, speedups
 from dice.data.sample import Sample
 
-EXAMPLES = 5
+EXAMPLES = 5  # removed samples, and reasons, that the report shows for each rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class Removed:
 class Curation:
     """What became of all candidates: `kept` in order, `removed` in the order of the rules."""
 
-    settings: Settings
+    settings: CurationSettings
     benchmarks: str  # hash of what is kept out
     kept: tuple[Candidate, ...]
     removed: tuple[Removed, ...]
 
 
-def candidates(measured: Iterable[Sample], structural: Iterable[Sample], settings: Settings) -> list[Candidate]:
+def candidates(measured: Iterable[Sample], structural: Iterable[Sample], settings: CurationSettings) -> list[Candidate]:
     """Assign every sample to its part of the set."""
     found = [Candidate(sample, "base" if sample.source in settings.base else "fast") for sample in measured]
     return found + [Candidate(sample, "structural") for sample in structural]
 
 
-def curate(given: Sequence[Candidate], settings: Settings, index: Index | None = None) -> Curation:
+def curate(given: Sequence[Candidate], settings: CurationSettings, index: Index | None = None) -> Curation:
     """Apply every rule. The result is the same in whatever order the candidates are given."""
     left = sorted(given, key=lambda candidate: candidate.rank)
     removed: list[Removed] = []
@@ -68,7 +68,7 @@ def report_on(curation: Curation) -> dict[str, Any]:
             name: {"rows": len(by_rule[name]), "what": what} | _details(by_rule[name])
             for name, (what, _) in rules(None).items()
         },
-        "parts": {part: sum(one.part == part for one in kept) for part in PARTS},
+        "parts": {part: len([one for one in kept if one.part == part]) for part in PARTS},
         "sources": _sources(curation),
         "licences": ranked(one.sample.licence or "not stated" for one in kept),
         "difficulties": ranked(one.sample.difficulty or "not labelled" for one in kept),

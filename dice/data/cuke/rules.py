@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from dice.data.cuke.candidates import Candidate, Settings
+from dice.data.cuke.candidates import Candidate, CurationSettings
 from dice.data.decontaminate import Index, fingerprint, kernel_shingles
-from dice.data.near import Neighbours, jaccard
+from dice.data.near_duplicates import Neighbours, jaccard
 from dice.data.outcomes import lower_bound
 
 Gone = dict[int, str]
-Rule = Callable[[Sequence[Candidate], Settings], Gone]
-FASTER = 1.0  # than eager PyTorch
+Rule = Callable[[Sequence[Candidate], CurationSettings], Gone]
+FASTER = 1.0  # speed-up over eager PyTorch above which a kernel is faster
 
 
-def each(why: Callable[[Candidate, Settings], str]) -> Rule:
+def each(why: Callable[[Candidate, CurationSettings], str]) -> Rule:
     """The rule that asks `why` of every candidate; "" keeps it."""
 
-    def rule(candidates: Sequence[Candidate], settings: Settings) -> Gone:
+    def rule(candidates: Sequence[Candidate], settings: CurationSettings) -> Gone:
         found = ((number, why(candidate, settings)) for number, candidate in enumerate(candidates))
         return {number: text for number, text in found if text}
 
@@ -32,21 +32,28 @@ def each(why: Callable[[Candidate, Settings], str]) -> Rule:
 # -- one candidate ---------------------------------------------------------------------------------------------------
 
 
-def incomplete(candidate: Candidate, settings: Settings) -> str:
+def incomplete(candidate: Candidate, settings: CurationSettings) -> str:
     sample = candidate.sample
     missing = [name for name in ("problem", "kernel") if not getattr(sample, name)]
     return f"no {' and no '.join(missing)}" if missing else ""
 
 
-def unmeasured(candidate: Candidate, settings: Settings) -> str:
+def unmeasured(candidate: Candidate, settings: CurationSettings) -> str:
     """Nothing is known of it: a failure of the measuring, which is none of the sample's."""
     verdict = candidate.sample.verdict
     if verdict is None:
         return "never measured"
-    return "" if verdict.about_kernel else verdict.outcome
+    return verdict.outcome if verdict.outcome == "infra_error" else ""
 
 
-def deceptive(candidate: Candidate, settings: Settings) -> str:
+def unsupported(candidate: Candidate, settings: CurationSettings) -> str:
+    """Its problem could not be run where it was measured; `dice data measure` counts it by the same name."""
+    verdict = candidate.sample.verdict
+    assert verdict
+    return "" if verdict.about_kernel else verdict.message or verdict.outcome
+
+
+def deceptive(candidate: Candidate, settings: CurationSettings) -> str:
     verdict = candidate.sample.verdict
     assert verdict
     if verdict.outcome == "deceptive":
@@ -54,27 +61,27 @@ def deceptive(candidate: Candidate, settings: Settings) -> str:
     return ""
 
 
-def incorrect(candidate: Candidate, settings: Settings) -> str:
+def incorrect(candidate: Candidate, settings: CurationSettings) -> str:
     verdict = candidate.sample.verdict
     assert verdict
     return "" if verdict.correct else verdict.outcome
 
 
-def lowers_precision(candidate: Candidate, settings: Settings) -> str:
+def lowers_precision(candidate: Candidate, settings: CurationSettings) -> str:
     """It computes in less than the reference's precision, so that its speed cannot be compared."""
     verdict = candidate.sample.verdict
     assert verdict
     return next((label for label in verdict.labels if label.startswith("precision_downgrade")), "")
 
 
-def untimed(candidate: Candidate, settings: Settings) -> str:
+def untimed(candidate: Candidate, settings: CurationSettings) -> str:
     needs_speed = candidate.part != "base" or settings.concise
     verdict = candidate.sample.verdict
     assert verdict
     return (verdict.no_timing or "not timed") if needs_speed and verdict.timing is None else ""
 
 
-def too_slow(candidate: Candidate, settings: Settings) -> str:
+def too_slow(candidate: Candidate, settings: CurationSettings) -> str:
     """Paper section 3: pairs outside the base set must exceed the threshold."""
     speedup = candidate.speedup(settings)
     if candidate.part != "fast" or speedup is None or speedup > settings.min_speedup:
@@ -82,7 +89,7 @@ def too_slow(candidate: Candidate, settings: Settings) -> str:
     return f"{speedup:.2f}x"
 
 
-def unconfirmed(candidate: Candidate, settings: Settings) -> str:
+def unconfirmed(candidate: Candidate, settings: CurationSettings) -> str:
     """Paper section 3: a structural sample must show a confirmed speed-up, so its whole interval must."""
     low = lower_bound(candidate.sample.verdict)
     if candidate.part != "structural" or low is None or low > FASTER:
@@ -93,7 +100,7 @@ def unconfirmed(candidate: Candidate, settings: Settings) -> str:
 # -- candidates beside each other ------------------------------------------------------------------------------------
 
 
-def not_concise(candidates: Sequence[Candidate], settings: Settings) -> Gone:
+def not_concise(candidates: Sequence[Candidate], settings: CurationSettings) -> Gone:
     """ConCuR's criterion: of a problem's answers, the one that is correct, fast, and has the shortest reasoning."""
     if not settings.concise:
         return {}
@@ -112,7 +119,7 @@ def not_concise(candidates: Sequence[Candidate], settings: Settings) -> Gone:
     return gone
 
 
-def exact_duplicates(candidates: Sequence[Candidate], settings: Settings) -> Gone:
+def exact_duplicates(candidates: Sequence[Candidate], settings: CurationSettings) -> Gone:
     """The same problem and kernel but for white space, whatever was said around them."""
     twins: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, candidate in enumerate(candidates):
@@ -124,7 +131,7 @@ def exact_duplicates(candidates: Sequence[Candidate], settings: Settings) -> Gon
     return gone
 
 
-def near_duplicates(candidates: Sequence[Candidate], settings: Settings) -> Gone:
+def near_duplicates(candidates: Sequence[Candidate], settings: CurationSettings) -> Gone:
     """The same problem and the same kernel but for names, numbers, comments, and a few words."""
     problems = [fingerprint(candidate.sample.as_problem()).shingles for candidate in candidates]
     kernels = [kernel_shingles(candidate.sample.as_kernel()) for candidate in candidates]
@@ -146,7 +153,7 @@ def near_duplicates(candidates: Sequence[Candidate], settings: Settings) -> Gone
 def in_benchmark(index: Index | None) -> Rule:
     """The problem is one of a benchmark's, or nearly."""
 
-    def why(candidate: Candidate, settings: Settings) -> str:
+    def why(candidate: Candidate, settings: CurationSettings) -> str:
         match = index.find(candidate.sample.as_problem()) if index else None
         return f"{match.kind} of {match.benchmark}, {match.similarity:.0%}" if match else ""
 
@@ -157,7 +164,8 @@ def rules(index: Index | None) -> dict[str, tuple[str, Rule]]:
     """Every rule by name, in the order in which they apply, with what it keeps out. A row counts for the first."""
     return {
         "incomplete": ("lacks its problem or its kernel", each(incomplete)),
-        "unmeasured": ("has no verdict on the kernel", each(unmeasured)),
+        "unmeasured": ("has no verdict", each(unmeasured)),
+        "unsupported": ("could not be checked where it was measured", each(unsupported)),
         "deceptive": ("does not do its work in its own CUDA kernels", each(deceptive)),
         "incorrect": ("fails verification", each(incorrect)),
         "lowers_precision": ("computes in a lower precision than the reference", each(lowers_precision)),

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from dice import prompts
-from dice.data.cuke.candidates import Candidate, Settings
+from dice.data.cuke.candidates import Candidate, CurationSettings
 from dice.data.cuke.card import card
 from dice.data.cuke.curate import Curation, Removed
 from dice.data.outcomes import lower_bound
-from dice.data.whole import write_json, write_parquet, write_text
+from dice.files.atomic import write_json, write_parquet, write_text
 
 _PUBLISHED = ("problem", "kernel", "reasoning", "name", "source", "origin", "licence", "family", "difficulty")
 _TEXT = ("id", "part", "prompt", "response", *_PUBLISHED, "verdict", "meta")
@@ -44,7 +44,7 @@ def write(curation: Curation, report: dict[str, Any], out: Path, command: str) -
     write_json(out / "report.json", report)
 
 
-def row(candidate: Candidate, settings: Settings) -> dict[str, Any]:
+def row(candidate: Candidate, settings: CurationSettings) -> dict[str, Any]:
     """A sample with what it lacks to train on: the prompt we would ask, and the reply we would like."""
     sample = candidate.sample
     prompt = sample.prompt or prompts.PROMPTS[settings.prompt](sample.as_problem())

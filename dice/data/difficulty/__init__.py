@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dice.data.audit.findings import Audit
-from dice.data.audit.run import Settings, audit_all
 from dice.data.difficulty import levels
-from dice.data.difficulty.census import Census
 from dice.data.difficulty.levels import LEVELS, Difficulty
 from dice.problem import Problem
+from dice.verify.audit.findings import Audit
+from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.torch_calls import Census
 
 __all__ = ["LEVELS", "Difficulty", "from_audit", "label", "label_all"]
 
-LIMIT_S, MEMORY_MB = 5.0, 4096
+LIMIT_S = 5.0  # seconds that one problem may run while its operators are counted
+MEMORY_MB = 4096  # MiB that it may take meanwhile
 
 
 def label(source: str) -> Difficulty:
@@ -44,8 +45,7 @@ def from_audit(source: str, audit: Audit) -> Difficulty:
     census = _census(audit.facts.get("census"))
     if census is not None:
         return levels.judge(census, source)
-    difficulty = levels.judge(levels.read(source), source, by="text")
-    return difficulty
+    return levels.judge(levels.read(source), source, by="text")
 
 
 def _census(told: Any) -> Census | None:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dice import syntax
-from dice.data.difficulty.census import FREE, Census
+from dice.verify.audit.torch_calls import FREE, Census
 
 LEVELS = ("single", "fusion", "model")
 NETWORKS = ("RNN", "LSTM", "GRU", "Transformer")  # a class of torch.nn that begins like one of these is a network
@@ -33,8 +33,8 @@ norm softmax pool loss cum sort topk scan scatter gather unique median fold inte
 entropy attention quantile kth
 """
 HARD_PARTS = tuple(_HARD_PARTS.split())
-MANY_PRODUCTS = 3
-OWN_LAYERS = 2  # so many layers, in modules of the problem's own, make a network
+MANY_PRODUCTS = 3  # matrix products and convolutions from which on a problem is a model
+OWN_LAYERS = 2  # layers in modules that the problem defines itself from which on it is a model
 NOT_FORWARD = ("__init__", "get_inputs", "get_init_inputs")
 
 
@@ -113,8 +113,8 @@ def _working_functions(source: str) -> list[ast.FunctionDef]:
 
 
 def read(source: str) -> Census:
-    """A census by reading alone, for a problem that cannot be run: calls as they stand in the text, each once; layers
-    as constructors make them."""
+    """The census of a problem that cannot be run, from its text: each call counts once, and so does each layer that a
+    constructor makes."""
     operators: Counter[str] = Counter()
     own: set[str] = set()
     layers = 0
@@ -128,15 +128,17 @@ def read(source: str) -> Census:
             owner, name = _called(call)
             if name in classes:
                 own.add(name)
-            elif function.name == "__init__" and owner in ("nn", "torch.nn") and name not in ("Parameter",):
-                operators[name] += not name.endswith(("List", "Dict", "Sequential", "Identity", "Flatten"))
-                layers += name.startswith((*PRODUCTS, *NETWORKS)) or "Norm" in name
+            elif function.name == "__init__" and owner in ("nn", "torch.nn") and name != "Parameter":
+                if not name.endswith(("List", "Dict", "Sequential", "Identity", "Flatten")):
+                    operators[name] += 1
+                if name.startswith((*PRODUCTS, *NETWORKS)) or "Norm" in name:
+                    layers += 1
             elif function.name not in NOT_FORWARD and owner in _FUNCTIONS and name not in FREE:
                 operators[name] += 1
     for function in _working_functions(source):
-        for node in (node for node in ast.walk(function) if isinstance(node, ast.BinOp)):
-            operators[type(node.op).__name__.lower()] += _about_tensors(node)
-    return Census({name: count for name, count in operators.items() if count}, dict.fromkeys(sorted(own), 1), layers)
+        formulas = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and _about_tensors(node)]
+        operators.update(type(node.op).__name__.lower() for node in formulas)
+    return Census(dict(operators), dict.fromkeys(sorted(own), 1), layers)
 
 
 _FUNCTIONS = ("torch", "F", "nn.functional", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")

@@ -10,7 +10,7 @@ from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Request
 from dice.problem import Problem
 
-TRIES = 3
+TRIES = 3  # times that a problem is asked about while its answer names no level
 PROMPT = """Say how hard it is to write a CUDA kernel for this PyTorch module, by its structure alone:
 
 - single: one operation (one matrix product, one convolution, one activation, one norm, one reduction, ...);

@@ -1,4 +1,4 @@
-"""Audits of problems: from a report that `dice data inspect` wrote, the missing ones run here."""
+"""Audits of problems: taken from a report that `dice data inspect` wrote, or run here where it lacks them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dice.data.audit.findings import Audit
-from dice.data.audit.report import read_audits
-from dice.data.audit.run import Settings, audit_all, audit_backend
 from dice.data.sample import Sample
+from dice.verify.audit.findings import Audit
+from dice.verify.audit.report import read_audits
+from dice.verify.audit.run import Settings, audit_all, audit_backend
 
 
 @dataclass

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dice.data.audit.findings import Audit
 from dice.data.decontaminate import THRESHOLD, Index, fingerprint
-from dice.data.near import Neighbours
+from dice.data.near_duplicates import Neighbours
 from dice.data.outcomes import ranked
-from dice.data.rl.order import Ranked, Ranker
+from dice.data.rl.ranking import Ranked, Ranker
 from dice.data.sample import Sample
 from dice.kernel import KernelParts, SplitError
+from dice.verify.audit.findings import Audit
 
-EXAMPLES = 10
+EXAMPLES = 10  # dropped samples that the report shows for each reason
 FULL = "not needed: the set is full"
-AUDITED_AT_ONCE = 256
-# Besides all that is to be rejected: what cannot be verified in reasonable time, or not against one right answer.
+AUDITED_AT_ONCE = 256  # problems between two looks at whether the set is full
+# Findings of an audit that keep a problem out besides those of severity "reject": it cannot be verified in reasonable
+# time, or has no single right answer.
 UNUSABLE = ("too_large", "too_slow", "random_forward", "audit_failed")
 Auditor = Callable[[Sequence[Sample]], list[Audit]]
 
@@ -169,8 +170,8 @@ class _Distinct:
 
 
 def _drawn(samples: Iterable[Sample], tally: Tally) -> list[Sample]:
-    """Those with a problem, in an order that is as good as random and the same on every machine."""
-    # Of equal texts, the one that says more comes first; what is equal in all that counts here may come in any order.
+    """The samples that have a problem, in an order by hash: random in effect, and the same on every machine."""
+    # Samples of equal texts have equal hashes. Of these a verified one comes first, then one that states a difficulty.
     found = sorted(
         samples,
         key=lambda one: (

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from dice.data.rl.build import Infilling
-from dice.data.rl.order import Ranked
-from dice.data.whole import write_json, write_parquet
+from dice.data.rl.ranking import Ranked
+from dice.files.atomic import write_json, write_parquet
 
 INFILLING = ("id", "level", "pytorch_code", "cuda_code", "prefix", "middle", "suffix")
 GENERATION = ("idx", "level", "pytorch_code", "cuda_code")

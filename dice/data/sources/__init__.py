@@ -1,14 +1,14 @@
 """Published data sets, and one's own, as `Sample`s: `read(resolve(texts), report)`."""
 
 from dice.data.sources.catalogue import OWN, SOURCES, Source, find_source
-from dice.data.sources.reader import Counts, Input, Report, holds_kernels, read, read_problems, resolve
+from dice.data.sources.reader import Counts, ImportReport, Input, holds_kernels, read, read_problems, resolve
 
 __all__ = [
     "OWN",
     "SOURCES",
     "Counts",
     "Input",
-    "Report",
+    "ImportReport",
     "Source",
     "find_source",
     "holds_kernels",

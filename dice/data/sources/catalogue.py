@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-# What a column can hold, and the names under which a set may have it, most telling first. Dots go into nested columns.
+# What a column can hold, and the names under which a set may have it, most telling first. A dot leads into a nested
+# column.
 Names = Mapping[str, tuple[str, ...]]
 NAMES: Names = {
     "problem": (

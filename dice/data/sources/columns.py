@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dice.data.sources.catalogue import NAMES, TEXTS, Source
-from dice.files import parse_json
+from dice.files.bounded import parse_json
 from dice.prompts import extract_problem
 
 SAMPLED = 64  # rows looked at to tell what a column holds
@@ -69,7 +69,7 @@ def as_text(value: Any) -> str:
 
 
 def is_problem(text: str) -> bool:
-    """A module with inputs; whether its class is called `Model` is another question."""
+    """Whether the text is a module with inputs; its class need not be called `Model`."""
     return "get_inputs" in text and not _FENCE.search(text) and bool(_MODEL.search(text) or _MODULE.search(text))
 
 
@@ -98,7 +98,8 @@ _FITS: dict[str, Callable[[Any], bool]] = {  # what a value must be, whatever it
     "reasoning": lambda value: _is_prose(as_text(value)),
 }
 
-# Where the name says nothing: a one-shot prompt shows a kernel too, but poses a problem, and an answer does not.
+# What a text must be in a column whose name says nothing. A one-shot prompt shows a kernel, too, but unlike an answer
+# it poses a problem.
 _CONTENT: dict[str, Callable[[str], bool]] = {
     "prompt": lambda text: extract_problem(text) is not None,
     "response": lambda text: holds_kernel(text) and extract_problem(text) is None,
@@ -156,7 +157,8 @@ def detect(rows: Sequence[Mapping[str, Any]], source: Source) -> Detected:
 
 
 def _worth(role: str, layout: Layout) -> bool:
-    """Beside problems alone, no column is taken for prompt or reasoning because it reads like one."""
+    """Whether a column may be taken for that role by its content: not for a prompt beside problems, nor for reasoning
+    where nothing is answered."""
     answered = "kernel" in layout or "response" in layout
     return answered or (role != "reasoning" and not (role == "prompt" and "problem" in layout))
 

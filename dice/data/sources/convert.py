@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dice import syntax
-from dice.data.rows import Row
 from dice.data.sample import Sample
 from dice.data.sources.catalogue import Source
 from dice.data.sources.columns import Layout, as_messages, as_text, holds_kernel, leaves, lookup
+from dice.files.tables import Row
 from dice.prompts import extract_kernel, extract_problem
 
-SHORT = 200  # characters of a text that goes into `meta`; longer ones are contents that nobody named
+SHORT = 200  # characters that a text in `meta` has at most; a longer one is some content and no label
 
 _REQUIRED = ("get_inputs", "get_init_inputs")
 _TRITON = re.compile(r"^[^\S\n]*(?:import|from)\s+triton\b|@triton\.jit\b", re.MULTILINE)
@@ -30,7 +30,7 @@ class Unusable(Exception):
 @dataclass(frozen=True, slots=True)
 class Converted:
     sample: Sample
-    remark: str = ""  # what was left out of it, in words that are the same for every such row
+    remark: str = ""  # what was left out of the sample, in words that are the same for every such row
 
 
 def convert(row: Row, layout: Layout, source: Source, licence: str) -> Converted:

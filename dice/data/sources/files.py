@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dice.data.rows import SUFFIXES
 from dice.errors import UserError
-from dice.files import check_file
+from dice.files.bounded import check_file
+from dice.files.tables import SUFFIXES
 from dice.problem import problem_files
 
 # What libraries and our own commands write beside the rows of a data set.

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.data.rows import SUFFIXES
 from dice.data.sources.catalogue import OWN, SOURCES, Source
 from dice.data.sources.files import is_table
 from dice.errors import MachineError, UserError
+from dice.files.tables import SUFFIXES
 
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 

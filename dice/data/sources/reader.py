@@ -10,7 +10,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from dice.data.rows import Row, read_rows
 from dice.data.sample import Sample, is_sample_file, read_samples
 from dice.data.sources.catalogue import NAMES, OWN, SOURCES, Source, find_source
 from dice.data.sources.columns import SAMPLED, detect, lookup
@@ -18,6 +17,7 @@ from dice.data.sources.convert import Unusable, convert, usable_problem
 from dice.data.sources.files import files_of
 from dice.data.sources.hub import fetch, looks_like_id, named_sources
 from dice.errors import UserError
+from dice.files.tables import Row, read_rows
 from dice.problem import Problem
 
 LEVEL = re.compile("[0-9]{1,9}")
@@ -33,7 +33,7 @@ class Counts:
     problems: int = 0  # a problem alone
     kernels: int = 0  # a kernel whose problem is not known
     dropped: Counter[str] = field(default_factory=Counter)
-    remarks: Counter[str] = field(default_factory=Counter)  # of rows that were kept, less something
+    remarks: Counter[str] = field(default_factory=Counter)  # of rows that were kept, but not whole
     licence: str = ""
 
     @property
@@ -41,10 +41,14 @@ class Counts:
         return self.pairs + self.problems + self.kernels
 
     def keep(self, sample: Sample, remark: str = "") -> None:
-        self.pairs += bool(sample.problem and sample.kernel)
-        self.problems += not sample.kernel
-        self.kernels += not sample.problem
-        self.remarks.update([remark] if remark else [])
+        if sample.problem and sample.kernel:
+            self.pairs += 1
+        if not sample.kernel:
+            self.problems += 1
+        if not sample.problem:
+            self.kernels += 1
+        if remark:
+            self.remarks[remark] += 1
 
     def to_json(self) -> dict[str, Any]:
         numbers = {name: getattr(self, name) for name in ("rows", "kept", "pairs", "problems", "kernels", "licence")}
@@ -52,7 +56,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """Counts by data set, and which column of each file was taken for what."""
 
     sources: dict[str, Counts] = field(default_factory=dict)
@@ -106,7 +110,7 @@ def resolve(texts: Sequence[str], source: str = "", licence: str = "") -> list[I
 
 
 def read(
-    inputs: Sequence[Input], report: Report, limit: int | None = None, progress: Progress | None = None
+    inputs: Sequence[Input], report: ImportReport, limit: int | None = None, progress: Progress | None = None
 ) -> Iterator[Sample]:
     """The samples of the files, in order, from at most `limit` rows; `report` is complete when the last was taken.
 
@@ -127,7 +131,7 @@ def read(
         before += size
 
 
-def _read_file(one: Input, report: Report, left: int | None, show: Callable[[float], None]) -> Iterator[Sample]:
+def _read_file(one: Input, report: ImportReport, left: int | None, show: Callable[[float], None]) -> Iterator[Sample]:
     if one.file.suffix == ".py":
         yield from _task_file(one, report)
     elif is_sample_file(one.file):
@@ -140,7 +144,7 @@ def _read_file(one: Input, report: Report, left: int | None, show: Callable[[flo
         yield from _table(one, report, left, show)
 
 
-def _task_file(one: Input, report: Report) -> Iterator[Sample]:
+def _task_file(one: Input, report: ImportReport) -> Iterator[Sample]:
     counts = report.of(one.source.name, one.licence)
     counts.rows += 1
     problem = Problem.from_file(one.file, check=False)
@@ -161,7 +165,7 @@ def _task_file(one: Input, report: Report) -> Iterator[Sample]:
     yield sample
 
 
-def _table(one: Input, report: Report, left: int | None, show: Callable[[float], None]) -> Iterator[Sample]:
+def _table(one: Input, report: ImportReport, left: int | None, show: Callable[[float], None]) -> Iterator[Sample]:
     rows = islice(read_rows(one.file, progress=show), left)
     first = list(islice(rows, SAMPLED))
     if not first:

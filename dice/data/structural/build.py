@@ -10,8 +10,8 @@ from typing import Any
 from dice.data.sample import Sample, write_samples
 from dice.data.structural.catalogue import STRUCTURES
 from dice.data.structural.structure import Scale
-from dice.data.whole import write_json, write_text
 from dice.errors import UserError
+from dice.files.atomic import write_json, write_text
 
 SOURCE, LICENCE = "structural", "Apache-2.0"
 

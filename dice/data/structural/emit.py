@@ -1,6 +1,6 @@
-"""From a class of `parts/` to the text of a problem: the class, what it uses, sizes, inputs.
+"""From a class of `modules/` to the text of a problem: the class, what it uses, sizes, inputs.
 
-The parts are read as text and never imported, so that a problem looks as its part was written, and making problems
+Modules are read as text and never imported, so that a problem looks as its module was written, and making problems
 needs no PyTorch. The class becomes `Model`; classes and functions it uses come before it, each after what it uses.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PARTS = Path(__file__).parent / "parts"
+MODULES = Path(__file__).parent / "modules"
 LIMIT = 120  # columns
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One class or function of `parts/`. `uses`: the names of the parts that it needs, in order of their use."""
+class ModuleSource:
+    """One class or function of `modules/`. `uses`: the names of others there that it needs, in order of their use."""
 
     name: str
     text: str
@@ -30,23 +30,23 @@ class Part:
 
 
 @functools.cache
-def load_parts() -> Mapping[str, Part]:
-    """Every part by name. Names are unique over all files."""
+def load_modules() -> Mapping[str, ModuleSource]:
+    """Every class and function by name. Names are unique over all files."""
     found: dict[str, tuple[ast.ClassDef | ast.FunctionDef, str]] = {}
-    for path in sorted(PARTS.glob("*.py")):
+    for path in sorted(MODULES.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.parse(text).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 if node.name in found:
-                    raise ValueError(f"two parts are called {node.name}")
+                    raise ValueError(f"two modules are called {node.name}")
                 found[node.name] = (node, "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno]))
-    return {name: _part(node, text, found) for name, (node, text) in found.items()}
+    return {name: _module(node, text, found) for name, (node, text) in found.items()}
 
 
-def _part(node: ast.ClassDef | ast.FunctionDef, text: str, known: Mapping[str, object]) -> Part:
-    used = [part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in known]
+def _module(node: ast.ClassDef | ast.FunctionDef, text: str, known: Mapping[str, object]) -> ModuleSource:
+    used = [name.id for name in ast.walk(node) if isinstance(name, ast.Name) and name.id in known]
     required, optional = _parameters(node)
-    return Part(node.name, text, ast.get_docstring(node) or "", tuple(dict.fromkeys(used)), required, optional)
+    return ModuleSource(node.name, text, ast.get_docstring(node) or "", tuple(dict.fromkeys(used)), required, optional)
 
 
 def _parameters(node: ast.ClassDef | ast.FunctionDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -59,11 +59,11 @@ def _parameters(node: ast.ClassDef | ast.FunctionDef) -> tuple[tuple[str, ...], 
 
 
 def needed(name: str) -> tuple[str, ...]:
-    """The part and all that it uses, directly or not, each after what it uses."""
+    """The module and all that it uses, directly or not, each after what it uses."""
     order: dict[str, None] = {}
 
     def visit(one: str) -> None:
-        for used in load_parts()[one].uses:
+        for used in load_modules()[one].uses:
             if used not in order and used != one:
                 visit(used)
         order.setdefault(one)
@@ -77,31 +77,31 @@ def write_problem(main: str, about: str, inputs: Sequence[str], sizes: Mapping[s
 
     `sizes`: module-level constants in their order; those that the constructor takes are what `get_init_inputs` gives.
     """
-    parts = load_parts()
+    modules = load_modules()
     *helpers, _ = needed(main)
-    body = [parts[name].text for name in helpers] + [_as_model(parts[main], about)]
+    body = [modules[name].text for name in helpers] + [_as_model(modules[main], about)]
     body.append("\n".join(f"{name} = {value!r}" for name, value in sizes.items()))
     body.append(f"def get_inputs():\n{_returned(inputs)}")
-    body.append(f"def get_init_inputs():\n{_returned(_arguments(parts[main], sizes))}")
+    body.append(f"def get_init_inputs():\n{_returned(_arguments(modules[main], sizes))}")
     text = "\n\n\n".join(body) + "\n"
     return "\n".join(_imports(text)) + "\n\n\n" + text
 
 
-def _arguments(part: Part, sizes: Mapping[str, int | float]) -> list[str]:
+def _arguments(module: ModuleSource, sizes: Mapping[str, int | float]) -> list[str]:
     """Names of the constructor's positional arguments; an optional one only if all before it are given too."""
-    missing = [name for name in part.parameters if name not in sizes]
+    missing = [name for name in module.parameters if name not in sizes]
     if missing:
-        raise ValueError(f"{part.name} needs {', '.join(missing)}")
-    given = list(part.parameters)
-    for name in part.optional:
+        raise ValueError(f"{module.name} needs {', '.join(missing)}")
+    given = list(module.parameters)
+    for name in module.optional:
         if name not in sizes:
             break
         given.append(name)
     return given
 
 
-def _as_model(part: Part, about: str) -> str:
-    text = re.sub(rf"^class {part.name}\b", "class Model", part.text)
+def _as_model(module: ModuleSource, about: str) -> str:
+    text = re.sub(rf"^class {module.name}\b", "class Model", module.text)
     quotes = '"""'
     before, doc, after = text.split(quotes, 2)
     lines = [doc.rstrip(), "", f"    {about}", "    "]

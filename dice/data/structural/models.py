@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 # name -> (hidden, intermediate, query heads, key-value heads, head dimension, vocabulary)
-_PUBLISHED: dict[str, tuple[int, int, int, int, int, int]] = {
+PUBLISHED: dict[str, tuple[int, int, int, int, int, int]] = {
     "Llama 2 7B": (4096, 11008, 32, 32, 128, 32000),
     "Llama 2 70B": (8192, 28672, 64, 8, 128, 32000),
     "Llama 3 8B": (4096, 14336, 32, 8, 128, 128256),
@@ -181,7 +181,7 @@ class Mirror:
         return family_of(self.model)
 
     def sizes(self) -> dict[str, int]:
-        hidden, intermediate, heads, kv_heads, head_dim, vocabulary = _PUBLISHED[self.model]
+        hidden, intermediate, heads, kv_heads, head_dim, vocabulary = PUBLISHED[self.model]
         return {
             "hidden_size": hidden // self.part,
             "intermediate_size": intermediate // self.part,
@@ -195,6 +195,3 @@ class Mirror:
         if self.part == 1:
             return f"Mirrors {self.model}, at its full width."
         return f"Mirrors {self.model}, at 1/{self.part} of its width."
-
-
-MODELS = tuple(_PUBLISHED)

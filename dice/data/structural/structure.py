@@ -1,4 +1,4 @@
-"""`Structure`: one class of `parts/` as a problem, at the dimensions of several published models."""
+"""`Structure`: one class of `modules/` as a problem, at the dimensions of several published models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dice.data.structural.emit import load_parts, write_problem
+from dice.data.structural.emit import load_modules, write_problem
 from dice.data.structural.models import Mirror
 
 Scale = Literal["full", "reduced"]
@@ -116,7 +116,7 @@ class Structure:
     def sizes(self, variant: Variant, scale: Scale) -> dict[str, int]:
         """Every constant of the problem, in the order in which it is written."""
         known = {**variant.mirror.sizes(), **variant.sizes}
-        wanted = dict.fromkeys((*_names(self.inputs), *load_parts()[self.main].parameters, *variant.sizes))
+        wanted = dict.fromkeys((*_names(self.inputs), *load_modules()[self.main].parameters, *variant.sizes))
         missing = [name for name in wanted if name not in known]
         if missing:
             raise ValueError(f"{self.main} mirroring {variant.mirror.model} needs {', '.join(missing)}")

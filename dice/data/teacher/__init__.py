@@ -15,10 +15,10 @@ from typing import Any
 
 from dice.data.sample import Sample, write_samples
 from dice.data.teacher.record import Record
-from dice.data.whole import write_json
 from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Reply, Request
 from dice.errors import UserError
+from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
@@ -29,7 +29,7 @@ Show = Callable[[str, int, int], None]  # what is done, how many, of how many (0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TeachingSettings:
     """`samples`: candidates for each problem. Without `measure`, they are only asked for."""
 
     samples: int = 1
@@ -65,7 +65,7 @@ class Candidate:
 def teach(
     problems: Sequence[Problem],
     endpoint: Endpoint,
-    plan: Plan,
+    teaching: TeachingSettings,
     out: Path,
     *,
     make_verifier: Callable[[], Verifier] = Verifier,
@@ -77,8 +77,8 @@ def teach(
     Raises `EndpointStopped` when the endpoint can answer nothing, and whatever the verifier raises.
     """
     problems = list({problem.id: problem for problem in problems}.values())
-    requests = _requests(problems, plan)
-    total = len(problems) * plan.samples
+    requests = _requests(problems, teaching)
+    total = len(problems) * teaching.samples
     candidates: list[Candidate] = []
     failures: Counter[str] = Counter()
 
@@ -95,28 +95,28 @@ def teach(
             show("asked", len(candidates) + failures.total(), total)
 
     with Record(out / "verdicts.jsonl") as record, Replies(endpoint, requests) as replies:
-        if not plan.measure:
+        if not teaching.measure:
             list(answers(replies))
         else:
             with make_verifier() as verifier:
                 _execute(verifier, answers(replies), 1, record, show)
-                for execution in range(2, plan.executions + 1):
-                    left = (one for one in candidates if _promising(_executions(one, record, verifier), plan))
+                for execution in range(2, teaching.executions + 1):
+                    left = (one for one in candidates if _promising(_executions(one, record, verifier), teaching))
                     _execute(verifier, left, execution, record, show)
                 for one in candidates:
-                    one.verdicts = _executions(one, record, verifier)[: plan.executions]
-    return _finish(candidates, failures, endpoint, plan, out, total)
+                    one.verdicts = _executions(one, record, verifier)[: teaching.executions]
+    return _finish(candidates, failures, endpoint, teaching, out, total)
 
 
 def _executions(one: Candidate, record: Record, verifier: Verifier) -> list[Verdict]:
     return record.of(one.key, verifier.backend) if one.kernel is not None else [NO_KERNEL]
 
 
-def _requests(problems: Sequence[Problem], plan: Plan) -> list[Request]:
-    prompt = PROMPTS[plan.prompt]
+def _requests(problems: Sequence[Problem], teaching: TeachingSettings) -> list[Request]:
+    prompt = PROMPTS[teaching.prompt]
     return [
         Request(prompt(problem), key=f"{problem.id} {number}", tag=(problem, number))
-        for number in range(plan.samples)
+        for number in range(teaching.samples)
         for problem in problems
     ]
 
@@ -136,19 +136,19 @@ def _execute(verifier: Verifier, source: Iterator[Candidate], execution: int, re
 
     for done, (index, verdict) in enumerate(verifier.verify_many(pairs()), start=1):
         show(f"execution {execution}", done, len(under_way))
-        if verdict.about_kernel:  # what says nothing about the kernel is tried again by the next run
+        if verdict.about_kernel:  # any other is tried again by the next run
             record.add(under_way[index].key, verdict)
 
 
-def _promising(verdicts: Sequence[Verdict], plan: Plan) -> bool:
-    return bool(verdicts) and all(_faster(verdict, plan.min_speedup) for verdict in verdicts)
+def _promising(verdicts: Sequence[Verdict], teaching: TeachingSettings) -> bool:
+    return bool(verdicts) and all(_faster(verdict, teaching.min_speedup) for verdict in verdicts)
 
 
 def _faster(verdict: Verdict, threshold: float) -> bool:
     return verdict.correct and verdict.timing is not None and verdict.timing.speedup_low > threshold
 
 
-def decide(verdicts: Sequence[Verdict], plan: Plan) -> str:
+def decide(verdicts: Sequence[Verdict], teaching: TeachingSettings) -> str:
     """Why a candidate is not kept; empty when its speed-up is confirmed."""
     if not verdicts:
         return "not executed"
@@ -157,20 +157,25 @@ def decide(verdicts: Sequence[Verdict], plan: Plan) -> str:
         return wrong.outcome
     if any(verdict.timing is None for verdict in verdicts):
         return "not timed"
-    if not all(_faster(verdict, plan.min_speedup) for verdict in verdicts):
+    if not all(_faster(verdict, teaching.min_speedup) for verdict in verdicts):
         return "not faster"
-    return "" if len(verdicts) >= plan.executions else "executed too rarely"
+    return "" if len(verdicts) >= teaching.executions else "executed too rarely"
 
 
 def _finish(
-    candidates: list[Candidate], failures: Counter[str], endpoint: Endpoint, plan: Plan, out: Path, total: int
+    candidates: list[Candidate],
+    failures: Counter[str],
+    endpoint: Endpoint,
+    teaching: TeachingSettings,
+    out: Path,
+    total: int,
 ) -> dict[str, Any]:
     settings = endpoint.settings
     candidates.sort(key=lambda one: (one.problem.name, one.problem.id, one.number))
     reasons: Counter[str] = Counter()
     samples, kept = [], {}
     for one in candidates:
-        why = decide(one.verdicts, plan)
+        why = decide(one.verdicts, teaching)
         sample = _sample(one, why, settings.model)
         samples.append(sample)
         if why:
@@ -179,11 +184,11 @@ def _finish(
             reasons["the same kernel again"] += 1
         else:
             kept[one.key] = sample
-    notes = {"teacher": settings.model, "executions": plan.executions, "min_speedup": plan.min_speedup}
+    notes = {"teacher": settings.model, "executions": teaching.executions, "min_speedup": teaching.min_speedup}
     write_samples(out / "candidates.parquet", samples, notes)
     write_samples(out / "kept.parquet", kept.values(), notes)
     report = {
-        "problems": total // plan.samples,
+        "problems": total // teaching.samples,
         "asked": total,
         "answered": len(candidates),
         "cut_short": sum(one.reply.outcome == "length" for one in candidates),

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import asdict
 from pathlib import Path
 
-from dice.journal import Journal
+from dice.files.journal import Journal
 from dice.verdict import Verdict
 
 
@@ -19,7 +19,7 @@ class Record:
 
     def __enter__(self) -> Record:
         for row in self._journal.__enter__().rows():
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # of another version
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # a row of another version
                 self._verdicts.setdefault(row["candidate"], []).append(Verdict.from_json(row["verdict"]))
         return self
 
@@ -27,7 +27,7 @@ class Record:
         self._journal.__exit__()
 
     def of(self, candidate: str, backend: str) -> list[Verdict]:
-        """Its executions on that backend so far, in order: one that was not timed on a CPU may yet be on a GPU."""
+        """Its executions on that backend so far, in order: a GPU can time what a CPU could not."""
         return [verdict for verdict in self._verdicts.get(candidate, ()) if verdict.backend == backend]
 
     def add(self, candidate: str, verdict: Verdict) -> None:

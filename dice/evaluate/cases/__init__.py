@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """`kind`: the paper's type (4.2), and the label that verification gives it (dice/verify/static.py)."""
+class DeceptiveCase:
+    """`kind`: the paper's type (4.2), and the label that verification gives it (dice/verify/text/static.py)."""
 
     title: str
     kind: str
@@ -50,10 +50,10 @@ _SAMPLES = (
 )
 
 
-def samples() -> list[Sample]:
+def deceptive_cases() -> list[DeceptiveCase]:
     """The shipped samples, in the paper's order."""
     return [
-        Sample(
+        DeceptiveCase(
             title,
             kind,
             story,

@@ -1,4 +1,4 @@
-"""Models behind one small seam: questions in, answers out, as they come.
+"""Models behind one small protocol: questions in, answers out, as they come.
 
 | kind | what answers |
 |---|---|
@@ -8,6 +8,6 @@
 | `transformers` | whatever `transformers` loads (extra `baselines`) |
 """
 
-from dice.evaluate.models.seam import Answer, Model, Question
+from dice.evaluate.models.base import Answer, Model, Question
 
 __all__ = ["Answer", "Model", "Question"]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dice.data.rows import SUFFIXES, read_rows
-from dice.data.whole import read_json
 from dice.errors import UserError
-from dice.evaluate.models.seam import Answer, Question
+from dice.evaluate.models.base import Answer, Question
 from dice.evaluate.run_folder import Task
+from dice.files.atomic import read_json
+from dice.files.tables import SUFFIXES, read_rows
 from dice.problem import Problem, read_source
 from dice.prompts import extract_kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Reply, Request, Settings
-from dice.evaluate.models.seam import Answer, Question
+from dice.evaluate.models.base import Answer, Question
 
 # What the question itself brought about. Anything else may go better next time.
 OWN_FAULTS = frozenset({"refused", "no_choices", "no_content"})

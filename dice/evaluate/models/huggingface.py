@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dice.errors import MachineError, UserError
-from dice.evaluate.models.seam import Answer, Question
+from dice.evaluate.models.base import Answer, Question
 from dice.model.chat import ChatTemplate
 
 DENOISING = frozenset({"steps", "block_size", "algorithm"})  # settings that only diffusion models have

@@ -16,13 +16,13 @@ from dice.decode.generate import generate
 from dice.decode.ready import load
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.errors import UserError
-from dice.evaluate.models.seam import Answer, Question
+from dice.evaluate.models.base import Answer, Question
 from dice.model.checkpoint import resolve_model
 from dice.model.config import ConfigError
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 
-BATCH = {"cuda": 64, "cpu": 4}
+BATCH = {"cuda": 64, "cpu": 4}  # texts that are decoded together, unless told otherwise
 
 
 class Stopped(Exception):

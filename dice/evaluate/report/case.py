@@ -6,21 +6,22 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from markupsafe import Markup
 from rich.syntax import Syntax
 from rich.text import Text
 
-from dice.data.highlight import as_html, runs
 from dice.errors import UserError
-from dice.evaluate.cases import samples
-from dice.evaluate.report import denoised, facts
+from dice.evaluate.cases import deceptive_cases
+from dice.evaluate.report import facts
 from dice.evaluate.report.gather import Answer, Report
-from dice.evaluate.report.page import document
+from dice.evaluate.report.page import HERE, asset
 from dice.evaluate.report.printing import tex
+from dice.files.highlight import as_html, runs
+from dice.files.templates import render
 from dice.terminal import Console
-from dice.verify.static import examine
+from dice.verify.text.static import examine
 
 STEP_COLOURS = ("green", "yellow", "dark_orange", "red")
 DECEPTIVE = "deceptive"  # as a problem's name: the shipped samples
@@ -38,6 +39,10 @@ class Case:
     times: tuple[tuple[str, str, float], ...] = ()
     work: str = ""
     trace: dict[str, Any] | None = None
+
+    def width(self, ms: float) -> float:
+        """Of a bar, in percent of the longest; never so short that it is not seen."""
+        return max(0.5, 100 * ms / max(longest for _, _, longest in self.times))
 
 
 def cases_of(report: Report, problem: str) -> list[Case]:
@@ -60,7 +65,7 @@ def cases_of(report: Report, problem: str) -> list[Case]:
 def shipped_cases() -> list[Case]:
     """The deceptive samples, with what reading their text finds. Nothing is run."""
     cases = []
-    for sample in samples():
+    for sample in deceptive_cases():
         found = examine(sample.kernel)
         labels = (("paper", "deceptive"), ("found in the text", ", ".join(found.deceptions) or "nothing"))
         cases.append(
@@ -154,41 +159,8 @@ def _latex(case: Case) -> str:
 
 def html(cases: Sequence[Case], title: str) -> str:
     """A page without a script: everything is in its text."""
-    return document(title, f"<main><h1>{escape(title)}</h1>{''.join(map(_html, cases))}</main>")
+    return render(HERE / "cases.html", title=title, style=asset("page.css"), cases=cases, coloured=_coloured)
 
 
-def _html(case: Case) -> str:
-    parts = [f"<section><h2>{escape(case.title)}</h2>"]
-    if case.story:
-        parts.append(f"<p>{escape(case.story)}</p>")
-    rows = [
-        f'<tr><th scope="row">{escape(name)}</th><td class="soft">{escape(fact)}</td><td>{escape(value)}</td></tr>'
-        for name, told in case.verdicts
-        for fact, value in told
-    ]
-    parts.append(f"<table>{''.join(rows)}</table>")
-    longest = max((ms for _, _, ms in case.times), default=1.0)
-    bars = "".join(
-        f'<span>{escape(name)}</span><div><span class="fill {kind}" style="width:{max(0.5, 100 * ms / longest):.1f}%">'
-        f"</span></div><span>{ms:.4g} ms</span>"
-        for name, kind, ms in case.times
-    )
-    if bars:
-        parts.append(
-            f'<h3>Time of one forward</h3><div class="times">{bars}</div><p class="soft">{escape(case.work)}</p>'
-        )
-    kernel = "<p>No kernel was found in the reply.</p>" if case.kernel is None else _pre(case.kernel)
-    parts.append(
-        f'<div class="pair"><div><h3>Reference</h3>{_pre(case.reference)}</div><div><h3>Kernel</h3>{kernel}</div></div>'
-    )
-    if case.trace:
-        parts.append(
-            f'<h3>How it was denoised</h3><pre tabindex="0">{denoised.pieces_html(case.trace)}</pre><p class="soft">'
-            f"Colour and underline: revealed in step 1, 2, 3, 4 or later of its block of {case.trace['block_size']}; "
-            f"{case.trace['all_steps']} steps in all.</p>"
-        )
-    return "".join([*parts, "</section>"])
-
-
-def _pre(text: str) -> str:
-    return f'<pre tabindex="0">{as_html(text, runs(text))}</pre>'
+def _coloured(text: str) -> Markup:
+    return Markup(as_html(text, runs(text)))  # which escapes it

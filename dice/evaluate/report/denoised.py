@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from dice.decode.trace import Trace
@@ -24,9 +23,3 @@ def pieces(trace: Trace, tokenizer: Any) -> dict[str, Any]:
         "forwards": trace.forwards,
         "strategy": trace.strategy,
     }
-
-
-def pieces_html(shown: dict[str, Any]) -> str:
-    """The text, each token in the colour of its step within its block; the fourth and later share one."""
-    pairs = zip(shown["within"], shown["texts"], strict=True)
-    return "".join(f"<b class=s{min(within, 3)}>{escape(text, quote=False)}</b>" for within, text in pairs)

@@ -8,7 +8,7 @@ from typing import Any
 from dice.errors import UserError
 from dice.evaluate.report import denoised
 from dice.evaluate.report.gather import Answer, Run
-from dice.verdict import Timing, Verdict
+from dice.verdict import BEYOND_ROOFLINE, Timing, Verdict
 
 ERRORS = 5  # lines of a compiler or a traceback that are shown
 
@@ -22,7 +22,8 @@ def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.trials:
         facts.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
-        facts.append(("largest error", f"{verdict.max_abs_error:.3g}"))
+        allowed = f" (allowed: {verdict.tolerance})" if verdict.tolerance else ""
+        facts.append(("largest error", f"{verdict.max_abs_error:.3g}{allowed}"))
     facts.append(("kernels run", ", ".join(f"{name} x{count}" for name, count in verdict.launches.items())))
     if verdict.timing:
         facts.append(("speed-up", speedup(verdict.timing)))
@@ -43,19 +44,20 @@ def times(timing: Timing) -> list[tuple[str, str, float]]:
         found.append(("torch.compile", "reference", timing.compile_ms))
     found.append((f"kernel, {timing.speedup:.2f}x", "kernel", timing.kernel_ms))
     if timing.ceiling_ms:
-        found.append((f"roofline, {timing.ceiling_ms / timing.kernel_ms:.0%} reached", "ceiling", timing.ceiling_ms))
+        reached = f"{timing.roofline_share:.0%} reached" if timing.roofline_share <= 1 else "passed"
+        found.append((f"roofline, {reached}", "ceiling", timing.ceiling_ms))
     return found
 
 
 def work(timing: Timing) -> str:
-    """One sentence: what the reference moves and computes, and what rate the kernel's time makes of that."""
+    """What the reference moves and computes, and what rate the kernel's time makes of that."""
     if not timing.bytes_moved or not timing.kernel_ms:
         return ""
     rate = timing.bytes_moved / timing.kernel_ms / 1e6
     flops = f" and computes {timing.flops / 1e9:.4g} GFLOP" if timing.flops else ""
-    return (
-        f"The reference moves {timing.bytes_moved / 1e6:.4g} MB{flops}; the kernel's time makes that {rate:.4g} GB/s."
-    )
+    moves = f"The reference moves {timing.bytes_moved / 1e6:.4g} MB{flops}"
+    beyond = f" It is {BEYOND_ROOFLINE}." if timing.roofline_share > 1 else ""
+    return f"{moves}; the kernel's time makes that {rate:.4g} GB/s.{beyond}"
 
 
 def trace_pieces(run: Run, answer: Answer) -> dict[str, Any] | None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinct under every common colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+NARROW = 24  # characters of a name in a legend: of longer ones, two stand side by side and not three
 FILLS = ("full", "none", "left", "right", "top", "bottom")
-INSIDE = 6  # so many lines of a legend have room inside the axes
 PARTS = {  # what a bar of Fig. 6 is made of: colour, hatch
     "correct": ("#009e73", ""),
     "generation failure": ("#7f7f7f", "..."),
@@ -155,8 +155,9 @@ def failure_families(report: Report) -> Figure | None:
         starts = [start + count for start, count in zip(starts, counts, strict=True)]
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set(xlabel="answers", title=f"By operator family: {run.name}, {next(iter(run.failures))}")
-    axes.legend(loc="lower right")
+    axes.set(xlabel="answers", title=f"By operator family: {run.label}, {next(iter(run.failures))}")
+    axes.xaxis.set_major_locator(_whole_numbers())
+    _legend(figure)
     return figure
 
 
@@ -179,50 +180,52 @@ def fast_p_curves(report: Report) -> Figure | None:
     axes.axvline(1, color=INK, linewidth=0.8, alpha=0.5)
     axes.set(xlim=(0, min(5.0, max(2.5, last))), ylim=(0, None), title="fast_p")
     axes.set(xlabel="p (times as fast as PyTorch)", ylabel="correct and more than p times as fast (%)")
-    _legend(figure, axes, len(curves))
+    _legend(figure)
     return figure
 
 
 def speed_and_correctness(report: Report) -> Figure | None:
     """Fig. 1 left: how many are right against how many are also faster; the paper's rows hollow."""
-    if not report.published and not any(run.summaries for run in report.runs):
+    points = [
+        (run, protocol, found.total)
+        for run in report.runs
+        for protocol, found in run.summaries.items()
+        if found.total.exec.value is not None and found.total.fast1.value is not None
+    ]
+    if not points:
         return None
     figure, axes = _new(5.4, 3.8)
-    axes.scatter([], [], s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9, label="published")
     names = []
+    if report.published:
+        axes.scatter([], [], s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9, label="published")
     for row in report.published:
         exec_, fast1, _ = row.total
         axes.scatter(100 * exec_, 100 * fast1, s=22, facecolors="none", edgecolors="#7f7f7f", linewidths=0.9)
         if row.name.startswith("DICE") or exec_ >= 0.2:
             names.append((row.name, 100 * exec_, 100 * fast1))
-    lines = 1
-    for run in report.runs:
-        for protocol, found in run.summaries.items():
-            exec_of, fast_of = found.total.exec, found.total.fast1
-            if exec_of.value is None or fast_of.value is None:
-                continue
-            bars = axes.errorbar(
-                100 * exec_of.value,
-                100 * fast_of.value,
-                xerr=_whiskers(exec_of),
-                yerr=_whiskers(fast_of),
-                markersize=6,
-                elinewidth=0.8,
-                label=_label(report, run, protocol),
-                **_look(report, run, protocol) | {"linestyle": "none"},
-            )
-            for whisker in bars[2]:
-                whisker.set_alpha(0.6)
-            lines += 1
+    for run, protocol, total in points:
+        bars = axes.errorbar(
+            100 * (total.exec.value or 0.0),
+            100 * (total.fast1.value or 0.0),
+            xerr=_whiskers(total.exec),
+            yerr=_whiskers(total.fast1),
+            markersize=6,
+            elinewidth=0.8,
+            label=_label(report, run, protocol),
+            **_look(report, run, protocol) | {"linestyle": "none"},
+        )
+        for whisker in bars[2]:
+            whisker.set_alpha(0.6)
     axes.set(xlabel="Exec (%)", ylabel="fast_1 (%)", title="Speed against correctness", xlim=(0, None), ylim=(0, None))
     axes.margins(0.06)
-    _legend(figure, axes, lines)
+    _legend(figure)
     _place_names(figure, axes, names)
     return figure
 
 
 def gains_by_size(report: Report) -> Figure | None:
-    """Fig. 5's idea: points of Exec gained over the published SDAR-Chat of the same size."""
+    """Fig. 5's idea: points of Exec gained over the published SDAR-Chat of the same size. None where no run here has
+    a size that was published."""
     bases = {row.size: row for row in report.published if row.name.startswith("SDAR-Chat")}
     bars = [
         (
@@ -233,14 +236,15 @@ def gains_by_size(report: Report) -> Figure | None:
         for row in report.published
         if row.name.startswith("DICE") and row.size in bases
     ]
+    of_the_paper = len(bars)
     for run in report.runs:
         for protocol, found in run.summaries.items():
             shares = (found.total.exec.value, found.total.fast1.value, found.total.fast2.value)
             if run.size in bases and None not in shares:
                 pairs = zip(shares, bases[run.size].total, strict=True)
-                name = run.name if run.size in run.name else f"{run.name} ({run.size})"
+                name = run.label if run.size in run.label else f"{run.label} ({run.size})"
                 bars.append((run.size, f"{name}\n{protocol}", [(value or 0) - base for value, base in pairs]))
-    if not bars:
+    if len(bars) == of_the_paper:
         return None
     bars.sort(key=lambda bar: float(re.sub(r"[^\d.]", "", bar[0]) or 0))
     figure, axes = _new(7.2, 1.2 + 0.62 * len(bars))
@@ -253,7 +257,7 @@ def gains_by_size(report: Report) -> Figure | None:
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.grid(axis="y", visible=False)
     axes.set(xlabel="points of percent over SDAR-Chat", title="Gain by size, over the published SDAR-Chat")
-    axes.legend(loc="upper right")
+    _legend(figure)
     return figure
 
 
@@ -303,12 +307,18 @@ def _look(report: Report, run: Run, protocol: str) -> dict[str, Any]:
     }
 
 
-def _legend(figure: Figure, axes: Axes, lines: int) -> None:
-    """Inside the axes where it is short, else below them."""
-    if lines <= INSIDE:
-        axes.legend()
-    else:
-        figure.legend(ncols=min(3, -(-lines // 4)), loc="upper left", bbox_to_anchor=(0.0, 0.0))
+def _legend(figure: Figure) -> None:
+    """Below the axes, where it covers nothing that is drawn."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    narrow = max(map(len, labels)) > NARROW
+    figure.legend(handles, labels, ncols=2 if narrow else 3, loc="upper left", bbox_to_anchor=(0.0, 0.0))
+
+
+def _whole_numbers() -> Any:
+    """Ticks for an axis that counts."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)
 
 
 def _place_names(figure: Figure, axes: Axes, names: list[tuple[str, float, float]]) -> None:
@@ -326,7 +336,9 @@ def _place_names(figure: Figure, axes: Axes, names: list[tuple[str, float, float
 
 
 def _label(report: Report, run: Run, protocol: str) -> str:
-    parts = [run.name] * (len(report.runs) > 1 or len(report.protocols) < 2) + [protocol] * (len(report.protocols) > 1)
+    several_protocols = len(report.protocols) > 1
+    parts = [run.label] if len(report.runs) > 1 or not several_protocols else []
+    parts += [protocol] if several_protocols else []
     return ", ".join(parts)
 
 

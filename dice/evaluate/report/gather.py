@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dice.data.whole import read_json
 from dice.decode.trace import Trace
 from dice.errors import UserError
 from dice.evaluate.failures import Failures, analyse, operator_family
 from dice.evaluate.metrics import Comparison, Summary, compare, summarise
-from dice.evaluate.report.published import Published, published, size_of
+from dice.evaluate.report.published import Published, are_kernelbench, published, size_of
 from dice.evaluate.run_folder import Generation, RunFolder, Task
+from dice.files.atomic import read_json
 from dice.verdict import Timing, Verdict
 
 # The strictest first: the order of columns, and what others are compared with.
@@ -43,12 +43,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run's folder, read. `summaries` and `failures` by protocol, in the report's order."""
+    """One run's folder, read. `summaries` and `failures` by protocol, in the report's order.
+
+    `name` is the folder's, and tells runs apart; `label` is what answered, as tables and figures call the run.
+    """
 
     name: str
+    label: str
     folder: RunFolder
     model: str
     size: str
+    tasks: tuple[Task, ...]
     answers: tuple[Answer, ...]
     summaries: dict[str, Summary]
     failures: dict[str, Failures]
@@ -69,7 +74,7 @@ class Report:
     runs: tuple[Run, ...]
     protocols: tuple[str, ...]
     comparisons: tuple[tuple[str, str, Comparison], ...]  # (run A, run B, ...) for the first run against each other
-    published: tuple[Published, ...]
+    published: tuple[Published, ...]  # empty unless all runs are over KernelBench's own problems
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -85,6 +90,15 @@ class Report:
         runs = (replace(run, answers=tuple(map(bare, run.answers))) for run in self.runs)
         return replace(self, runs=tuple(runs))
 
+    @property
+    def problems(self) -> int:
+        """How many different problems were asked for."""
+        return len({task.key for run in self.runs for task in run.tasks})
+
+    @property
+    def has_levels(self) -> bool:
+        return any(task.level for run in self.runs for task in run.tasks)
+
     def run_of(self, answer: Answer) -> Run:
         return next(run for run in self.runs if run.name == answer.run)
 
@@ -93,6 +107,7 @@ class Report:
             "runs": [
                 {
                     "name": run.name,
+                    "label": run.label,
                     "model": run.model,
                     "size": run.size,
                     "summaries": {name: summary.to_json() for name, summary in run.summaries.items()},
@@ -119,14 +134,17 @@ def gather(paths: Sequence[Path], protocols: Sequence[str] = ()) -> Report:
     if not known:
         raise UserError(f"{', '.join(map(str, paths))}: nothing has been judged yet; dice eval does it.")
     chosen = tuple(protocols) or tuple(_ordered(known))
-    runs = tuple(_read(folder, name, chosen) for folder, name in zip(folders, _names(paths), strict=True))
+    names = _names(paths)
+    labels = _labels(folders, names)
+    runs = tuple(_read(*one, chosen) for one in zip(folders, names, labels, strict=True))
     comparisons = [
         (runs[0].name, other.name, compare(runs[0].folder, other.folder, protocol))
         for other in runs[1:]
         for protocol in chosen
         if protocol in runs[0].summaries and protocol in other.summaries
     ]
-    return Report(runs, chosen, tuple(comparisons), tuple(published()))
+    of_the_paper = published() if all(are_kernelbench(run.tasks) for run in runs) else []
+    return Report(runs, chosen, tuple(comparisons), tuple(of_the_paper))
 
 
 def _ordered(protocols: set[str]) -> list[str]:
@@ -142,7 +160,19 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return [f"{path.resolve().parent.name}/{path.resolve().name}" for path in paths]
 
 
-def _read(folder: RunFolder, name: str, protocols: Sequence[str]) -> Run:
+def _labels(folders: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """What answered in each run: the paper's row or the model; with the run's name where two runs would be alike."""
+    plain = [_model_name(folder.config) or name for folder, name in zip(folders, names, strict=True)]
+    return [label if plain.count(label) == 1 else f"{label} ({name})" for label, name in zip(plain, names, strict=True)]
+
+
+def _model_name(config: dict[str, Any]) -> str:
+    """Of a checkpoint's folder the last two parts: `rl/model` tells more than `model`."""
+    model = str(config.get("row") or config.get("model") or "")
+    return "/".join(Path(model).parts[-2:]) if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
+
+
+def _read(folder: RunFolder, name: str, label: str, protocols: Sequence[str]) -> Run:
     tasks, judged = folder.tasks(), {protocol: folder.judgements(protocol) for protocol in protocols}
     judged = {protocol: found for protocol, found in judged.items() if found}
     generations = {one.id: one for one in folder.generations()}
@@ -166,9 +196,11 @@ def _read(folder: RunFolder, name: str, protocols: Sequence[str]) -> Run:
     config = folder.config
     return Run(
         name=name,
+        label=label,
         folder=folder,
         model=str(config.get("model", name)),
         size=size_of(str(config.get("row") or "")),
+        tasks=tuple(tasks),
         answers=tuple(answers),
         summaries=summaries,
         failures={protocol: analyse(tasks, found) for protocol, found in judged.items()},

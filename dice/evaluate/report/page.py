@@ -1,7 +1,7 @@
 """One HTML page that needs nothing else: tables, figures, and every answer with its kernel beside the reference.
 
-The page may load nothing: its content policy forbids the network. Sources and traces lie in it as one compressed JSON
-text, which its script (`page.js`) unpacks when the first answer is opened.
+The page (`page.html`) may load nothing: its content policy forbids the network. Sources and traces lie in it as one
+compressed JSON text, which its script (`page.js`) unpacks when the first answer is opened.
 """
 
 from __future__ import annotations
@@ -11,137 +11,107 @@ import functools
 import gzip
 import json
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from dice.data.highlight import runs
+from markupsafe import Markup
+
 from dice.evaluate.report import facts
 from dice.evaluate.report.figures import TITLES, draw_all, inline_svg
 from dice.evaluate.report.gather import Answer, Report
-from dice.evaluate.report.tables import EMPTY, Table, all_tables
+from dice.evaluate.report.published import PROBLEMS
+from dice.evaluate.report.tables import EMPTY, all_tables, outcome, reason
+from dice.files import templates
+from dice.files.highlight import runs
 from dice.verdict import Verdict
 
 HERE = Path(__file__).parent
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-MESSAGE = 160  # characters of a reason in the table; an opened answer shows all of it
 
 
 def render(report: Report) -> str:
     """The whole page."""
     tables = all_tables(report)
-    first = [table for table in tables if not table.key.startswith(("failures", "causes"))]
-    why = [table for table in tables if table.key.startswith(("failures", "causes"))]
-    names = ", ".join(run.name for run in report.runs)
-    figures = "".join(
-        f"<figure>{inline_svg(figure, name, TITLES[name])}</figure>" for name, figure in draw_all(report).items()
-    )
-    body = [
-        f"<header><h1>KernelBench: {escape(names)}</h1>{_subtitle(report)}</header>",
-        '<nav aria-label="Sections"><a href="#results">Results</a><a href="#figures">Figures</a>'
-        '<a href="#answers-section">Answers</a><a href="#failures">Failures</a></nav>',
-        f'<main><section id="results">{"".join(map(table_html, first))}</section>',
-        f'<section id="figures"><h2>Figures</h2><div class="figures">{figures}</div></section>',
-        _answers(report),
-        f'<section id="failures"><h2>Why kernels fail</h2>{"".join(map(_folded, why))}</section></main>',
-        _DIALOG,
-        f'<script type="text/plain" id="details">{_details(report)}</script>',
-        f"<script>{_asset('page.js')}</script>",
-    ]
-    return document(f"KernelBench: {names}", "\n".join(body))
-
-
-def document(title: str, body: str) -> str:
-    """A page around `body`, which is HTML."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<style>{_asset('page.css')}</style></head>\n<body>\n{body}\n</body></html>\n"
+    told_apart = _told_apart(report)
+    columns = ["problem", *told_apart, *report.protocols, "speed-up", "tokens", "why"]
+    filtered = [*(name for name in told_apart if name != "sample"), *report.protocols]
+    return templates.render(
+        HERE / "page.html",
+        title=_title(report),
+        style=asset("page.css"),
+        script=asset("page.js"),
+        subtitle=_subtitle(report),
+        columns=columns,  # one for each protocol, and none that says the same of every answer
+        filters=[{"name": name, "column": columns.index(name), "choices": _choices(report, name)} for name in filtered],
+        answers=[_row(answer, report, told_apart) for answer in report.answers],
+        results=[table for table in tables if not table.key.startswith(("answers", "failures", "causes"))],
+        figures=[Markup(inline_svg(figure, name, TITLES[name])) for name, figure in draw_all(report).items()],
+        failures=[table for table in tables if table.key.startswith(("failures", "causes"))],
+        details=_details(report),
     )
 
 
-def table_html(table: Table) -> str:
-    heads = "".join(f'<th scope="col"{_side(side)}>{escape(name)}</th>' for name, side in table.columns)
-    rows = []
-    for index, row in enumerate(table.rows):
-        cells = (f"<td{_side(side)}>{escape(cell)}</td>" for cell, (_, side) in zip(row, table.columns, strict=True))
-        kind = ' class="published"' if index in table.marked else ""
-        rows.append(f"<tr{kind}>{''.join(cells)}</tr>")
-    note = f"<caption>{escape(table.note)}</caption>" if table.note else ""
-    return (
-        f'<h2>{escape(table.title)}</h2><div class="scroll"><table>{note}<thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+def asset(name: str) -> Markup:
+    """A file of ours that goes into the page as it is."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
 
 
-def _folded(table: Table) -> str:
-    inner = table_html(table).split("</h2>", 1)[1]
-    return f"<details open><summary>{escape(table.title)}</summary>{inner}</details>"
+def _title(report: Report) -> str:
+    count = report.problems
+    problems = f"{count} {'problem' if count == 1 else 'problems'}"
+    if report.published:
+        problems = "KernelBench" if count == len(PROBLEMS) else f"{problems} of KernelBench"
+    return f"{', '.join(run.label for run in report.runs)} on {problems}"
 
 
 def _subtitle(report: Report) -> str:
-    tasks = len({answer.task.key for answer in report.answers})
-    parts = [f"{tasks} problems", f"{len(report.answers)} answers", f"protocols: {', '.join(report.protocols)}"]
-    return f'<p class="soft">{escape("; ".join(parts))}</p>'
+    given = report.answers
+    parts = [f"problems: {report.problems}", f"answers: {len(given)}"]
+    for protocol in report.protocols:
+        correct = [one for one in given if protocol in one.verdicts and one.verdicts[protocol].correct]
+        parts.append(f"{len(correct)} correct under {protocol}")
+    return "; ".join(parts)
 
 
-def _answers(report: Report) -> str:
-    """The sortable, filterable table: a row for each answer, a column for each protocol."""
-    columns = ["problem", "run", "level", "family", "sample", *report.protocols, "speed-up", "tokens", "why"]
-    heads = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in columns)
-    rows = [_row(index, answer, report.protocols) for index, answer in enumerate(report.answers)]
-    filtered = [(columns.index(name), name, _choices(report, name)) for name in ("run", "level", "family")]
-    filtered += [(columns.index(name), name, _choices(report, name)) for name in report.protocols]
-    selects = "".join(
-        f'<label>{escape(name)}<select data-column="{column}" aria-label="{escape(name)}"><option value="">all</option>'
-        + "".join(f"<option>{escape(choice)}</option>" for choice in choices)
-        + "</select></label>"
-        for column, name, choices in filtered
-    )
-    return (
-        '<section id="answers-section"><h2>Answers</h2><p class="soft">Choose a problem to see its kernel beside the '
-        'reference. / searches; in an opened answer the arrow keys go to its neighbours.</p><div class="filters">'
-        f'<label>search<input id="search" type="search" autocomplete="off"></label>{selects}'
-        '<button type="button" id="reset" class="plain">Reset</button>'
-        '<output id="shown" aria-live="polite"></output></div><div class="scroll">'
-        f'<table id="answers"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
-    )
+def _told_apart(report: Report) -> list[str]:
+    """What answers are told apart by: `model` where several answered, `level` where problems have any."""
+    names = ["model"] if len(report.runs) > 1 else []
+    names += ["level"] if report.has_levels else []
+    return [*names, "family", *(["sample"] if any(answer.sample for answer in report.answers) else [])]
 
 
-def _row(index: int, answer: Answer, protocols: Iterable[str]) -> str:
-    first = next((verdict for verdict in answer.verdicts.values()), None)
-    why = "" if first is None else ", ".join(first.deceptions) or first.message
-    if first is None and answer.generation is not None:
-        why = answer.generation.error
-    tokens = str(answer.generation.tokens) if answer.generation and answer.generation.tokens else EMPTY
-    speed = f"{answer.timing.speedup:.2f}" if answer.timing else EMPTY
-    outcomes = "".join(_outcome(answer.verdicts.get(protocol)) for protocol in protocols)
-    key = escape(answer.task.key).replace("_", "_<wbr>")  # a long name breaks between its words
-    return (
-        f'<tr data-index="{index}"><td><button type="button">{key}</button></td>'
-        f"<td>{escape(answer.run)}</td><td>{answer.task.level}</td><td>{answer.family}</td><td>{answer.sample}</td>"
-        f'{outcomes}<td class="r">{speed}</td><td class="r">{tokens}</td><td>{escape(why[:MESSAGE])}</td></tr>'
-    )
+def _fact(report: Report, answer: Answer, name: str) -> str:
+    """What one of the columns of `_told_apart` says of an answer."""
+    facts_of = {
+        "model": report.run_of(answer).label,
+        "level": str(answer.task.level or "none"),
+        "family": answer.family,
+        "sample": str(answer.sample),
+    }
+    return facts_of[name]
 
 
-def _outcome(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return f'<td class="unknown">{_word(None)}</td>'
-    kind = {"correct": "correct", "deceptive": "deceptive"}.get(verdict.outcome, "failed")
-    return f'<td class="{kind if verdict.about_kernel else "unknown"}">{_word(verdict)}</td>'
+def _row(answer: Answer, report: Report, told_apart: Iterable[str]) -> dict[str, Any]:
+    """The cells of an answer; `outcomes` are (class, words) for each protocol."""
+    return {
+        "key": answer.task.key,
+        "facts": [_fact(report, answer, name) for name in told_apart],
+        "outcomes": [_outcome(answer.verdicts.get(protocol)) for protocol in report.protocols],
+        "speedup": f"{answer.timing.speedup:.2f}" if answer.timing else EMPTY,
+        "tokens": answer.generation.tokens if answer.generation and answer.generation.tokens else EMPTY,
+        "why": reason(answer),
+    }
 
 
-def _word(verdict: Verdict | None) -> str:
-    return "not judged" if verdict is None else verdict.outcome.replace("_", " ")
+def _outcome(verdict: Verdict | None) -> tuple[str, str]:
+    if verdict is None or not verdict.about_kernel:
+        return "unknown", outcome(verdict)
+    return {"correct": "correct", "deceptive": "deceptive"}.get(verdict.outcome, "failed"), outcome(verdict)
 
 
 def _choices(report: Report, name: str) -> list[str]:
     if name in report.protocols:
-        return sorted({_word(answer.verdicts.get(name)) for answer in report.answers})
-    if name == "run":
-        return [run.name for run in report.runs]
-    return sorted({str(answer.task.level) if name == "level" else answer.family for answer in report.answers})
+        return sorted({outcome(answer.verdicts.get(name)) for answer in report.answers})
+    return sorted({_fact(report, answer, name) for answer in report.answers})
 
 
 def _details(report: Report) -> str:
@@ -171,19 +141,3 @@ def _detail(report: Report, answer: Answer, reference: int) -> dict[str, Any]:
 @functools.cache
 def _styled(text: str) -> tuple[str, str]:
     return text, runs(text)
-
-
-def _asset(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
-
-
-def _side(side: str) -> str:
-    return ' class="r"' if side == "r" else ""
-
-
-_DIALOG = (
-    '<dialog id="case" aria-labelledby="case-title"><div class="bar"><h2 id="case-title"></h2>'
-    '<button type="button" id="previous" class="plain" aria-label="Previous answer">&larr;</button>'
-    '<button type="button" id="next" class="plain" aria-label="Next answer">&rarr;</button>'
-    '<button type="button" id="close" class="plain">Close</button></div><div id="case-content"></div></dialog>'
-)

@@ -1,15 +1,23 @@
-"""The paper's own numbers, as rows to stand beside a run's. The one place that reads the table of presets."""
+"""The paper's own numbers, as rows to stand beside a run's. The one place that reads the table of presets.
+
+They are of KernelBench, so they stand beside runs over KernelBench's own problems alone: `kernelbench_problems.txt`
+has the 250 names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from dice.evaluate.rows import ROWS
+from dice.evaluate.paper_rows import ROWS
+from dice.evaluate.run_folder import Task
 
 PROTOCOL = "the paper's protocol: tolerance 1e-2, 5 trials, robust check, one-shot prompt"
 Shares = tuple[float, float, float]
 Levels = dict[int, Shares]
 LEVEL_SIZES = {1: 100, 2: 100, 3: 50}  # KernelBench's
+PROBLEMS = frozenset((Path(__file__).parent / "kernelbench_problems.txt").read_text(encoding="utf-8").split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,11 @@ class Published:
     def total(self) -> Shares:
         """Over all problems of the levels that the paper gives."""
         return over_all(self.levels)
+
+
+def are_kernelbench(tasks: Iterable[Task]) -> bool:
+    """Whether all of these are problems of KernelBench's, by level and name. Some of them are enough."""
+    return all(task.key in PROBLEMS for task in tasks)
 
 
 def over_all(levels: Levels) -> Shares:

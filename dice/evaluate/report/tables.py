@@ -8,11 +8,14 @@ from typing import Any
 
 from dice.evaluate.failures import CLASSES
 from dice.evaluate.metrics import Score
-from dice.evaluate.report.gather import Report, Run
-from dice.evaluate.report.published import PROTOCOL, over_all
+from dice.evaluate.report.gather import Answer, Report, Run
+from dice.evaluate.report.published import PROBLEMS, PROTOCOL, over_all
 from dice.evaluate.statistics import Estimate
+from dice.verdict import Verdict
 
 EMPTY = "-"
+MESSAGE = 160  # characters of a reason in a table; an opened answer shows all of it
+LISTED_ANSWERS = 60  # a longer list belongs on the page, which can be searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +32,61 @@ class Table:
 
 def all_tables(report: Report) -> list[Table]:
     """Every table that has something to say about these runs."""
-    tables = [results(report), let_through(report), speed(report), pass_at_k(report), comparison(report)]
-    for breakdown in ("stage", "family", "level"):
+    tables = [answers(report), results(report), let_through(report), speed(report), pass_at_k(report)]
+    tables.append(comparison(report))
+    for breakdown in ("stage", "family", *(["level"] if report.has_levels else [])):
         tables.append(failures(report, breakdown))
     tables += [causes(run, protocol) for run in report.runs for protocol in run.failures]
     return [table for table in tables if table.rows]
 
 
+def answers(report: Report) -> Table:
+    """Every answer with its verdicts, where they are few enough to read."""
+    several_runs, several_samples = len(report.runs) > 1, any(answer.sample for answer in report.answers)
+    columns = [("problem", "l")]
+    columns += [("model", "l")] if several_runs else []
+    columns += [("sample", "r")] if several_samples else []
+    columns += [*((protocol, "l") for protocol in report.protocols), ("speed-up", "r"), ("why", "l")]
+    rows = []
+    for answer in report.answers if len(report.answers) <= LISTED_ANSWERS else ():
+        cells = [answer.task.key]
+        cells += [report.run_of(answer).label] if several_runs else []
+        cells += [str(answer.sample)] if several_samples else []
+        cells += [outcome(answer.verdicts.get(protocol)) for protocol in report.protocols]
+        cells += [f"{answer.timing.speedup:.2f}x" if answer.timing else EMPTY, reason(answer) or EMPTY]
+        rows.append(tuple(cells))
+    return Table("answers", "Answers", tuple(columns), tuple(rows))
+
+
+def outcome(verdict: Verdict | None) -> str:
+    """In a word or two."""
+    return "not judged" if verdict is None else verdict.outcome.replace("_", " ")
+
+
+def reason(answer: Answer) -> str:
+    """Why an answer is not correct, as its first verdict says, or whoever should have answered."""
+    first = next(iter(answer.verdicts.values()), None)
+    if first is not None:
+        why = ", ".join(first.deceptions) or first.message
+    else:
+        why = answer.generation.error if answer.generation else ""
+    return why[:MESSAGE]
+
+
 def results(report: Report) -> Table:
-    """The layout of the paper's Tables 1 to 3; its own rows below, marked."""
-    levels = sorted({level for run in report.runs for found in run.summaries.values() for level in found.levels})
-    shown = sorted({*levels} | ({1, 2, 3} if set(levels) & {1, 2, 3} else set()))
+    """The layout of the paper's Tables 1 to 3; its own rows below, marked, where the problems are KernelBench's."""
+    levels = {level for run in report.runs for found in run.summaries.values() for level in found.levels}
+    shown = [1, 2, 3] if report.published else sorted(levels) if len(levels) > 1 else []
     columns = [("model", "l"), ("protocol", "l")]
     for level in shown:
         name = f"L{level}" if level else "no level"
         columns += [(f"{name} Exec", "r"), (f"{name} fast1/fast2", "r")]
-    columns += [("all Exec", "r"), ("95% interval", "r"), ("all fast1/fast2", "r"), ("not judged", "r")]
+    of_all = "all " if shown else ""
+    columns += [(f"{of_all}Exec", "r"), ("95% interval", "r"), (f"{of_all}fast1/fast2", "r"), ("not judged", "r")]
     rows = []
     for run in report.runs:
         for protocol, found in run.summaries.items():
-            cells = [run.name, protocol]
+            cells = [run.label, protocol]
             for level in shown:
                 cells += _score(found.levels[level]) if level in found.levels else [EMPTY, EMPTY]
             exec_, fast = _score(found.total)
@@ -60,22 +98,17 @@ def results(report: Report) -> Table:
             cells += _triple(row.levels[level]) if level in row.levels else [EMPTY, EMPTY]
         exec_, fast = _triple(row.total)
         rows.append((*cells, exec_, EMPTY, fast, EMPTY))
-    return Table(
-        "results",
-        "Exec and speed-up on KernelBench (%)",
-        tuple(columns),
-        tuple(rows),
-        f"Rows marked published are the paper's own numbers, on its hardware and under {PROTOCOL}."
-        f" {_machines(report)} A share with nothing timed is {EMPTY}.",
-        frozenset(range(measured, len(rows))),
-    )
+    title, note = "Exec and speed-up (%)", f"{_machines(report)} A share with nothing timed is {EMPTY}."
+    if report.published:
+        title, note = "Exec and speed-up on KernelBench (%)", f"{_beside(report)} {note}"
+    return Table("results", title, tuple(columns), tuple(rows), note, frozenset(range(measured, len(rows))))
 
 
 def let_through(report: Report) -> Table:
     """What each protocol calls correct, and what the strictest one here says of the same answers (Table 8)."""
     strictest = report.protocols[0]
     columns = [
-        ("run", "l"),
+        ("model", "l"),
         ("protocol", "l"),
         ("correct", "r"),
         ("Exec", "r"),
@@ -98,7 +131,7 @@ def let_through(report: Report) -> Table:
             exec_, fast = _score(found.total)
             deceptive = percent(found.total.deception.value)
             rows.append(
-                (run.name, protocol, str(len(correct)), exec_, fast, deceptive, str(refused.total()), which or EMPTY)
+                (run.label, protocol, str(len(correct)), exec_, fast, deceptive, str(refused.total()), which or EMPTY)
             )
     measured = len(rows)
     for row in report.published:
@@ -108,10 +141,9 @@ def let_through(report: Report) -> Table:
             rows.append((name, "paper", EMPTY, *_triple(with_check), EMPTY, EMPTY, EMPTY))
             cells = (EMPTY, *_triple(without), EMPTY, EMPTY, f"{points:.1f} points of Exec")
             rows.append((name, "paper, no robust check", *cells))
-    note = (
-        f"The same answers under each protocol, compared with {strictest}, the strictest one here; shares in %."
-        " Rows marked published are from the paper's Table 8."
-    )
+    note = f"The same answers under each protocol, compared with {strictest}, the strictest one here; shares in %."
+    if report.published:
+        note += " Rows marked published are from the paper's Table 8."
     if not any(len(run.summaries) > 1 for run in report.runs):
         rows = []
     marked = frozenset(range(measured, len(rows)))
@@ -120,7 +152,7 @@ def let_through(report: Report) -> Table:
 
 def speed(report: Report) -> Table:
     columns = [
-        ("run", "l"),
+        ("model", "l"),
         ("protocol", "l"),
         ("speed-up, correct", "r"),
         ("95% interval", "r"),
@@ -134,7 +166,7 @@ def speed(report: Report) -> Table:
             times = [_number(total.speedup_correct.value), interval(total.speedup_correct, 1, "{:.2f}")]
             times.append(_number(total.speedup_faster.value))
             figures = (cost.tokens, cost.seconds, cost.tokens_per_forward, cost.tokens_per_second, cost.usd or None)
-            rows.append((run.name, protocol, *times, *(_number(value) for value in figures)))
+            rows.append((run.label, protocol, *times, *(_number(value) for value in figures)))
     note = "Speed-ups are geometric means of reference time over kernel time; tokens and seconds are means per answer."
     return Table("speed", "Speed-up, and what generation took", tuple(columns), tuple(rows), note)
 
@@ -142,9 +174,9 @@ def speed(report: Report) -> Table:
 def pass_at_k(report: Report) -> Table:
     rows_of = [(run, protocol, found.total.pass_at) for run in report.runs for protocol, found in run.summaries.items()]
     ks = sorted({k for _, _, found in rows_of for k in found})
-    columns = (("run", "l"), ("protocol", "l"), *((f"pass@{k}", "r") for k in ks))
+    columns = (("model", "l"), ("protocol", "l"), *((f"pass@{k}", "r") for k in ks))
     rows = tuple(
-        (run.name, protocol, *(percent(found[k].value) if k in found else EMPTY for k in ks))
+        (run.label, protocol, *(percent(found[k].value) if k in found else EMPTY for k in ks))
         for run, protocol, found in rows_of
         if found
     )
@@ -162,9 +194,10 @@ def comparison(report: Report) -> Table:
         ("fast2", "r"),
     )
     columns += (("B better", "r"), ("B worse", "r"), ("p", "r"))
+    labels = {run.name: run.label for run in report.runs}
     rows = tuple(
         (
-            f"{b} against {a}",
+            f"{labels[b]} against {labels[a]}",
             found.protocol,
             str(found.problems),
             *(difference(one) for one in (found.exec, found.fast1, found.fast2)),
@@ -180,9 +213,10 @@ def comparison(report: Report) -> Table:
 
 def failures(report: Report, breakdown: str) -> Table:
     """The classes of Fig. 6 by `stage`, `family` or `level`."""
-    columns = (("run", "l"), ("protocol", "l"), (breakdown, "l"), ("judged", "r"), *((name, "r") for name in CLASSES))
+    columns = (("model", "l"), ("protocol", "l"), (breakdown, "l"), ("judged", "r"), *((name, "r") for name in CLASSES))
     rows = []
-    for run in report.runs:
+    failed = any(found.failed for run in report.runs for found in run.failures.values())
+    for run in report.runs if failed else ():
         for protocol, found in run.failures.items():
             judged: dict[str, dict[Any, int]] = {"family": found.judged_by_family, "level": found.judged_by_level}
             counts = {str(key): value for key, value in getattr(found, f"by_{breakdown}").items()}
@@ -192,7 +226,7 @@ def failures(report: Report, breakdown: str) -> Table:
             for key, total in of.items():
                 classes = counts.get(key, {})
                 cells = (str(classes.get(name, 0)) for name in CLASSES)
-                rows.append((run.name, protocol, key, str(total), *cells))
+                rows.append((run.label, protocol, "none" if key == "0" else key, str(total), *cells))
     return Table(f"failures_by_{breakdown}", f"Failures by {breakdown}", columns, tuple(rows))
 
 
@@ -209,7 +243,7 @@ def causes(run: Run, protocol: str) -> Table:
         )
         for cause in run.failures[protocol].causes
     )
-    title = f"Most common causes of failure: {run.name}, {protocol}"
+    title = f"Most common causes of failure: {run.label}, {protocol}"
     return Table(f"causes_{run.name}_{protocol}", title, columns, rows)
 
 
@@ -241,6 +275,15 @@ def _triple(values: tuple[float, float, float]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return EMPTY if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _beside(report: Report) -> str:
+    """What the paper's rows are, and how far they can be compared with the runs."""
+    said = f"Rows marked published are the paper's own numbers, on its hardware and under {PROTOCOL}."
+    if report.problems < len(PROBLEMS):
+        said += f" They are over all problems; these runs are over {report.problems} of KernelBench's {len(PROBLEMS)}"
+        said += " problems."
+    return said
 
 
 def _machines(report: Report) -> str:

@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 
 from dice.train.engine import Engine
-from dice.train.rl.replay import Replay, ReplayRows, pack_replays
+from dice.train.rl.replay import PackedReplays, Replay, pack_replays
 from dice.train.world import World
 
-DENSE_ROW = 2048  # a dense mask costs the square of its row; CPUs have no other, and gain nothing from longer rows
+# Tokens of a row on a CPU, where all responses fit. A CPU has the dense mask alone, whose cost grows with the square of
+# the row, and gains nothing from longer rows.
+DENSE_ROW = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Micro:
     """Rows run at once, and their targets in row-major order: where they are, and what a loss needs to know [n]."""
 
-    rows: ReplayRows
+    rows: PackedReplays
     index: Tensor
     labels: Tensor
     sampled: Tensor
@@ -38,7 +40,7 @@ class Minibatch:
     `advantage`, `weight` [R]: of each replayed response, in whichever process's rows, on the computing device.
     """
 
-    rows: ReplayRows
+    rows: PackedReplays
     advantage: Tensor
     weight: Tensor
     micro_rows: int

@@ -33,7 +33,7 @@ class RLConfig:
     generate_data: Path | None = None
     """Problems, as `dice data rl` writes them (kernel_generation.parquet or .json), or a folder of task files."""
     eval_data: Path | None = None
-    """Held-out problems in either form, for Exec during training."""
+    """Problems in either form, for Exec during training; best such as are not trained on."""
 
     infill_steps: int = 20
     """Steps of the first stage; 0 leaves it out."""
@@ -44,22 +44,17 @@ class RLConfig:
     responses: int = 16
     """Kernels sampled for each problem: the group that rewards are normalised within."""
     order: Order = "scheduled"
-    """scheduled: easy to hard in each stage. shuffled: in no order (the baseline). adaptive: those first whose measured
-    success rate promises the largest spread of rewards."""
+    """scheduled: easy to hard in each stage. shuffled: in no order (the baseline). adaptive: by success rate, those
+    first whose rewards are expected to vary most. No recipe uses it yet; it is for corpora without levels."""
     infill_form: InfillForm = "scaffold"
     """scaffold: the model writes the CUDA source alone, between a beginning and an end that it cannot change, so that
-    none of the paper's three deceptions can be written. whole: it is asked for the whole file, as in the released code;
-    nothing keeps it to the given parts."""
+    none of the paper's three deceptions can be written. whole: the model writes the whole file, as in the released
+    code, and may depart from the given parts."""
     prompt: PromptForm = "auto"
     """KernelBench's one-shot prompt, or the compact one that models of ours learn; auto: the one that the model's
     config.json says it was taught, else one-shot."""
     response_prefix: str = ""
     """What the model's own responses begin with (an empty thought, for SDAR's); put before a scaffold's beginning."""
-    contrast: bool = False
-    """Show a correct and a failed kernel of earlier steps with the problem, once there are such."""
-    repair_turns: int = 0
-    """Further turns for wrong kernels: the model sees what went wrong and denoises the core anew. A problem's answers
-    of one turn are a group of their own."""
 
     confidence_threshold: float = 0.9
     """tau of dynamic decoding: a step reveals every token at least this likely."""
@@ -73,7 +68,8 @@ class RLConfig:
     """Responses decoded at once, by each process."""
     staleness: Literal[0, 1] = 0
     """0: every response comes from the current weights. 1: a step is decoded while verdicts on the one before are
-    awaited, so from weights one update old. It hides the wait for the last verdicts, and nothing else."""
+    awaited, so from weights one update old, which `policy.mismatch_cap` corrects for. It hides the wait for the last
+    verdicts, and nothing else."""
 
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The update: learning rate, clipping, KL penalty, shrinkage s, optimiser (dice/train/rl/policy.py). What it must
@@ -102,11 +98,10 @@ class RLConfig:
     verifier_patience_s: float = 600.0
     """How long a broken verifier is tried again, before the run ends with its last checkpoint kept."""
 
-    compile_reward: float = 0.0
-    """Reward of a wrong kernel that compiles and loads and deceives nobody; 1 is that of a correct one."""
     speed_reward: float = 0.0
     """Added to a correct kernel's reward, in full from twice the reference's speed on, by the logarithm below. Only the
-    lower end of the speed-up's 95% interval counts, and only above 1."""
+    lower end of the speed-up's 95% interval counts, and only above 1. No recipe uses it yet: the paper's reward is
+    binary and names speed as the next step."""
 
     eval_every: int = 10
     """Steps between two looks at `eval_data`."""
@@ -151,10 +146,8 @@ class RLConfig:
             raise UserError(
                 "max_new_tokens and temperature must be positive: a group of equal answers teaches nothing."
             )
-        if not 0 <= self.compile_reward < 1:
-            raise UserError(f"compile_reward must be at least 0 and below 1, not {self.compile_reward}.")
-        if min(self.speed_reward, self.repair_turns, self.eval_temperature) < 0:
-            raise UserError("speed_reward, repair_turns and eval_temperature must not be negative.")
+        if min(self.speed_reward, self.eval_temperature) < 0:
+            raise UserError("speed_reward and eval_temperature must not be negative.")
         positive = ("problems", "max_active", "trials", "eval_every", "eval_problems", "checkpoint_every")
         for name in (*positive, "keep_checkpoints", "compile_timeout_s", "run_timeout_s", "memory_mb"):
             if not getattr(self, name) > 0:

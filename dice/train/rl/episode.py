@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dice.data.whole import write_parquet
 from dice.decode.trace import Trace
 from dice.errors import UserError
+from dice.files.atomic import write_parquet
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.train.rl.config import Stage
@@ -32,7 +32,6 @@ class Episode:
     stage: Stage
     group: int
     sample: int
-    turn: int
     problem: Problem
     trace: Trace
     kernel: Kernel | None
@@ -44,12 +43,11 @@ class Episode:
 _SCHEMA = pa.schema(
     [
         ("step", pa.int32()), ("stage", pa.string()), ("group", pa.int32()), ("sample", pa.int32()),
-        ("turn", pa.int32()), ("name", pa.string()), ("outcome", pa.string()), ("reward", pa.float64()),
-        ("advantage", pa.float64()), ("problem", pa.string()), ("kernel", pa.string()), ("verdict", pa.string()),
-        ("trace", pa.string()),
+        ("name", pa.string()), ("outcome", pa.string()), ("reward", pa.float64()), ("advantage", pa.float64()),
+        ("problem", pa.string()), ("kernel", pa.string()), ("verdict", pa.string()), ("trace", pa.string()),
     ]
 )  # fmt: skip
-_PLAIN = ("step", "stage", "group", "sample", "turn", "reward", "advantage")
+_PLAIN = ("step", "stage", "group", "sample", "reward", "advantage")
 
 
 def write_episodes(folder: Path, step: int, episodes: Iterable[Episode]) -> Path:

@@ -1,9 +1,12 @@
 """The policy update of TraceRL on exact traces: samples in, changed weights and statistics out.
 
 Per update, with r_i the probability ratio of token i to the policy before the first update, A the advantage of its
-response, R the number of responses and n their normaliser (constant, or each response's own length):
+response, R the number of responses and n the constant `max_new_tokens`:
 
     loss = (1 / R) * sum over responses (1 / n) * sum over its tokens i of [-min(r_i A, clip(r_i) A) + beta * KL_i]
+
+The published code divides by the number of padded rows, one per round of denoising, and by their length instead: that
+differs by a common factor, which Adam ignores.
 
 Everything is computed at the round of denoising in which the sampler revealed the token, from what it then saw.
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -27,16 +30,13 @@ from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
 from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
-from dice.train.rl.objective import KL, token_terms
+from dice.train.rl.objective import token_terms
 from dice.train.rl.replay import Replay, replay
-from dice.train.rl.value import Value, mean_by_round
-from dice.train.sft import TrainingError
+from dice.train.session import TrainingError
 from dice.train.weights import Weights
 from dice.train.world import World
 
-VALUE = "value/"  # what the value model's tensors are named with in a checkpoint
-
-Sample = tuple[Trace, float]
+ScoredTrace = tuple[Trace, float]
 """A trace and its advantage, the same for all of its tokens."""
 
 
@@ -54,12 +54,8 @@ class PolicyConfig:
     clip_ratio: float = 0.2
     kl_coef: float = 0.01
     """Weight of the KL penalty; 0: none."""
-    kl_kind: KL = "k3"
-    normalise: Literal["constant", "response"] = "constant"
-    """Divide each response's sum by max_new_tokens, so that all tokens weigh the same, or by its own number of tokens,
-    so that all responses do. The published code takes the mean over padded rows, one per round, of sum / row length:
-    `constant` but for a common factor, which Adam ignores."""
     max_new_tokens: int = 4096
+    """The sampler's; every response's sum over tokens is divided by it, so that all tokens weigh the same."""
 
     shrink: int = 1
     """Denoising rounds of a block that are replayed as one; above 1, probabilities are no longer the sampler's."""
@@ -68,13 +64,8 @@ class PolicyConfig:
     vocab_limit: int | None = None
     """The sampler's: token ids from here on are never drawn."""
     mismatch_cap: float | None = None
-    """Weigh each token with min(trainer's / sampler's probability, this), both before the first update."""
-    mismatch_limit: float | None = None
-    """Refuse to update when the mean |log-probability - the sampler's| is above this."""
-    value_lr: float | None = None
-    """Learning rate of a value model, whose estimate is subtracted from advantages; None: no value model."""
-    value_clip: float = 0.2
-    """How far its estimates may move with profit in one call."""
+    """Weigh each token with min(trainer's / sampler's probability, this), both before the first update: the correction
+    for responses that are one update old (staleness 1). None: no correction."""
 
     minibatch: int = 256
     """Responses per optimiser update, at most; the samples of a call are divided evenly."""
@@ -92,14 +83,13 @@ class PolicyConfig:
     def check(self) -> PolicyConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
         whole = ("max_new_tokens", "shrink", "minibatch", "row_tokens", "micro_rows")
-        for name in ("lr", "clip_grad", "clip_ratio", "value_clip", "temperature", *whole):
+        for name in ("lr", "clip_grad", "clip_ratio", "temperature", *whole):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
         if self.kl_coef < 0:
             raise UserError(f"kl_coef must not be negative, but is {self.kl_coef}.")
-        for name in ("mismatch_cap", "mismatch_limit", "value_lr"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive or None, not {getattr(self, name)}.")
+        if self.mismatch_cap is not None and not self.mismatch_cap > 0:
+            raise UserError(f"mismatch_cap must be positive or None, not {self.mismatch_cap}.")
         return self
 
 
@@ -128,7 +118,6 @@ class UpdateStats:
     mismatch_mean: float
     mismatch_p99: float
     mismatch_max: float
-    value_loss: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,12 +128,11 @@ class _Before:
     """What must be known of a micro-batch's targets before the first update of a call [n].
 
     `old`: the policy's log-probabilities; None: nothing has changed since, they are those of the update itself.
-    `anchor`: the reference's. `value`: the value model's estimates.
+    `anchor`: the reference's; None: there is no reference.
     """
 
     old: Tensor | None
     anchor: Tensor | None
-    value: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +142,6 @@ class _Step:
 
     loss: float
     grad_norm: float
-    value_loss: float | None
     columns: Tensor
 
 
@@ -186,12 +173,6 @@ class Policy:
         self.device = self.world.device
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
         model = model.to(device=self.device, dtype=wide)
-        self.value = None
-        if config.value_lr is not None:
-            self.value = Value(
-                model, replace(config, lr=config.value_lr), compute_dtype, self.world,
-                clip=config.value_clip, clip_grad=config.clip_grad, recompute=self.recompute,
-            )  # fmt: skip
         shard(model, self.world, compute_dtype, reshard=True)
         self.weights = Weights(model, config, compute_dtype)
         self.model, self.compute_dtype = self.weights.model, compute_dtype
@@ -213,18 +194,17 @@ class Policy:
             self._sampler = self.weights.whole()
         return self._sampler
 
-    def update(self, samples: Sequence[Sample]) -> UpdateStats:
+    def update(self, samples: Sequence[ScoredTrace]) -> UpdateStats:
         """Learn from `samples` in one pass, in their order, one optimiser update per minibatch.
 
-        Samples with advantage 0 only add their KL penalty; without a penalty (and a value model) they are not even
-        read, but still count in the mean. Raises `ReplayError` or `TrainingError` (a `UserError`) before any change
-        for unusable samples and for a mismatch above the limit; `TrainingError` without the update at hand for a loss
-        or gradient that is not finite; `MachineError` when memory runs out. Updates made before the error in the same
-        call stay.
+        Samples with advantage 0 only add their KL penalty; without a penalty they are not even read, but still count in
+        the mean. Raises `ReplayError` or `TrainingError` (a `UserError`) before any change for unusable samples;
+        `TrainingError` without the update at hand for a loss or gradient that is not finite; `MachineError` when memory
+        runs out. Updates made before the error in the same call stay.
         """
         if any(not math.isfinite(advantage) for _, advantage in samples):
             raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
-        reads_all = bool(self.config.kl_coef or self.value)
+        reads_all = self.config.kl_coef > 0
         learned = [(trace, advantage) for trace, advantage in samples if (advantage or reads_all) and trace.kept]
         if not learned:
             raise TrainingError("There is nothing to learn from: no samples, or all have the same reward.")
@@ -245,20 +225,13 @@ class Policy:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
-        named = self.weights.tensors() | {"updates": torch.tensor(self.updates)}
-        if self.value is not None:
-            named |= {f"{VALUE}{name}": tensor for name, tensor in self.value.weights.tensors().items()}
-        return named
+        return self.weights.tensors() | {"updates": torch.tensor(self.updates)}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Continue from what `tensors` returned; what was saved without a value model leaves a new one as it is."""
+        """Continue from what `tensors` returned."""
         self.updates = int(tensors["updates"])
         self.weights.load(tensors, self.updates)
         self._forget_sampler()
-        if self.value is not None:
-            own = {name.removeprefix(VALUE): tensor for name, tensor in tensors.items() if name.startswith(VALUE)}
-            if own:
-                self.value.weights.load(own, self.updates)
 
     def _forget_sampler(self) -> None:
         """Its weights, and what decoding had prepared of them, are about to be old."""
@@ -275,17 +248,15 @@ class Policy:
         """`changed`: whether the weights will have changed when it is the turn of `batch`."""
         known = []
         for micro in batch:
-            old = anchor = value = None
+            old = anchor = None
             if changed:
                 old = self._score(engine, self.model, micro)
             if self.reference is not None:
                 with torch.no_grad():
                     anchor = self._score(engine.of(self.reference), self.reference, micro)
-            if self.value is not None:
-                value = self.value.estimate(engine, micro)
-            known.append(_Before(old, anchor, value))
+            known.append(_Before(old, anchor))
         if changed:
-            self._check_mismatch(torch.cat([one.old for one in known if one.old is not None]), batch.sampled)
+            self._check_sampled(torch.cat([one.old for one in known if one.old is not None]), batch.sampled)
         return known
 
     def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> _Step:
@@ -294,9 +265,6 @@ class Policy:
         total = batch.weight.new_zeros(())
         columns = []
         for micro, known in zip(batch, before, strict=True):
-            if known.value is not None:
-                baseline = mean_by_round(known.value, micro, self.block_size)
-                micro = replace(micro, advantage=micro.advantage - baseline)
             found = score_tokens(
                 micro.states(engine), self.model.lm_head.weight, micro.labels, self._token_loss(micro, known),
                 self.distribution,
@@ -307,22 +275,18 @@ class Policy:
             old = found.log_p if known.old is None else known.old
             anchor = old if known.anchor is None else known.anchor
             columns.append(torch.stack((found.log_p, old, anchor, micro.sampled, micro.advantage)))
-        loss, targets = float(self.world.sum(total)), torch.cat(columns, 1)
+        loss, targets = float(self.world.all_reduce_sum(total)), torch.cat(columns, 1)
         norm = self.weights.clip(self.config.clip_grad)
         if before[0].old is None:
-            self._check_mismatch(targets[1], targets[3])
+            self._check_sampled(targets[1], targets[3])
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingError(
                 f"Update {self.updates + 1} was not made: its loss ({loss}) or gradient norm ({norm}) is not a finite "
                 f"number; try a lower lr."
             )
-        value_loss = None
-        if self.value is not None:
-            values = [known.value for known in before if known.value is not None]
-            value_loss = self.value.learn(engine, batch, values, self.updates)
         self.weights.update(self.config.lr, self.updates)
         self.updates += 1
-        return _Step(loss, norm, value_loss, targets)
+        return _Step(loss, norm, targets)
 
     def _token_loss(self, micro: Micro, known: _Before) -> TokenLoss:
         config, old, anchor = self.config, known.old, known.anchor
@@ -330,7 +294,7 @@ class Policy:
         def loss(log_p: Tensor, part: slice) -> Tensor:
             before = log_p.detach() if old is None else old[part]
             base = before if anchor is None else anchor[part]
-            terms = token_terms(log_p, before, base, micro.advantage[part], config.clip_ratio, config.kl_kind)
+            terms = token_terms(log_p, before, base, micro.advantage[part], config.clip_ratio)
             gain = terms.surrogate
             if config.mismatch_cap is not None:
                 gain = gain * (before - micro.sampled[part]).exp().clamp(max=config.mismatch_cap)
@@ -343,14 +307,14 @@ class Policy:
         # Run as for training, gradients on although unused: without, a compiled model would be compiled a second time.
         return log_probabilities(micro.states(engine), model.lm_head.weight, micro.labels, self.distribution)
 
-    def _minibatch(self, samples: Sequence[Sample], replays: Sequence[Replay], responses: float) -> Minibatch:
+    def _minibatch(self, samples: Sequence[ScoredTrace], replays: Sequence[Replay], responses: float) -> Minibatch:
         config = self.config
-        lengths = [config.max_new_tokens if config.normalise == "constant" else trace.kept for trace, _ in samples]
         wide = torch.promote_types(self.compute_dtype, torch.float32)
+        share = 1.0 / (responses * len(samples) * config.max_new_tokens)  # of each token in the loss
         return minibatch(
             replays,
             torch.tensor([advantage for _, advantage in samples], dtype=wide, device=self.device),
-            torch.tensor([1.0 / (responses * len(samples) * n) for n in lengths], dtype=wide, device=self.device),
+            torch.full((len(samples),), share, dtype=wide, device=self.device),
             self.world, row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
         )  # fmt: skip
 
@@ -368,27 +332,20 @@ class Policy:
         if longest > reach:
             raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
 
-    def _check_mismatch(self, old: Tensor, sampled: Tensor) -> None:
-        total, count = (old - sampled).abs().sum(), old.new_tensor(len(old))
-        total, count = self.world.sum(torch.stack((total, count))).tolist()
-        mismatch, limit = total / count, self.config.mismatch_limit
-        if not math.isfinite(mismatch):
+    def _check_sampled(self, old: Tensor, sampled: Tensor) -> None:
+        """Raises `TrainingError` where the sampler drew a token that the policy cannot draw."""
+        mismatch = self.world.all_reduce_sum((old - sampled).abs().sum())
+        if not math.isfinite(float(mismatch)):
             raise TrainingError(
                 "A sampled token is impossible under the policy, or its probability is not a number; were the traces "
                 "written by this model, with this temperature and vocab_limit? The weights are unchanged."
             )
-        if limit is not None and mismatch > limit:
-            raise TrainingError(
-                f"The trainer's log-probabilities differ from the sampler's by {mismatch:.2g} on average, more than "
-                f"mismatch_limit {limit}; the weights are unchanged."
-            )
 
     def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
-        new, old, anchor, sampled, advantage = self.world.cat(torch.cat([step.columns for step in steps], 1))
-        terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio, self.config.kl_kind)
+        new, old, anchor, sampled, advantage = self.world.all_gather_cat(torch.cat([step.columns for step in steps], 1))
+        terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio)
         mismatch = (old - sampled).abs().sort().values
         norms = [step.grad_norm for step in steps]
-        values = [step.value_loss for step in steps if step.value_loss is not None]
         return UpdateStats(
             samples=samples,
             skipped=samples - learned,
@@ -406,5 +363,4 @@ class Policy:
             mismatch_mean=float(mismatch.mean()),
             mismatch_p99=float(mismatch[int(0.99 * (len(mismatch) - 1))]),
             mismatch_max=float(mismatch[-1]),
-            value_loss=sum(values) / len(values) if values else None,
         )

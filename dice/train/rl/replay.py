@@ -25,7 +25,7 @@ from torch import Tensor
 from dice.decode.trace import Trace
 from dice.errors import UserError
 from dice.model.mask import CLEAN, BlockLayout
-from dice.train.rows import Rows
+from dice.train.packing import PackedRows
 
 Ints = npt.NDArray[np.int32]
 
@@ -55,7 +55,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRows(Rows):
+class PackedReplays(PackedRows):
     """Rows of replayed responses: clean and noisy tokens side by side. `trainable` are the targets.
 
     `labels`, `sampled` [N, L] belong to them; `sample` [N, L] is the number of the response that a token is of.
@@ -131,7 +131,9 @@ def _rounds(steps: npt.NDArray[np.int64], tail: int) -> npt.NDArray[np.int64]:
     return rounds
 
 
-def pack_replays(replays: Sequence[Replay], *, row_tokens: int, block_size: int, rows_multiple: int = 1) -> ReplayRows:
+def pack_replays(
+    replays: Sequence[Replay], *, row_tokens: int, block_size: int, rows_multiple: int = 1
+) -> PackedReplays:
     """Pack responses into rows without cross-talk; deterministic, those of one prompt together, longest first.
 
     The number of rows is a multiple of `rows_multiple`. Padding is blocks that see themselves and predict nothing.
@@ -174,7 +176,7 @@ def pack_replays(replays: Sequence[Replay], *, row_tokens: int, block_size: int,
         rest = document + np.arange(row_tokens - start) // block_size
         column["documents"][row, start:] = column["prefixes"][row, start:] = rest
     tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in column.items()}
-    return ReplayRows(used=len(replays), tokens_read=tokens_read, **tensors)
+    return PackedReplays(used=len(replays), tokens_read=tokens_read, **tensors)
 
 
 def _place(replays: Sequence[Replay], row_tokens: int) -> list[list[int]]:

@@ -8,21 +8,16 @@ from collections.abc import Sequence
 from dice.train.rl.config import RLConfig
 from dice.verdict import Verdict
 
-# Ended because of the kernel, after it was compiled and loaded.
-RAN = ("wrong", "runtime_error", "timeout", "out_of_memory")
-
 
 def reward(verdict: Verdict, config: RLConfig) -> float | None:
     """1 for a correct and honest kernel, 0 for any other.
 
     None where nothing was found out about the kernel: the backend cannot say, or our own machinery failed.
-    `config.compile_reward` and `config.speed_reward` add to this, when they are above 0.
+    `config.speed_reward` adds to the reward of a correct kernel.
     """
     if not verdict.about_kernel:
         return None
-    if verdict.correct:
-        return 1.0 + config.speed_reward * _speed(verdict)
-    return config.compile_reward if verdict.outcome in RAN and not verdict.deceptions else 0.0
+    return 1.0 + config.speed_reward * _speed(verdict) if verdict.correct else 0.0
 
 
 def _speed(verdict: Verdict) -> float:

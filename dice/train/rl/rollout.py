@@ -16,10 +16,9 @@ from dice.decode.trace import Trace
 from dice.kernel import Kernel
 from dice.model.sdar import SDAR
 from dice.prompts import NO_KERNEL
-from dice.train.rl.judge import Judge, Judging
-from dice.train.rl.request import Desk, Request
-from dice.train.session import Stop
-from dice.train.sft import TrainingError
+from dice.train.rl.requests import KernelRequest, PromptBuilder
+from dice.train.rl.verification import PendingVerdicts, VerifierPool
+from dice.train.session import StopSignal, TrainingError
 from dice.train.world import World
 from dice.verdict import Verdict
 
@@ -28,40 +27,49 @@ Answer = tuple[Kernel | None, Trace]
 
 @dataclass
 class Batch:
-    """Requests, with what came of them so far. Only this process's share is in `judging`."""
+    """Requests, with what came of them so far. Only this process's share is in `pending`."""
 
-    requests: list[Request]
-    judging: Judging
+    requests: list[KernelRequest]
+    pending: PendingVerdicts
     traces: dict[int, Trace] = field(default_factory=dict)
     kernels: dict[int, Kernel | None] = field(default_factory=dict)
 
     def take(self, index: int, answer: Answer) -> None:
         self.kernels[index], self.traces[index] = answer
 
-    def judge(self, index: int, kernel: Kernel | None) -> None:
+    def verify(self, index: int, kernel: Kernel | None) -> None:
+        """Hand the kernel of response `index`, if there is one, to the verifier."""
         if kernel is not None:
-            self.judging.put(index, self.requests[index].problem, kernel)
+            self.pending.put(index, self.requests[index].problem, kernel)
 
 
 class Rollouts:
     """The sampler and the verifier side by side.
 
-    `sampler()` is the model with the weights of the moment; `config` says how responses are decoded. All processes of
-    `world` call the same methods with the same arguments, and what one of them raises is raised in all.
+    `sampler()` is the model with the newest weights; `config` says how responses are decoded. All processes of `world`
+    call the same methods with the same arguments, and what one of them raises is raised in all.
     """
 
     def __init__(
-        self, sampler: Callable[[], SDAR], desk: Desk, judge: Judge, config: DecodeConfig, stopped: Stop, world: World
+        self,
+        sampler: Callable[[], SDAR],
+        prompt_builder: PromptBuilder,
+        pool: VerifierPool,
+        config: DecodeConfig,
+        stopped: StopSignal,
+        world: World,
     ) -> None:
-        self.sampler, self.desk, self.judge, self.config = sampler, desk, judge, config
+        self.sampler, self.prompt_builder, self.pool, self.config = sampler, prompt_builder, pool, config
         self.stopped, self.world = stopped, world
-        self._scaffold_stops = desk.stop_ids()
+        self._scaffold_stops = prompt_builder.stop_ids()
 
-    def decode(self, requests: Sequence[Request], seeds: Sequence[int], *, temperature: float | None = None) -> Batch:
+    def decode(
+        self, requests: Sequence[KernelRequest], seeds: Sequence[int], *, temperature: float | None = None
+    ) -> Batch:
         """Write all responses; verdicts on the first are under way by then. All requests have a scaffold, or none.
 
-        `seeds` belong to requests, so that a response does not depend on who writes it. Raises `Interrupted`, having
-        called everything off.
+        `seeds` belong to requests, so that a response does not depend on which process writes it. Raises `Interrupted`,
+        having called everything off.
         """
         stops = self.config.stop_ids or frozenset()
         scaffolded = any(request.scaffold for request in requests)
@@ -70,14 +78,14 @@ class Rollouts:
             stop_ids=stops | self._scaffold_stops if scaffolded else stops,
             temperature=self.config.temperature if temperature is None else temperature,
         )
-        batch, model = Batch(list(requests), self.judge.begin()), self.sampler()
+        batch, model = Batch(list(requests), self.pool.begin()), self.sampler()
         own = share(requests, self.world)
         try:
-            for answers in self.world.each(lambda: self._write(model, batch, own, config, seeds)):
+            for answers in self.world.all_gather(lambda: self._write(model, batch, own, config, seeds)):
                 for index, answer in answers.items():
                     batch.take(index, answer)
         except BaseException:
-            batch.judging.call_off()
+            batch.pending.call_off()
             raise
         return batch
 
@@ -92,12 +100,12 @@ class Rollouts:
 
         def on_trace(place: int, trace: Trace) -> None:
             index = own[place]
-            answers[index] = self.desk.read(batch.requests[index], trace)
-            batch.judge(index, answers[index][0])
+            answers[index] = self.prompt_builder.parse(batch.requests[index], trace)
+            batch.verify(index, answers[index][0])
 
         prompts = [batch.requests[index].prompt_ids for index in own]
         generate(model, prompts, config, on_step, [seeds[index] for index in own], on_trace)
-        batch.judging.close()
+        batch.pending.close()
         torch.cuda.empty_cache()  # for the kernels, which run in processes of their own
         if not all(math.isfinite(sum(trace.logprobs)) for _, trace in answers.values()):
             raise TrainingError(
@@ -106,25 +114,25 @@ class Rollouts:
             )
         return answers
 
-    def recall(self, requests: Sequence[Request], traces: Sequence[Trace]) -> Batch:
+    def restore(self, requests: Sequence[KernelRequest], traces: Sequence[Trace]) -> Batch:
         """The batch of responses that were decoded before a restart, and are verified now."""
-        batch = Batch(list(requests), self.judge.begin())
+        batch = Batch(list(requests), self.pool.begin())
         for index, (request, trace) in enumerate(zip(requests, traces, strict=True)):
-            batch.take(index, self.desk.read(request, trace))
+            batch.take(index, self.prompt_builder.parse(request, trace))
         for index in share(requests, self.world):
-            batch.judge(index, batch.kernels[index])
-        batch.judging.close()
+            batch.verify(index, batch.kernels[index])
+        batch.pending.close()
         return batch
 
     def verdicts(self, batch: Batch) -> list[Verdict]:
         """Wait for the last verdicts. Raises `Interrupted`, `VerifierDown`."""
         found: dict[int, Verdict] = {}
-        for part in self.world.each(lambda: self.judge.finish(batch.judging)):
+        for part in self.world.all_gather(lambda: self.pool.finish(batch.pending)):
             found |= part
         return [found.get(index, NO_KERNEL) for index in range(len(batch.requests))]
 
 
-def share(requests: Sequence[Request], world: World) -> list[int]:
+def share(requests: Sequence[KernelRequest], world: World) -> list[int]:
     """The indices of this process's requests: as many as each other's, and whole groups as far as that allows.
 
     The kernels of a group are verified against one run of their reference. Groups come easy to hard, so they are dealt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from dice.verify.toolchain import ToolchainError, host_compiler, host_compiler_version, run_limited
 
+log = logging.getLogger(__name__)
 RUNTIME_TIMEOUT_S = 300.0
 _HERE = Path(__file__).parent
 include_dir: Path = _HERE / "include"
@@ -71,6 +73,7 @@ def build_library(
     target = Path(cache_dir) / f"emulator-{digest.hexdigest()[:20]}" / name
     if target.exists():
         return target
+    log.info("building %s", name)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / name

@@ -406,6 +406,8 @@ class _SharedDeclaration:
             if token.text not in ("__shared__", "extern", "static", "inline"):
                 words.append(token)
             index += 1
+        self.base = ""
+        self.declarators: dict[str, tuple[str, str]] = {}  # by name: stars before it, dimensions after
         self._split(words)
 
     def _read_alignment(self, word: int, closing: int) -> None:
@@ -440,7 +442,6 @@ class _SharedDeclaration:
             self._definition = f"typedef {_join_lines(base)} Dice{tag}; "
             self.base = f"Dice{tag}"
         declarators = [first[type_end:], *pieces[1:]]
-        self.declarators: dict[str, tuple[str, str]] = {}
         for declarator in declarators:
             at = _name_position(declarator, 0)
             if at >= len(declarator):

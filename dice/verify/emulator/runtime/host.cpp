@@ -43,7 +43,7 @@ static bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpy
   return read;
 }
 
-// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py). It is Python's, so
+// Shown what little came to the host, and may put something else in its place (dice/verify/execution/host_reads.py). It is Python's, so
 // a thread without Python's lock, which somebody who waits for it may hold, does not ask.
 static void (*reader)(void*, size_t) = nullptr;
 static void ask_reader(void* to, size_t bytes) {

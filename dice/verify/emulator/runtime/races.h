@@ -1,5 +1,5 @@
 // Data races of the running launch. Candidates compiled with -fsanitize=thread report each access (tsan.cpp). What
-// counts as a race, and what is let pass, stands at the beginning of dice/verify/races.py.
+// counts as a race, and what is let pass, stands at the beginning of dice/verify/emulator/races.py.
 #pragma once
 #include <map>
 #include <set>

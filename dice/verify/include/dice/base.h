@@ -68,6 +68,20 @@ extern "C" __attribute__((weak)) bool dice_host_code(bool on);
 #include <unordered_set>
 #include <variant>
 #endif
+// So are these, which are rarely named: a source that does is compiled a second time, without this macro.
+#if !defined(DICE_QUICK_HEADERS)
+#include <condition_variable>
+#include <cxxabi.h>
+#include <forward_list>
+#include <queue>
+#include <stack>
+#include <valarray>
+#if __cplusplus >= 202002L
+#include <ranges>
+#include <span>
+#include <version>
+#endif
+#endif
 
 #if defined(DICE_HAS_CUDA)
 #define C10_HOST_DEVICE __host__ __device__

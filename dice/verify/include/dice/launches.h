@@ -98,7 +98,7 @@ inline bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpy
 }
 inline bool note(size_t bytes) { return host_bytes += bytes, bytes != 0; }
 
-// Shown what little came to the host, and may put something else in its place (dice/verify/reads.py). It is Python's, so
+// Shown what little came to the host, and may put something else in its place (dice/verify/execution/host_reads.py). It is Python's, so
 // a thread without Python's lock, which somebody who waits for it may hold, does not ask.
 inline void (*reader)(void*, size_t) = nullptr;
 inline bool asks(cudaError_t status, bool read, size_t bytes) {

@@ -1,5 +1,5 @@
 // Names of PyTorch operators that the shadow headers know. Their arguments are matched against the operator's schema
-// when called, by dice/verify/ops.py; here a name only says whether it is a method, a function or both.
+// when called, by dice/verify/candidate/ops.py; here a name only says whether it is a method, a function or both.
 #pragma once
 
 // The build may define the lists itself, shortened to the names that a source contains.

@@ -1,4 +1,4 @@
-// PyTorch's operators as C++ methods and functions. Each call crosses to Python's operator table (dice/verify/ops.py),
+// PyTorch's operators as C++ methods and functions. Each call crosses to Python's operator table (dice/verify/candidate/ops.py),
 // so every operator has PyTorch's own semantics, autograd and error messages; it costs some ten microseconds.
 #pragma once
 #include <dice/casters.h>

@@ -1,5 +1,5 @@
 // The part of CPython's C interface that we use, declared by us (all of it is in CPython's stable ABI), an owning
-// pointer, and the table of Python callables that dice/verify/binding.py hands to a library after loading it.
+// pointer, and the table of Python callables that dice/verify/candidate/binding.py hands to a library after loading it.
 #pragma once
 #include <dice/types.h>
 

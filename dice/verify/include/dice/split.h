@@ -1,4 +1,4 @@
-// For host code that the host compiler compiles alone: kernels are stubs (see dice/verify/split_source.py), and what
+// For host code that the host compiler compiles alone: kernels are stubs (see dice/verify/build/split_source.py), and what
 // nvcc would have declared is declared here.
 #pragma once
 #include <cuda_runtime.h>

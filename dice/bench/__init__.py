@@ -1,0 +1,1 @@
+"""Measurements beside a peer, on one machine in one run: builds, verdicts, training."""

@@ -1,0 +1,86 @@
+"""`dice train sft` and `dice train rl`: pick a recipe, change any of its fields by flag, train."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import tyro
+from tyro.conf import Positional, arg
+
+from dice.commands.arguments import TYPES, numbers
+from dice.errors import UserError
+
+Config = TypeVar("Config")
+Flags = Annotated[Positional[tuple[str, ...]], arg(metavar="[--recipe NAME] [--FIELD VALUE]")]
+INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
+
+
+@dataclass
+class Sft:
+    """Supervised fine-tuning by block diffusion (paper Eq. 2).
+
+    Example: dice train sft --recipe tiny_sft --data corpus/train --tokenizer nano --out run
+    """
+
+    flags: Flags = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train sft --help` lists them."""
+
+    def run(self) -> int:
+        from dice.recipes import SFT_RECIPES
+        from dice.train.sft import train_sft
+
+        result = train_sft(configure(Sft, "sft", self.flags, SFT_RECIPES, "nano_sft"))
+        return _end(result.step, result.reason, result.model)
+
+
+@dataclass
+class Rl:
+    """Reinforcement learning on traces, kernels verified as they are written (BiC-RL, paper section 4.2).
+
+    Example: dice train rl --recipe tiny_rl --model run/model --data rl-data --out rl
+    """
+
+    flags: Flags = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train rl --help` lists them."""
+
+    def run(self) -> int:
+        from dice.recipes import RL_RECIPES
+        from dice.train.rl.loop import train_rl
+
+        result = train_rl(configure(Rl, "rl", self.flags, RL_RECIPES, "nano_rl"))
+        return _end(result.step, result.reason, result.model)
+
+
+def configure(
+    command: type, name: str, flags: tuple[str, ...], recipes: Mapping[str, Callable[[], Config]], usual: str
+) -> Config:
+    """`--recipe NAME`, by default the `usual` one, then the fields of that recipe; `--help` lists them with its
+    values."""
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser.add_argument("--recipe", default=usual)
+    chosen, rest = chooser.parse_known_args(flags)
+    if chosen.recipe not in recipes:
+        names = ", ".join(recipes)
+        raise UserError(f"there is no recipe {chosen.recipe!r}; the {name.upper()} recipes are {names}.")
+    default = recipes[chosen.recipe]()
+    prog = f"dice train {name} --recipe {chosen.recipe}"
+    # Without this, an optional group such as `shape` would be a subcommand and not `--shape.hidden-size`.
+    flat = (tyro.conf.AvoidSubcommands,)
+    description = f"{command.__doc__}\n\nRecipes: {', '.join(recipes)}."
+    config = tyro.cli(
+        type(default), default=default, args=rest, prog=prog, description=description, config=flat, registry=TYPES
+    )
+    numbers(config)
+    return config
+
+
+def _end(step: int, reason: str, model: object) -> int:
+    from dice.train.session import BY_HAND
+
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, one speaks
+        print(f"step {step}, {reason}; model in {model}")
+    return INTERRUPTED if reason == BY_HAND else 0

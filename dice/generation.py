@@ -1,0 +1,212 @@
+"""Writing kernels: a checkpoint denoises replies to a problem, and the verifier judges what each holds.
+
+`dice generate` and `from dice import generate` are both this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dice.decode.generate import DecodeConfig, StepEvent
+from dice.decode.generate import generate as decode
+from dice.decode.ready import load
+from dice.decode.trace import Trace
+from dice.errors import UserError
+from dice.kernel import Kernel
+from dice.model.checkpoint import resolve_model
+from dice.model.sdar import SDAR
+from dice.model.tokenizer import Tokenizer
+from dice.problem import Problem
+from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+
+RESAMPLE_TEMPERATURE = 0.7  # of the second reply on, where the first is greedy
+# Which failed candidate to keep when none is correct: the one that came furthest.
+PREFERENCE = (
+    "correct", "unsupported", "infra_error", "wrong", "deceptive", "timeout", "out_of_memory", "runtime_error",
+    "load_error", "compile_error", "no_kernel",
+)  # fmt: skip
+Prompt = Literal["auto", "compact", "one-shot"]
+# Shows a reply while it is denoised: called with the writer, it gives a block that hears of each step.
+Watch = Callable[["Writer"], AbstractContextManager[Callable[[StepEvent], None]]]
+
+
+def generate(
+    problem: Problem | str | Path,
+    *,
+    model: str = "nano",
+    samples: int = 1,
+    refine: int = 0,
+    prompt: Prompt = "auto",
+    decoding: DecodeConfig | None = None,
+    seed: int = 0,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> list[Attempt]:
+    """Write kernels for `problem`, a `Problem` or the path of its file, verify each, and return all, the best first.
+
+    The arguments are those of `dice generate`: `samples` replies, the first greedy unless `decoding` has a temperature,
+    then up to `refine` that keep the best one's beginning while none is correct. `options` are the verifier's. Raises
+    `UserError` for a problem or a model that cannot be used, `BackendUnavailable` where this machine cannot verify.
+    """
+    problem = problem if isinstance(problem, Problem) else Problem.from_file(problem)
+    with Verifier(backend=backend, options=options) as verifier:
+        writer = Writer.load(model, decoding or DECODING)
+        found = attempts(problem, writer, verifier, samples=samples, refine=refine, prompt=prompt, seed=seed)
+        return sorted(found, key=lambda attempt: attempt.rank)
+
+
+# What suits the shipped model: a lower threshold is faster and errs more often.
+DECODING = DecodeConfig(max_new_tokens=2048, confidence_threshold=0.99, temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One reply: how it was written, the kernel found in it, and the verdict."""
+
+    draft: Draft
+    kernel: Kernel | None
+    verdict: Verdict
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Smaller is better: correct before wrong, then faster before slower."""
+        speedup = self.verdict.timing.speedup if self.verdict.timing else 0.0
+        return PREFERENCE.index(self.verdict.outcome), -speedup
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.draft.text,
+            "kernel": self.kernel.source if self.kernel else None,
+            "verdict": self.verdict.to_json(),
+            "decode": self.draft.summary(),
+        }
+
+
+def attempts(
+    problem: Problem,
+    writer: Writer,
+    verifier: Verifier,
+    *,
+    samples: int,
+    refine: int,
+    prompt: Prompt,
+    seed: int,
+    watch: Callable[[str], Watch] = lambda title: lambda writer: nullcontext(lambda step: None),
+    checking: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> list[Attempt]:
+    """All replies, in the order written. `watch` is told what is written; `checking` surrounds a verification."""
+    text = PROMPTS[writer.model.config.prompt if prompt == "auto" else prompt](problem)
+    asked = writer.decoding.temperature
+    found: list[Attempt] = []
+
+    def check(draft: Draft) -> None:
+        kernel = extract_kernel(draft.text)
+        verdict = NO_KERNEL
+        if kernel is not None:
+            with checking():
+                verdict = verifier.verify(problem, kernel)
+        found.append(Attempt(draft, kernel, verdict))
+
+    for index in range(samples):
+        temperature = asked or (RESAMPLE_TEMPERATURE if index else 0.0)
+        check(writer.write(text, temperature, seed + index, watch(f"{problem.name}, sample {index + 1}")))
+    for index in range(refine):
+        best = min(found, key=lambda attempt: attempt.rank)
+        if best.verdict.correct or not best.verdict.about_kernel:
+            break
+        shown = watch(f"{problem.name}, core rewritten {index + 1}")
+        check(writer.rewrite_core(best.draft, asked or RESAMPLE_TEMPERATURE, seed + samples + index, shown))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One reply: its text, how it was denoised, and how long that took. `beginning`: reply tokens that were given."""
+
+    text: str
+    trace: Trace
+    seconds: float
+    beginning: tuple[int, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        tokens = len(self.trace.response_ids)
+        return {
+            "tokens": tokens,
+            "forwards": self.trace.forwards,
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(tokens / self.seconds, 1) if self.seconds else 0.0,
+            "tokens_per_forward": round(tokens / max(self.trace.forwards, 1), 2),
+            "stop_reason": self.trace.stop_reason,
+        }
+
+
+class Writer:
+    """A checkpoint with its tokenizer. It is greedy at temperature 0; (prompt, temperature, seed) decide each reply."""
+
+    def __init__(self, model: SDAR, tokenizer: Tokenizer, decoding: DecodeConfig) -> None:
+        self.model, self.tokenizer, self.decoding = model, tokenizer, decoding
+
+    @classmethod
+    def load(cls, name: str, decoding: DecodeConfig) -> Writer:
+        """Raises `UserError` with one sentence when the checkpoint cannot be used."""
+        model, tokenizer = load(resolve_model(name))
+        return cls(model, tokenizer, decoding)
+
+    def write(self, prompt: str, temperature: float, seed: int, watch: Watch) -> Draft:
+        ids = self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        return self._denoise(ids, (), temperature, seed, watch)
+
+    def rewrite_core(self, draft: Draft, temperature: float, seed: int, watch: Watch) -> Draft:
+        """Keep the reply up to where its CUDA source begins and denoise the rest anew."""
+        reply = draft.beginning + draft.trace.response_ids
+        prompt = draft.trace.prompt_ids[: len(draft.trace.prompt_ids) - len(draft.beginning)]
+        cut = max(draft.text.find('"""'), 0)
+        kept = 0
+        while kept < len(reply) and len(self.tokenizer.decode(reply[: kept + 1])) <= cut:
+            kept += 1
+        return self._denoise(list(prompt), reply[:kept], temperature, seed, watch)
+
+    def _denoise(
+        self,
+        prompt: list[int],
+        beginning: tuple[int, ...],
+        temperature: float,
+        seed: int,
+        watch: Watch,
+    ) -> Draft:
+        given = [*prompt, *beginning]
+        limit = self.model.config.max_position_embeddings
+        room = limit - len(given) - self.model.config.block_size
+        if room < 1:
+            raise UserError(f"the problem takes {len(given)} tokens, but this model reads at most {limit}; shorten it.")
+        config = replace(
+            self.decoding,
+            max_new_tokens=min(self.decoding.max_new_tokens, room),
+            temperature=temperature,
+            stop_ids=self.tokenizer.stop_ids,
+            vocab_limit=self.tokenizer.vocab_size,
+        )
+        start = time.perf_counter()
+        with watch(self) as on_step:
+            (trace,) = decode(self.model, [given], config, on_step, seeds=[seed])
+        text = self.tokenizer.decode([*beginning, *trace.response_ids])
+        return Draft(text, trace, time.perf_counter() - start, beginning)
+
+    def partial_text(self, tokens: dict[int, int], length: int, mask: str) -> str:
+        """The reply so far: revealed tokens decoded run by run, `mask` for each position still hidden."""
+        pieces: list[str] = []
+        run: list[int] = []
+        for position in range(length):
+            if position in tokens:
+                run.append(tokens[position])
+                continue
+            pieces += [self.tokenizer.decode(run), mask]
+            run = []
+        return "".join((*pieces, self.tokenizer.decode(run)))

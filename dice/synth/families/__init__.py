@@ -1,0 +1,54 @@
+"""The families, by name: each has `sample(rng) -> Plan` and `render(plan, rng) -> Draft`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from dice.synth.families import (
+    attention,
+    broadcast,
+    conv,
+    elementwise,
+    fusion,
+    glu,
+    indexing,
+    layout,
+    linear,
+    loss,
+    mask,
+    matmul,
+    network,
+    norm,
+    normalize,
+    pointwise,
+    pool,
+    reduce,
+    scan,
+    softmax,
+    vector,
+)
+
+# Share of each among training pairs, in parts of their sum.
+FAMILIES: dict[str, tuple[ModuleType, float]] = {
+    elementwise.NAME: (elementwise, 16.0),
+    pointwise.NAME: (pointwise, 14.0),
+    broadcast.NAME: (broadcast, 7.0),
+    reduce.NAME: (reduce, 14.0),
+    softmax.NAME: (softmax, 8.0),
+    norm.NAME: (norm, 12.0),
+    loss.NAME: (loss, 9.0),
+    matmul.NAME: (matmul, 20.0),
+    vector.NAME: (vector, 5.0),
+    conv.NAME: (conv, 15.0),
+    fusion.NAME: (fusion, 24.0),
+    attention.NAME: (attention, 5.0),
+    normalize.NAME: (normalize, 4.0),
+    network.NAME: (network, 15.0),
+    indexing.NAME: (indexing, 5.0),
+    layout.NAME: (layout, 7.0),
+    linear.NAME: (linear, 10.0),
+    pool.NAME: (pool, 7.0),
+    scan.NAME: (scan, 5.0),
+    glu.NAME: (glu, 4.0),
+    mask.NAME: (mask, 4.0),
+}

@@ -1,0 +1,1 @@
+"""The CUDA side of a pair: kernel bodies and the files that hold them."""

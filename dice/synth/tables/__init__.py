@@ -1,0 +1,1 @@
+"""What the generator draws from: operators, architectures, names and phrases, as data."""

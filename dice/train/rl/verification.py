@@ -1,0 +1,216 @@
+"""Verdicts while responses are still being written; what our own faults cost is tried again, never held against them.
+
+A verdict `infra_error` says that our machinery failed. Such pairs are verified again together with a control, a kernel
+that is known to be right. Where the control gets its verdict the verifier works, and a pair that fails three times is
+left without a verdict. Where the control fails too the verifier is broken, and everything waits for it to come back.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dice.errors import MachineError, UserError
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
+from dice.train.rl.config import RLConfig
+from dice.train.session import Interrupted, StopSignal
+from dice.train.world import World
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+from dice.verify.options import resolve_backend, visible_gpus
+from dice.verify.sandbox.process import MachineryError
+from dice.verify.stream import Pair
+from dice.verify.supervisor.devices import MAX_CONCURRENT
+from dice.verify.verdict_cache import FILE
+
+# Pairs handed to the verifier for each worker: one under way and one waiting.
+PAIRS_PER_WORKER = 2
+# How often a pair is verified, in all, before it is left without a verdict.
+TRIES = 3
+# Seconds between two tries of a broken verifier: the first pause, doubled with each further one up to the longest.
+PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+# Seconds between two looks at whether a signal asked the run to end, while verdicts are waited for.
+POLL_S = 0.2
+# The key of the control among the pairs that are verified again; responses have keys from 0.
+CONTROL = -1
+
+
+class VerifierDown(MachineError):
+    """The verifier stayed broken; the message is one sentence."""
+
+
+class PendingVerdicts:
+    """Pairs that are handed in one by one and verified meanwhile by a thread; `verdicts` holds what is known so far."""
+
+    def __init__(self, verifier: Verifier, workers: int, *, at_once: bool) -> None:
+        """`at_once` False: verify nothing before the last pair is in, because the GPU decodes until then."""
+        self.pairs: dict[int, Pair] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self._verifier, self._workers = verifier, workers
+        self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        # Fewer pairs than the verifier's stream reads ahead, so that calling off need not wait for one to end.
+        self._room = threading.Semaphore(PAIRS_PER_WORKER * workers)
+        self._called_off = threading.Event()
+        self._failure = ""
+        self._thread = threading.Thread(target=self._work, name="verification", daemon=True)
+        if at_once:
+            self._thread.start()
+
+    def put(self, key: int, problem: Problem, kernel: Kernel) -> None:
+        self.pairs[key] = problem, kernel
+        self._waiting.put(key)
+
+    def close(self) -> None:
+        """There are no more pairs."""
+        self._waiting.put(None)
+        if not self._thread.ident:
+            self._thread.start()
+
+    def call_off(self) -> None:
+        """Verify nothing more, and kill what is being verified."""
+        self._called_off.set()
+        self._waiting.put(None)
+        self._room.release()
+        if self._thread.ident:
+            self._thread.join()
+
+    def wait(self, stopped: StopSignal) -> None:
+        """Until no further verdict will come. Raises `Interrupted` on a signal, having called everything off."""
+        while self._thread.is_alive():
+            if stopped.is_set():
+                self.call_off()
+                stopped.check()
+            self._thread.join(POLL_S)
+
+    def faults(self) -> dict[int, Verdict]:
+        """The pairs that our machinery failed on, each with an `infra_error` that says how."""
+        lost = Verdict("infra_error", "infra", self._failure or "The verifier ended before its time.")
+        found = {key: self.verdicts.get(key, lost) for key in self.pairs}
+        return {key: verdict for key, verdict in found.items() if verdict.outcome == "infra_error"}
+
+    def _work(self) -> None:
+        order: list[int] = []
+
+        def pairs() -> Iterator[Pair]:
+            while True:
+                self._room.acquire()
+                key = self._waiting.get()
+                if self._called_off.is_set():
+                    raise Interrupted
+                if key is None:
+                    return
+                order.append(key)
+                yield self.pairs[key]
+
+        try:
+            for place, verdict in self._verifier.verify_many(pairs(), self._workers):
+                self.verdicts[order[place]] = verdict
+                self._room.release()
+        except Interrupted:
+            return
+        except (MachineryError, MachineError, OSError) as error:
+            self._failure = str(error)
+
+
+@dataclass
+class VerifierPool:
+    """The verifier and its workers, as training uses them. `faults` counts the verdicts that had to be tried again."""
+
+    verifier: Verifier
+    workers: int
+    at_once: bool
+    patience_s: float
+    stopped: StopSignal
+    say: Callable[[str], None]
+    faults: int = 0
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, config: RLConfig, world: World, stopped: StopSignal, say: Callable[[str], None]
+    ) -> Iterator[VerifierPool]:
+        """A pool with a verifier of its own: each process verifies what it wrote, on its share of the machine."""
+        options = Options(
+            trials=config.trials, timing=config.speed_reward > 0, compile_timeout_s=config.compile_timeout_s,
+            run_timeout_s=config.run_timeout_s, memory_mb=config.memory_mb,
+        )  # fmt: skip
+        backend = resolve_backend(config.backend)
+        devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
+        if config.staleness and not at_once:
+            raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
+        cache = Path(config.out) / FILE if config.keep_verdicts and config.out else False
+        cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
+        max_concurrent = MAX_CONCURRENT if devices else cores
+        with Verifier(
+            backend=backend, options=options, devices=devices, max_concurrent=max_concurrent, builds=cores, cache=cache
+        ) as verifier:
+            workers = config.verify_workers or cores + len(devices) * max_concurrent
+            yield cls(verifier, workers, at_once, config.verifier_patience_s, stopped, say)
+
+    def begin(self) -> PendingVerdicts:
+        return PendingVerdicts(self.verifier, self.workers, at_once=self.at_once)
+
+    def finish(self, pending: PendingVerdicts) -> dict[int, Verdict]:
+        """A verdict for every pair; `infra_error` only for one that fails again and again while the control does not.
+
+        Raises `Interrupted` on a signal, `VerifierDown` when the verifier is broken for longer than `patience_s`.
+        """
+        pending.wait(self.stopped)
+        verdicts, faulty = dict(pending.verdicts), pending.faults()
+        broken_since: float | None = None
+        tries, pause = 1, PAUSE_S
+        while faulty and tries < TRIES:
+            self.faults += len(faulty)
+            again = PendingVerdicts(self.verifier, self.workers, at_once=True)
+            for key in faulty:
+                again.put(key, *pending.pairs[key])
+            again.put(CONTROL, Problem(EXAMPLE_PROBLEM, "control"), Kernel(EXAMPLE_KERNEL, "control"))
+            again.close()
+            again.wait(self.stopped)
+            verdicts |= again.verdicts
+            faulty = again.faults()
+            broken = faulty.pop(CONTROL, None)
+            if broken is None:
+                tries, pause, broken_since = tries + 1, PAUSE_S, None
+            else:
+                broken_since = broken_since or time.monotonic()
+                self._pause(broken.message, len(faulty), pause, time.monotonic() - broken_since)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+        verdicts.pop(CONTROL, None)
+        if faulty:
+            why = next(iter(faulty.values())).message
+            share = f"{len(faulty)} of {len(pending.pairs)} kernels"
+            self.say(f"No verdict and no reward for {share}, tried {TRIES} times ({why.rstrip('.')}).")
+        return verdicts | faulty
+
+    def _pause(self, why: str, lacking: int, pause: float, broken_for: float) -> None:
+        why = why.rstrip(".")
+        if broken_for >= self.patience_s:
+            raise VerifierDown(f"The verifier stays broken ({why}); the same command goes on once it works again.")
+        self.say(f"Paused: {lacking} verdicts are lacking, the verifier is broken ({why}); next try in {pause:.0f} s.")
+        self.stopped.wait(pause)
+        self.stopped.check()
+
+
+def _devices(config: RLConfig, world: World) -> tuple[tuple[str, ...], bool]:
+    """(GPUs that this process's kernels run on, whether they may run while it decodes): its part of `verify_devices`.
+
+    Kernels are timed on GPUs that no policy computes on. A process for which there is none such times its kernels on
+    its own GPU, while it does not decode.
+    """
+    visible, own = visible_gpus(), world.device.index or 0
+    policies: tuple[str, ...] = ()
+    if config.speed_reward > 0 and world.device.type == "cuda":
+        policies = visible[own - world.local_rank :][: world.local_size]
+    free = [name for name in config.verify_devices or visible if name not in policies]
+    mine = tuple(free[world.local_rank :: world.local_size])
+    return mine or (visible[own],), bool(mine or not policies)

@@ -1,0 +1,137 @@
+"""The nouns of building: what is compiled, what comes out, what can go wrong. Imports neither PyTorch nor compilers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dice.verdict import Backend
+from dice.verify.build.cache import content_key
+
+Headers = Literal["split", "slim", "full"]
+LIBRARY = "extension.so"
+MAX_SOURCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a `load_inline` call hands over. `functions` are (name, docstring) pairs to write bindings for."""
+
+    cpp: tuple[str, ...] = ()
+    cuda: tuple[str, ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()
+    cflags: tuple[str, ...] = ()
+    cuda_cflags: tuple[str, ...] = ()
+    implicit_headers: bool = True
+
+    @property
+    def has_pybind(self) -> bool:
+        return any("PYBIND11_MODULE" in text for text in (*self.cpp, *self.cuda))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all texts."""
+        names = (text for pair in self.functions for text in pair)
+        texts = (*self.cpp, *self.cuda, *names, *self.cflags, *self.cuda_cflags)
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+    def key(self, identity: str, sanitize: bool = False) -> str:
+        """Name in the cache of what a compiler called `identity` makes of these sources."""
+        flags = safe_flags(self.cflags), safe_flags(self.cuda_cflags)
+        cpp, cuda = "\n".join(self.cpp), "\n".join(self.cuda)
+        identity += " for sanitizers" * sanitize
+        return content_key([identity, repr(flags), cpp, cuda, repr(self.functions), repr(self.implicit_headers)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cpp": self.cpp,
+            "cuda": self.cuda,
+            "functions": self.functions,
+            "cflags": self.cflags,
+            "cuda_cflags": self.cuda_cflags,
+            "implicit_headers": self.implicit_headers,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Sources:
+        """Raises `ValueError` for anything that `to_json` does not write: it may come from a hostile process."""
+        if not isinstance(value, dict) or not isinstance(value.get("functions"), list):
+            raise ValueError("sources must be an object with a list of functions")
+        pairs = [_texts(pair) for pair in value["functions"]]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("a function is a name and a docstring")
+        return cls(
+            _texts(value.get("cpp")),
+            _texts(value.get("cuda")),
+            tuple((name, doc) for name, doc in pairs),
+            _texts(value.get("cflags")),
+            _texts(value.get("cuda_cflags")),
+            value.get("implicit_headers") is not False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A shared library ready for `binding.load`. `seconds` is the wall time of the build, cached or not."""
+
+    path: Path
+    headers: Headers
+    seconds: float
+    cached: bool
+    backend: Backend = "emulated"
+    log: str = field(default="", repr=False)
+
+
+class CompileError(Exception):
+    """The compiler refused the source. `lines` are its errors, mapped to the candidate's own lines."""
+
+    def __init__(self, log: str, lines: Sequence[str] = (), message: str = ""):
+        self.log = log
+        self.lines = tuple(lines)
+        super().__init__(message or "\n".join(("Error building extension:", *self.lines)))
+
+
+class LinkError(CompileError):
+    """The units compiled but do not fit together, for example because both define the same function."""
+
+
+class CompileTimeout(CompileError):
+    """The compiler did not end in time."""
+
+
+class Unsupported(Exception):
+    """Emulation cannot run this source; the message names the construct."""
+
+
+_SAFE_FLAG = re.compile(
+    r"-O[0-3s]|-std=(c|gnu)\+\+\d\w|-D\w+(=[\w.+-]*)?|-U__CUDA_NO_\w+|-lineinfo|--?use_fast_math|-ftz=\w+|-prec-(div|sqrt)=\w+"
+    r"|-fmad=\w+|--(ftz|prec-div|prec-sqrt|fmad)=\w+|--?maxrregcount=\d+|--?expt-(relaxed-constexpr|extended-lambda)|--?extended-lambda"
+)
+_PAIRED_FLAG = frozenset({"-D", "-U", "-std", "--std", "-maxrregcount", "--maxrregcount"})
+
+
+def safe_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    """The user's compiler flags that change what a source means; everything else (paths, plugins, -Xcompiler,
+    architectures) is dropped, so that a source cannot choose what is read, run or written."""
+    kept: list[str] = []
+    pending = ""
+    for flag in flags:
+        if pending:
+            joined = pending + ("=" if pending.lstrip("-") in ("std", "maxrregcount") else "") + flag
+            pending = ""
+            if _SAFE_FLAG.fullmatch(joined):
+                kept.append(joined)
+        elif flag in _PAIRED_FLAG:
+            pending = flag
+        elif _SAFE_FLAG.fullmatch(flag):
+            kept.append(flag)
+    return tuple(kept)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ValueError("a list of texts was expected")
+    return tuple(value)

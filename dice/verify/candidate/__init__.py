@@ -1,0 +1,1 @@
+"""The untrusted child: runs one kernel file. Nothing that is trusted imports it."""

@@ -1,0 +1,330 @@
+"""The untrusted child: runs a kernel file, builds `ModelNew`, calls it on inputs it is handed, hands back raw bytes.
+
+It never holds an expected output or a seed of the inputs. Whatever it reports is a claim: the reference's process
+compares the output bytes, and the supervisor keeps the clock. What it may be told, and what it answers, stands in
+`ipc/messages.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dice.verify import emulator
+from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
+from dice.verify.candidate import binding, failures, graphs, intercept, profiler_census, profiling, threads, tripwires
+from dice.verify.candidate.failures import WrongReturn
+from dice.verify.candidate.values import Values
+from dice.verify.emulator import guard, races
+from dice.verify.execution import evidence, running, stopwatch
+from dice.verify.execution.host_reads import Reads
+from dice.verify.execution.running import Device
+from dice.verify.ipc import messages as m
+from dice.verify.ipc.channel import Channel
+from dice.verify.ipc.encoding import EVENT, name_of, read
+from dice.verify.ipc.operator_counts import OperatorCounts
+from dice.verify.tensors import near, transport, trees
+
+
+def main(link: socket.socket) -> None:
+    channel = Channel(link)
+    candidate = Candidate(channel, channel.expect(m.RunFile))
+    try:
+        candidate.run()
+    except BaseException as error:  # noqa: B036 - SystemExit and KeyboardInterrupt of the candidate are reports too
+        channel.send(failures.report(error, candidate.stage))
+
+
+class Candidate:
+    """One kernel file and its model. `stage`: where an exception counts: "load", "run" or "time"."""
+
+    def __init__(self, channel: Channel, file: m.RunFile):
+        self.channel, self.file = channel, file
+        self.device = Device(file.backend)
+        self.values = Values(Path(file.inputs), Path(file.outputs), self.device)
+        self.stage = "load"
+        self.module: Any = None
+        self.model: Any = None
+        self.bench: Any = None
+        self.reads = Reads()
+        self.tf32 = False  # for convolutions, in what is not timed
+        self.runtime: ctypes.CDLL | None = None
+        self.census: evidence.Census | None = None  # of the forward under way
+        self.records = False  # what PyTorch computes, by its profiler too
+
+    def run(self) -> None:
+        """Load the file, then do as told until the channel closes."""
+        self._prepare()
+        self.channel.send(m.Started())
+        with self.device.active():
+            self.module = running.exec_file(self.file.source, self.values.outputs, "kernel", self.file.preamble)
+        self.channel.send(m.Loaded(hasattr(self.module, "ModelNew")))
+        self.stage = "run"
+        handlers: dict[type[Any], Callable[[Any], object]] = {
+            m.OpenDevice: self._open,
+            m.MapMemory: self._map_memory,
+            m.ReleaseMemory: self._release_memory,
+            m.Construct: self._construct,
+            m.RunTrial: self._trial,
+            m.RunMuted: self._muted,
+            m.ProfileForward: self._profile,
+        }
+        timing: dict[type[Any], Callable[[Any], object]] = {
+            m.StartTiming: self._start_timing,
+            m.TimeRound: self._time_round,
+            m.TimeBlock: self._time_block,
+            m.ShowOutput: self._show_output,
+        }
+        kinds = {name_of(kind): kind for kind in (*handlers, *timing)}
+        for raw in self.channel:
+            kind = kinds[str(raw[EVENT])]
+            command = read(raw, kind)
+            self.device.timing = kind in timing
+            if kind in timing:
+                self._timed(timing[kind], command)
+            else:
+                self.bench = None
+                self.channel.send(handlers[kind](command))
+            self.census = None
+            self.device.release()
+
+    def _prepare(self) -> None:
+        self.device.prepare(self.file.threads)
+        cache_dir = Path(self.file.cache_dir)
+        if self.device.emulated:
+            self.runtime = ctypes.CDLL(str(emulator.runtime(cache_dir)), mode=ctypes.RTLD_GLOBAL)
+            self.runtime.dice_set_fault_fd(self.channel.descriptor)
+            guard.enable(cache_dir)
+            if self.file.sanitize:
+                self.runtime.dice_sanitize()
+                self.runtime.dice_findings_json.restype = ctypes.c_char_p
+        else:
+            graphs.install(self._note_replay)
+        intercept.install(self._build)
+        threads.install(self.device.active, lambda: self.census)
+        self._watch()
+        self.records = not self.file.preamble and profiler_census.works()  # other protocols count nothing
+
+    def _watch(self) -> None:
+        """Have the supervisor told at once of what no kernel file has a reason to do."""
+
+        def report(notice: str) -> None:
+            self.channel.send(m.Noticed(notice))
+
+        if not self.file.preamble:  # other protocols take what they get
+            torch.compile = _uncompiled(report)
+        inputs, outputs = self.values.inputs, self.values.outputs
+        jobs = (f"{inputs.parent.parent}/", f"{outputs.parent.parent}/")
+        private = (*jobs, "/proc/", "/dev/shm", f"{self.file.cache_dir}/")  # the last: others' built libraries too
+        tripwires.arm(report, str(outputs / "kernel.py"), str(outputs), private)
+
+    def _build(self, sources: Sources, name: str) -> Built:
+        """Have the supervisor build, for this process may not; raises what its compilers said."""
+        if sources.size > MAX_SOURCE_BYTES:
+            raise CompileError("", [f"error: the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"])
+        answer = read(self.channel.request(m.Build(name, sources.to_json())), m.BuildAnswer)
+        if answer.kind != "built":
+            raise failures.failed_build(answer)
+        backend = self.file.backend
+        headers: Any = answer.headers
+        return Built(Path(answer.path), headers, answer.seconds, answer.cached, backend, answer.log)
+
+    def _open(self, command: m.OpenDevice) -> m.DeviceOpened:
+        self.device.open()
+        return m.DeviceOpened()
+
+    def _map_memory(self, command: m.MapMemory) -> m.MemoryMapped:
+        descriptors = self.channel.take_descriptors(len(command.sizes))
+        return m.MemoryMapped(self.values.map_memory(command, descriptors))
+
+    def _release_memory(self, command: m.ReleaseMemory) -> m.MemoryReleased:
+        self.values.release()
+        return m.MemoryReleased()
+
+    def _construct(self, command: m.Construct) -> m.Constructed:
+        self.model = None
+        arguments = transport.read(self.values.inputs, "init")
+        if command.cast is not None:  # KernelBench's order of things
+            self.tf32 = True
+            self.device.allow_tf32(True)
+            arguments = self.device.place(arguments)
+        running.seed_everything(command.seed)
+        with self.device.active():
+            model = self.module.ModelNew(*arguments)
+        loadable, fewer = False, False
+        if isinstance(model, torch.nn.Module):
+            state = transport.show(self.values.inputs, command.state)
+            loadable = _takes(model, state)
+            fewer = trees.elements(model.state_dict()) < trees.elements(state)
+            varied = loadable and command.varied
+            _copy_state(model, transport.show(self.values.inputs, command.varied) if varied else state)
+            self._label_state(model)
+        self.model = self.device.place(model)
+        if command.cast:
+            self.model = self.model.to(dtype=getattr(torch, command.cast))
+        self.device.synchronize()
+        return m.Constructed(loadable, fewer)
+
+    def _recording(self, work: OperatorCounts) -> contextlib.AbstractContextManager[None]:
+        if not self.records:
+            return contextlib.nullcontext()
+        return profiler_census.recording(work, lambda: self.channel.send(m.Noticed("recorder")))
+
+    def _note_replay(self, computed: Mapping[str, int]) -> None:
+        if self.census is not None:
+            self.census.work.elements.update(computed)
+
+    def _label_state(self, model: torch.nn.Module) -> None:
+        if self.device.emulated:
+            for name, tensor in model.state_dict(keep_vars=True).items():
+                if isinstance(tensor, torch.Tensor):
+                    guard.label(tensor, f"parameter {name}")
+
+    def _trial(self, command: m.RunTrial) -> m.Ran:
+        name = command.inputs
+        inputs = self.values.read(name)
+        if self.runtime is not None:
+            self.runtime.dice_set_order(command.order)
+            for index, tensor in enumerate(transport.tensors(inputs)):
+                guard.label(tensor, f"input {index}")
+        rng = self.values.generator_states(name, command.rng)
+        before = running.fingerprints(self.model) if command.repeat else {}
+        binding.reset_launches()
+        census = self.census = evidence.Census()
+        with self._recording(census.work), binding.reading(), self.reads.trial():
+            output = running.forward(self.model, inputs, command.seed, self.device, rng, census)
+        census.work.host += binding.host_elements()
+        launches = binding.launches()
+        _refuse_lazy(output)
+        damaged = guard.check() if self.device.emulated else []
+        self.values.write(output, name, command.output)
+        aliased = running.aliased(output, inputs)
+        changed = trees.changed(inputs, self.values.shown(name))
+        written = running.written(self.model, before)
+        on_cpu = self.device.on_cpu(output)
+        deterministic, overwritten = self._repeat(output, command) if command.repeat else (False, False)
+        findings = None
+        if self.runtime is not None and self.file.sanitize:
+            findings = races.findings(self.runtime.dice_findings_json().decode())
+        return m.Ran(
+            launches=launches,
+            damaged=tuple(damaged),
+            changed=tuple(changed),
+            aliased=tuple(aliased),
+            written=tuple(written),
+            on_cpu=tuple(on_cpu),
+            work=census.work.to_json(),
+            deterministic=deterministic,
+            overwritten=overwritten,
+            findings=findings,
+        )
+
+    def _repeat(self, output: Any, command: m.RunTrial) -> tuple[bool, bool]:
+        """The same inputs once more, the threads in another order: are the results the same bits? And were the first
+        ones overwritten?"""
+        first = transport.map_tensors(torch.clone, output)
+        inputs = self.values.read(command.inputs)
+        rng = self.values.generator_states(command.inputs, command.rng)
+        if self.runtime is not None:
+            self.runtime.dice_set_order(command.order + 1)
+        second = running.forward(self.model, inputs, command.seed, self.device, rng)
+        overwritten = not _same_bits(first, output) or bool(running.aliased(second, output))
+        return _same_bits(first, second), overwritten
+
+    def _muted(self, command: m.RunMuted) -> m.Muted:
+        inputs = self.values.read(command.inputs)
+        given = [tensor.clone() for tensor in transport.tensors(inputs)] if command.filled else []
+        census = self.census = evidence.Census(list(command.sizes), command.sample_seed, given)
+        wrote = False
+        binding.set_muted(True)
+        try:
+            with binding.reading(), binding.watched_memory(), self.reads.replayed():
+                output = running.forward(self.model, inputs, command.seed, self.device, (), census)
+            self.values.write(output, command.inputs, command.output)
+            wrote = True
+        except Exception:  # what its kernels should have computed is missing: anything may follow from that
+            wrote = False
+        finally:
+            binding.set_muted(False)
+        transport.write([list(sample) for sample in census.witnesses], self.values.outputs, command.witnesses)
+        return m.Muted(wrote)
+
+    def _profile(self, command: m.ProfileForward) -> m.Profiled:
+        inputs = self.values.read(command.inputs)
+        return m.Profiled(profiling.gpu_times(lambda: running.forward(self.model, inputs, command.seed, self.device)))
+
+    def _timed(self, handler: Callable[[Any], object], command: object) -> None:
+        """One step of timing, under PyTorch's defaults: as its users run it; so is the reference."""
+        self.stage = "time"
+        self.device.allow_tf32(True)
+        with torch.no_grad():
+            try:
+                answer = handler(command)
+            except stopwatch.LazyOutput as error:
+                raise WrongReturn(f"{error}.") from None
+        self.device.allow_tf32(self.tf32)
+        self.channel.send(answer)
+
+    def _start_timing(self, command: m.StartTiming) -> m.TimingStarted:
+        inputs = self.values.shown(command.inputs)
+        watch = stopwatch.CudaStopwatch()
+        self.bench = stopwatch.Bench(self.model, inputs, command.salted, watch, command.flushes)
+        return m.TimingStarted(*self.bench.warm_up(command.warm_up_s))
+
+    def _time_round(self, command: m.TimeRound) -> m.RoundTimed:
+        timed: m.RoundTimed = self.bench.round(command.seed, command.calls)
+        return timed
+
+    def _time_block(self, command: m.TimeBlock) -> m.BlockTimed:
+        timed: m.BlockTimed = self.bench.block(command.seed, command.calls)
+        return timed
+
+    def _show_output(self, command: m.ShowOutput) -> m.OutputShown:
+        self.values.write(self.bench.kept[command.call], command.inputs, command.output)
+        return m.OutputShown()
+
+
+def _refuse_lazy(output: Any) -> None:
+    """Refuse tensors of a class of the file's own: they may compute their values when somebody looks at them."""
+    for tensor in transport.tensors(output):
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise WrongReturn(f"forward returned a {type(tensor).__name__}, not a plain tensor.")
+
+
+def _uncompiled(report: Callable[[str], None]) -> Callable[..., Any]:
+    """Takes the place of `torch.compile`: reports its use and compiles nothing."""
+
+    def compile(model: Any = None, **_: Any) -> Any:  # noqa: A001 - PyTorch's name
+        report("torch_compile")
+        return model if model is not None else lambda function: function
+
+    return compile
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    pairs = list(zip(transport.tensors(one), transport.tensors(other), strict=False))
+    return len(transport.tensors(one)) == len(transport.tensors(other)) and all(
+        near.same_values(*pair) for pair in pairs
+    )
+
+
+def _takes(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    """Whether the model has all of these parameters and buffers, by name and shape."""
+    own = model.state_dict()
+    return all(isinstance(own.get(name), torch.Tensor) and own[name].shape == state[name].shape for name in state)
+
+
+def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Give the model the reference's parameters and buffers wherever names and shapes agree."""
+    own = model.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for name, value in state.items():
+            target = own.get(name)
+            if isinstance(target, torch.Tensor) and target.shape == value.shape:
+                transport.pour(value, target)

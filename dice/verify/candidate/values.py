@@ -1,0 +1,60 @@
+"""What a candidate reads and writes: inputs and outputs, in files or in memory that the reference's process lends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dice.verify.candidate.failures import WrongReturn
+from dice.verify.execution.running import Device
+from dice.verify.ipc.messages import MapMemory
+from dice.verify.tensors import shared_memory, transport
+
+
+class Values:
+    """The folders of one candidate, and the memory mapped for its trials."""
+
+    def __init__(self, inputs: Path, outputs: Path, device: Device):
+        self.inputs, self.outputs, self.device = inputs, outputs, device
+        # Of inputs and outputs, by the inputs' name.
+        self._mapped: dict[str, tuple[shared_memory.Memory, shared_memory.Memory]] = {}
+
+    def map_memory(self, command: MapMemory, descriptors: list[int]) -> str:
+        """Take the memory that the next inputs are in, instead of files; why that failed, or ""."""
+        try:
+            lent = [
+                shared_memory.borrow(descriptor, size, not self.device.emulated)
+                for descriptor, size in zip(descriptors, command.sizes, strict=True)
+            ]
+        except (shared_memory.CannotLend, OSError) as error:
+            return str(error)
+        self._mapped[command.inputs] = lent[0], lent[1]
+        return ""
+
+    def release(self) -> None:
+        while self._mapped:
+            for memory in self._mapped.popitem()[1]:
+                memory.close()
+
+    def read(self, name: str) -> Any:
+        """Inputs on the device, nobody else's."""
+        return self.device.place(transport.read(self.inputs, name, memory=self._inputs_of(name)))
+
+    def shown(self, name: str) -> Any:
+        """Inputs on the device, for our own eyes."""
+        return self.device.place(transport.show(self.inputs, name, self._inputs_of(name)))
+
+    def generator_states(self, name: str, given: bool) -> Any:
+        """The reference's, before the forward on these inputs; nothing where they are not given."""
+        return transport.read(self.inputs, f"{name} rng") if given else ()
+
+    def write(self, output: Any, inputs: str, name: str) -> None:
+        """The output for these inputs. Raises `WrongReturn`."""
+        mapped = self._mapped.get(inputs)
+        try:
+            transport.write(output, self.outputs, name, mapped[1] if mapped else None)
+        except transport.WireError as error:
+            raise WrongReturn(f"forward returned {error}.") from None
+
+    def _inputs_of(self, name: str) -> shared_memory.Memory | None:
+        return self._mapped[name][0] if name in self._mapped else None

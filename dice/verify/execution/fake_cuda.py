@@ -1,0 +1,200 @@
+"""Python-level make-believe for the emulated backend: tensors that live on the CPU and say they are on `cuda:0`.
+
+Kernel files ask for `.cuda()`, `device="cuda"` or `x.is_cuda`; under `FakeCuda` each works on CPU tensors. Not
+covered: a tensor that a file forgot to move to the GPU counts as moved, so that mistake shows on the cuda backend only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dice.verify.execution import host_reads
+
+DEVICE = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_MEMORY_BYTES = 80 << 30
+
+
+class HostCopies:
+    """How many elements of tensors were carried to the host since it was last set to 0."""
+
+    elements = 0
+
+
+class FakeCuda(TorchFunctionMode):
+    """While active, every request for a CUDA device is answered with the CPU, and every tensor claims to be on CUDA."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.device:  # a name, which stays what it is until something is asked to live there
+            return func(*args, **(kwargs or {}))
+        to_host = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], (kwargs or {}).get("device"))))
+        if func in _TO_HOST or to_host:
+            HostCopies.elements += args[0].numel()
+        if func is torch.Tensor.cpu or to_host:
+            return host_reads.answer(_host_copy(func, *args, **(kwargs or {})))
+        if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+            return host_reads.answer(func(*args, **(kwargs or {})))
+        answer = _ANSWERS.get(func)
+        if answer is not None:
+            return answer(*args, **(kwargs or {}))
+        args = tuple(_to_cpu(value) for value in args)
+        kwargs = {key: _to_cpu(value, key) for key, value in (kwargs or {}).items() if key != "pin_memory"}
+        return func(*args, **kwargs)
+
+
+def install() -> None:
+    """Replace the parts of `torch.cuda` that kernel files call. For a process of its own: there is no way back."""
+    cuda: Any = torch.cuda
+    stream = _Stream()
+    replacements: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _no_op(),
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": _no_op(),
+        "synchronize": _no_op(),
+        "empty_cache": _no_op(),
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
+        "set_stream": _no_op(),
+        "stream": lambda stream=None: contextlib.nullcontext(),
+        "device": lambda device=None: contextlib.nullcontext(),
+        "Stream": _Stream,
+        "Event": _Event,
+        "get_device_name": lambda device=None: "emulated CUDA device",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: _PROPERTIES,
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "memory_reserved": lambda device=None: 0,
+        "reset_peak_memory_stats": _no_op(),
+        "mem_get_info": lambda device=None: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "manual_seed": _no_op(),  # torch.manual_seed calls these too
+        "manual_seed_all": _no_op(),
+        "is_bf16_supported": lambda including_emulation=True: True,
+    }
+    for name, value in replacements.items():
+        setattr(cuda, name, value)
+
+
+@contextlib.contextmanager
+def active(on: bool) -> Iterator[None]:
+    """`FakeCuda` for the length of a block when `on`."""
+    with FakeCuda() if on else contextlib.nullcontext():
+        yield
+
+
+class _Stream:
+    cuda_stream = 0
+    device = DEVICE
+
+    def __init__(self, *args: object, **kwargs: object):
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: object) -> None:
+        pass
+
+    def wait_event(self, event: object) -> None:
+        pass
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        return event or _Event()
+
+
+class _Event:
+    def __init__(self, *args: object, **kwargs: object):
+        pass
+
+    def record(self, stream: object = None) -> None:
+        pass
+
+    def wait(self, stream: object = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: object) -> float:
+        return 0.0
+
+
+_PROPERTIES = types.SimpleNamespace(
+    name="emulated CUDA device",
+    major=9,
+    minor=0,
+    total_memory=_MEMORY_BYTES,
+    multi_processor_count=132,
+    warp_size=32,
+    max_threads_per_block=1024,
+    max_threads_per_multi_processor=2048,
+    shared_memory_per_block=48 << 10,
+    shared_memory_per_block_optin=227 << 10,
+    regs_per_multiprocessor=65536,
+    L2_cache_size=50 << 20,
+)
+
+
+def _no_op() -> Callable[..., None]:
+    """A new function each time: torch.compile's tables want every name of `torch.cuda` to be an object of its own."""
+    return lambda *args, **kwargs: None
+
+
+def _to_cpu(value: Any, name: str = "device") -> Any:
+    if isinstance(value, torch.device):
+        return _CPU if value.type == "cuda" else value
+    if isinstance(value, str) and name == "device" and (value == "cuda" or value.startswith("cuda:")):
+        return _CPU
+    return value
+
+
+def _host_copy(move: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`.cpu()` of a CUDA tensor is a copy, as `.to("cpu")` is: host code may read it, and writing to it never changes
+    the original."""
+    moved: torch.Tensor = move(tensor, *args, **kwargs)
+    return moved.clone() if moved is tensor else moved
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value) == "cpu"
+
+
+_TO_HOST = (
+    torch.Tensor.cpu,
+    torch.Tensor.numpy,
+    torch.Tensor.tolist,
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+)
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
+    torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
+    torch.Tensor.record_stream: _no_op(),
+    torch.Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
+    torch.Tensor.is_cpu.__get__: lambda tensor: False,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda tensor: tensor.device if tensor.is_meta else DEVICE,  # meta: no data to move
+    torch.Tensor.get_device: lambda tensor: 0,
+}

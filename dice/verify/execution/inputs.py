@@ -1,0 +1,153 @@
+"""What a problem is tried on: its own draws, and the same values changed, in a plan that a candidate cannot foresee.
+
+Benchmarks draw nearly everything from [0, 1), where ReLU is the identity. Changing values keeps what kernels may rely
+on: whole-number and probability-like floats (labels, masks, distributions) and integers keep their own draw. The
+families, each used only where the reference itself stays finite and as exact as on its own inputs:
+
+| family | values | shows |
+|---|---|---|
+| `given` | the problem's own draw, another in each trial | |
+| `centred` | moved to mean zero; zeros stay zero, order stays | missing signs: identity for ReLU |
+| `scaled` | times 3 | hard-coded ranges, homogeneity |
+| `small` | divided by 32 | a forgotten epsilon, or another |
+| `large` | centred, times 200 | overflow in exp, softmax without its maximum |
+| `ties` | rounded to few values | zero variance, equal keys |
+| `zeros` | zero | division by norms, forgotten biases |
+| `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dice.verify.ipc.messages import Step
+from dice.verify.tensors import transport
+
+SCALE = 3.0
+SMALL = 1 / 32  # not less: exp(x) - 1 is right enough in place of expm1(x)
+LARGE = 200.0
+TIE_STEPS = 2.0  # steps of equal values per standard deviation
+AMPLIFY = (10.0, 100.0, 1e3, 1e4)
+SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
+NUDGE = 4.0  # roundings
+ROTATED = ("large", "ties", "zeros")  # one of them per plan where trials are dear, all where they are cheap
+
+
+def plan(
+    trials: int,
+    seed: int,
+    *,
+    fresh: bool = False,
+    cheap: bool = False,
+    amplified: Sequence[tuple[int, float]] = (),
+) -> tuple[Step, ...]:
+    """The trials of one verification, in an order that follows from the secret `seed`.
+
+    `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
+    constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
+    by how much to amplify them.
+    """
+    draw = random.Random(seed)
+    rotated = draw.sample(ROTATED, len(ROTATED))
+    families = ["given", "centred", *(["fresh"] if fresh else []), "scaled", rotated[0]]
+    families += ["given"] * (trials - len(families))
+    if trials > len(ROTATED) + 3:
+        families[-2:] = rotated[1:]
+    steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
+    used = {step.family for step in steps}
+    if cheap and trials > 1:
+        steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
+    for index, factor in amplified:
+        steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
+    draw.shuffle(steps)
+    first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
+    return (*first, *(step for step in steps if step.family != "fresh"))
+
+
+def vary(inputs: Any, step: Step) -> Any:
+    """The inputs with the step's family applied."""
+    if step.index >= 0:
+        return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    change = _CHANGES.get(step.family)
+    if change is None:
+        return inputs
+    return transport.map_tensors(lambda tensor: change(tensor) if is_free(tensor) else tensor, inputs)
+
+
+def disturb(inputs: Any, index: int | None = None) -> Any:
+    """Other inputs of the same kind, for input `index` or for all: floats times a factor in [0.5, 1.5) for each
+    element, everything else in another order. Draws from the global generator of the tensors' device."""
+    if index is not None:
+        return _at(inputs, index, _disturb)
+    return transport.map_tensors(_disturb, inputs)
+
+
+def nudge(inputs: Any, usual: Any) -> Any:
+    """The floats of `inputs`, each off by some roundings of the values at the same place of `usual`."""
+    values = iter(transport.tensors(usual))
+
+    def off(tensor: torch.Tensor) -> torch.Tensor:
+        value = next(values)
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor + NUDGE * torch.finfo(tensor.dtype).eps * value
+
+    return transport.map_tensors(off, inputs)
+
+
+def _disturb(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_free(tensor):
+        return tensor.reshape(-1).roll(1).reshape(tensor.shape)
+    return torch.rand_like(tensor).add_(0.5).mul_(tensor)
+
+
+def _at(inputs: Any, index: int, change: Any) -> Any:
+    count = iter(range(1 << 30))
+    return transport.map_tensors(lambda tensor: change(tensor) if next(count) == index else tensor, inputs)
+
+
+def unusable(tensor: torch.Tensor) -> str:
+    """Why no kernel can be given this tensor, or ""."""
+    if tensor.is_meta:
+        return "without values"
+    return "" if tensor.layout == torch.strided else f"of layout {tensor.layout}"
+
+
+def is_free(tensor: torch.Tensor) -> bool:
+    """Whether the values look like measurements, not like labels, masks or distributions."""
+    if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:
+        return False
+    flat = tensor.reshape(-1)
+    sample = flat[:: max(1, flat.numel() // SAMPLE)].float()
+    if bool((sample == sample.round()).all()):
+        return False
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    sums = rows[:: max(1, len(rows) * rows.shape[1] // SAMPLE)].float().sum(dim=-1)
+    return rows.shape[1] < 2 or bool(((sums - 1).abs() > 1e-3).any())
+
+
+def _centre(tensor: torch.Tensor) -> torch.Tensor:
+    count = int(torch.count_nonzero(tensor))
+    if not count or 0.05 < int(torch.count_nonzero(tensor > 0)) / count < 0.95:
+        return tensor
+    mean = float(tensor.sum(dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32)) / count
+    return (tensor - mean).masked_fill_(tensor == 0, 0.0)
+
+
+def _tie(tensor: torch.Tensor) -> torch.Tensor:
+    step = float(tensor.float().std()) / TIE_STEPS
+    return (tensor / step).round_().mul_(step) if step > 0 else tensor
+
+
+_CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "centred": _centre,
+    "scaled": lambda tensor: tensor * SCALE,
+    "small": lambda tensor: tensor * SMALL,
+    "large": lambda tensor: _centre(tensor) * LARGE,
+    "ties": _tie,
+    "zeros": torch.zeros_like,
+}

@@ -1,0 +1,186 @@
+"""What both children do alike: run a file as a module, seed, place on the device, call `forward`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from dice.verify.execution import evidence, fake_cuda
+from dice.verify.tensors import transport
+
+KEPT_BYTES = 1 << 30  # of GPU memory, by PyTorch's allocator
+STRETCH = 1 << 26  # words of a fingerprint at a time: it takes some five times their memory
+
+
+def exec_file(source: str, folder: Path, name: str, preamble: str = "") -> types.ModuleType:
+    """Run `source` as the module `name`, from a file, so that tracebacks and `inspect` show its lines.
+
+    `preamble` runs in the module before it.
+    """
+    path = folder / f"{name}.py"
+    path.write_bytes(source.encode("utf-8", "surrogatepass"))
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    if preamble:
+        exec(compile(preamble, "preamble", "exec"), module.__dict__)
+    exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    return module
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+
+
+class Device:
+    """Where a backend's tensors live."""
+
+    def __init__(self, backend: str):
+        self.emulated = backend == "emulated"
+        self.timing = False  # no memory goes back then: to ask the driver for it anew takes longer than a call
+
+    def prepare(self, threads: int) -> None:
+        """Set the process up once, before any code from outside runs in it."""
+        torch.set_num_threads(max(1, threads))
+        if self.emulated:
+            fake_cuda.install()
+            return
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+
+    def open(self) -> None:
+        """Make the context: apart from its first use, for it takes long and does not disturb what is timed. What fails
+        here fails again at that first use, where it is told of."""
+        if not self.emulated:
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda")
+
+    def allow_tf32(self, on: bool) -> None:
+        """Convolutions in TF32, which is PyTorch's default and KernelBench's, or in the dtype of their inputs."""
+        if not self.emulated:
+            torch.backends.cudnn.allow_tf32 = on
+
+    def active(self) -> Any:
+        """Context for code from outside: on the emulated backend, tensors claim to be on CUDA inside it."""
+        return fake_cuda.active(self.emulated)
+
+    def place(self, value: Any) -> Any:
+        """Move a module or the tensors of a value to the device."""
+        if self.emulated:
+            return value
+        if isinstance(value, torch.nn.Module):
+            return value.cuda()
+        return transport.map_tensors(lambda tensor: tensor.cuda(), value)
+
+    def on_cpu(self, value: Any) -> list[int]:
+        """Indices of the tensors that are not on the GPU, where there is one."""
+        if self.emulated:
+            return []
+        return [index for index, tensor in enumerate(transport.tensors(value)) if not tensor.is_cuda]
+
+    def synchronize(self) -> None:
+        if not self.emulated:
+            torch.cuda.synchronize()
+
+    def is_broken(self) -> bool:
+        """Whether an error on the GPU, such as a failed device assert, has made it useless to this process."""
+        try:
+            self.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
+    def release(self) -> None:
+        """Give memory that is no longer used back to the GPU, where others need it, once it is much."""
+        if self.emulated or self.timing or torch.cuda.memory_reserved() < KEPT_BYTES:
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def trim(self) -> None:
+        """The same, often and at no cost: of what is known to be free."""
+        if self.emulated or self.timing:
+            return
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() >= KEPT_BYTES:
+            torch.cuda.empty_cache()
+
+
+def forward(
+    model: Any,
+    inputs: Any,
+    seed: int,
+    device: Device,
+    rng: Sequence[torch.Tensor] = (),
+    census: evidence.Census | None = None,
+) -> Any:
+    """One `forward` without gradients, finished when this returns. Seeded, or with generators as in `rng`."""
+    seed_everything(seed)
+    for state, restore in zip(rng, (torch.set_rng_state, torch.cuda.set_rng_state), strict=False):
+        restore(state)
+    fake_cuda.HostCopies.elements = 0
+    with torch.no_grad(), device.active(), evidence.watching(census):
+        output = model(*inputs)
+    device.synchronize()
+    if census is not None:
+        census.work.host += fake_cuda.HostCopies.elements
+    return output
+
+
+def generator_states(device: Device) -> tuple[torch.Tensor, ...]:
+    """The states of PyTorch's generators: the CPU's, and the GPU's where there is one."""
+    return (torch.get_rng_state(),) if device.emulated else (torch.get_rng_state(), torch.cuda.get_rng_state())
+
+
+def aliased(output: Any, inputs: Any) -> list[int]:
+    """Indices of the input tensors whose memory an output tensor lies in."""
+    written = [_memory(tensor) for tensor in transport.tensors(output)]
+    found = []
+    for index, tensor in enumerate(transport.tensors(inputs)):
+        begin, end = _memory(tensor)
+        if any(first < end and begin < last for first, last in written):
+            found.append(index)
+    return found
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """First and last address of a tensor's storage, whoever's view it is."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def fingerprints(model: Any) -> dict[str, int]:
+    """A checksum of each parameter's bytes."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    return {name: _fingerprint(value) for name, value in model.named_parameters()}
+
+
+def written(model: Any, before: dict[str, int]) -> list[str]:
+    """The parameters that changed since `before`."""
+    after = fingerprints(model)
+    return [name for name, value in before.items() if after.get(name) != value]
+
+
+def _fingerprint(tensor: torch.Tensor) -> int:
+    if tensor.layout != torch.strided or tensor.is_complex() or not tensor.numel():
+        return 0
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
+    total = 0
+    for start in range(0, words.numel(), STRETCH):
+        part = words[start : start + STRETCH]
+        places = torch.arange(part.numel(), device=part.device, dtype=torch.int32)
+        # Odd weights: no change of one word is lost.
+        total = 3 * total + int((part * (places * 2 + 1)).sum(dtype=torch.int64))
+    return total

@@ -1,0 +1,651 @@
+"""What the processes of a verification say to each other: one class for a command, one for a report or an answer.
+
+How they cross a channel, and how far they are believed, stands in `encoding.py`. Fields of type `object` are passed on
+as they came, and read by the class that they belong to. Long because all that these processes say to each other is to
+be found in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from dice.verdict import Backend
+from dice.verify.roofline import Ceilings, Work
+
+# ---- both ways ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One trial of a plan. `name` is where its seeds come from.
+
+    `core`: one of the trials that were asked for; the others are extra checks, left out where they do not suit.
+    `fresh`: with the second set of parameters.
+    `index`, `factor`: the input to amplify. `number`: the place among KernelBench's seeds.
+    """
+
+    name: str
+    family: str
+    core: bool = True
+    fresh: bool = False
+    index: int = -1
+    factor: float = 1.0
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StartTiming:
+    """Get ready to be timed on the trial `inputs`, and warm up for so long. The candidate is told which input tensors
+    are `salted`, and how many `flushes` of the caches precede a call."""
+
+    inputs: str
+    warm_up_s: float
+    salted: tuple[int, ...] = ()
+    flushes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRound:
+    """Time single calls, whose inputs follow from `seed`. Answered by `RoundTimed`."""
+
+    seed: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBlock:
+    """Run calls back to back, of a model that does nothing where `empty`. Answered by `BlockTimed`."""
+
+    seed: int
+    calls: int
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimingStarted:
+    """`call_ms`, `output_bytes`: of one call. `salted`, `flushes`: for the candidate's `StartTiming`."""
+
+    call_ms: float
+    output_bytes: int
+    salted: tuple[int, ...] = ()
+    flushes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimed:
+    """Milliseconds of each call on the device and on the host, of calls that began on an idle device, and a checksum
+    of each output. `bandwidth`: bytes a second of a flush before them. `stalled`: calls waited for memory."""
+
+    ms: tuple[float, ...]
+    host_ms: tuple[float, ...]
+    idle_ms: tuple[float, ...]
+    checksums: tuple[int, ...]
+    bandwidth: float = 0.0
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTimed:
+    """`block_ms`: for the whole block, by the clock of the process that ran it."""
+
+    block_ms: float
+    checksums: tuple[int, ...]
+
+
+# ---- to the candidate ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The first message to a candidate: the kernel file and where things are. `preamble`: source that is run before it
+    in the same module. `sanitize`: look at every access, under emulation."""
+
+    backend: Backend
+    threads: int
+    inputs: str  # folder that it reads
+    outputs: str  # folder that it writes
+    source: str
+    preamble: str
+    cache_dir: str
+    sanitize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevice:
+    """Make a context on the device. Answered by `DeviceOpened`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapMemory:
+    """Take the memory that the inputs of this name lie in, and that for outputs, of these sizes in bytes; two open
+    files come with it. Answered by `MemoryMapped`."""
+
+    inputs: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMemory:
+    """Let go of all memory that was mapped. Answered by `MemoryReleased`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Construct:
+    """Make the model under `seed`, in the dtype `cast`, with the parameters of the file `state`, or of `varied` where
+    it takes all of them by name. Answered by `Constructed`."""
+
+    seed: int
+    cast: str | None
+    state: str
+    varied: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTrial:
+    """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
+    states. Answered by `Ran`."""
+
+    inputs: str
+    output: str
+    seed: int
+    order: int
+    repeat: bool
+    rng: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunMuted:
+    """One forward in which the file's kernels do nothing. `sizes`: of the outputs whose samples are to be written as
+    `witnesses`, by `sample_seed`. `filled`: what the kernels should fill holds the inputs. Answered by `Muted`."""
+
+    inputs: str
+    output: str
+    witnesses: str
+    seed: int
+    sample_seed: int
+    sizes: tuple[int, ...]
+    filled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileForward:
+    """One forward under the profiler. Answered by `Profiled`."""
+
+    inputs: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowOutput:
+    """Write the output of one call of the round before. Answered by `OutputShown`."""
+
+    inputs: str
+    output: str
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildAnswer:
+    """What became of the build that the candidate asked for under this number. `kind`: "built", or why not."""
+
+    request: int
+    kind: str
+    path: str = ""
+    headers: str = ""
+    seconds: float = 0.0
+    cached: bool = False
+    message: str = ""
+    lines: tuple[str, ...] = ()
+    log: str = ""
+
+
+# ---- from the candidate: claims -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process is ready to load the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The file was run."""
+
+    has_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOpened:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMapped:
+    """`failed`: why it could not be, or ""."""
+
+    failed: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReleased:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Constructed:
+    """`loadable`: it takes all parameters by the reference's names. `fewer`: it has no room for all of them."""
+
+    loadable: bool
+    fewer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """`launches`: of the file's kernels, by name. `damaged`: writes out of bounds. `changed`, `aliased`: input tensors
+    that were written to, or that the output shares memory with. `written`: parameters that changed. `on_cpu`: output
+    tensors that are not on the device. `work`: what PyTorch computed. `findings`: of the emulator's race detector."""
+
+    launches: dict[str, int]
+    damaged: tuple[str, ...]
+    changed: tuple[int, ...]
+    aliased: tuple[int, ...]
+    written: tuple[str, ...]
+    on_cpu: tuple[int, ...]
+    work: object
+    deterministic: bool = False
+    overwritten: bool = False
+    findings: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Muted:
+    """`wrote`: the forward came to an end, and its output is written."""
+
+    wrote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Rows of a kernel's name, its calls and its microseconds."""
+
+    times: object
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShown:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The file ended in an exception. `outcome` and `stage` are its own classification, `lines` where it happened;
+    `build`: the number of the build that was behind it."""
+
+    outcome: str
+    stage: str
+    type: str
+    message: str
+    lines: tuple[str, ...]
+    build: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Written by the emulator in the moment of a crash: a JSON object with `fault` instead of `event`."""
+
+    fault: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A tripwire's report, sent before the deed is done."""
+
+    notice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A request: have these sources built. Answered by `BuildAnswer` with the same number."""
+
+    name: str
+    sources: object
+    request: int = 0
+
+
+# ---- to the reference ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command for a group, and the names of the open files that come with it. Answered by `Answer`."""
+
+    group: int
+    files: tuple[str, ...]
+    command: object
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDeviceAs:
+    """The first message to a reference process. Answered by `Ready`."""
+
+    backend: Backend
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """Take on a problem under one secret. `inputs`: folder for its inputs. Answered by `GroupOpened`."""
+
+    inputs: str
+    secret: int
+    seed: int
+    fresh_seed: int
+    source: str
+    protocol: str
+    scale: float | None
+    trials: int
+    vary: bool
+    limit_s: float
+    threads: int
+    large_bytes: int
+    shares: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructReference:
+    """Answered by `ReferenceConstructed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTrials:
+    """Answered by `Planned`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawTrial:
+    """Draw the step's inputs under the name `inputs`, and run the reference on them, unless that was done before.
+    `loadable`: the candidate takes parameters by the reference's names. Answered by `Drawn`."""
+
+    inputs: str
+    step: Step
+    loadable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOutput:
+    """Compare what the candidate wrote as `output`. The rest are its claims, see `Ran`. `precision`: whether it was
+    computed in a shorter format is looked at even where it is right. Answered by `Judged`."""
+
+    inputs: str
+    output: str
+    changed: tuple[int, ...] = ()
+    aliased: tuple[int, ...] = ()
+    written: tuple[str, ...] = ()
+    on_cpu: tuple[int, ...] = ()
+    precision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeMuted:
+    """What a `RunMuted` with the same values shows. Answered by `MutedJudged`."""
+
+    inputs: str
+    output: str
+    witnesses: str
+    wrote: bool
+    sample_seed: int
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTimed:
+    """Compare the shown output of one timed call. Answered by `Judged`."""
+
+    inputs: str
+    output: str
+    seed: int
+    call: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeWork:
+    """Answered by `WorkDescribed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountNeededBytes:
+    """Answered by `NeededBytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureCeilings:
+    """Answered by `CeilingsMeasured`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCompiled:
+    """Time the reference under `torch.compile`. Answered by `CompiledTimed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseGroup:
+    """Answered by `GroupClosed` when its memory is free."""
+
+
+# ---- from the reference -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`held_bytes`: that the group keeps now; `memory_mb`: that the process takes."""
+
+    answer: object
+    held_bytes: int
+    memory_mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOpened:
+    """`scale`: how the inputs shrank. `needed`: bytes on the device for a whole verification."""
+
+    scale: dict[str, Any]
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceConstructed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    plan: tuple[Step, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """`family`: that was drawn, "" for none that suits. `sizes`: elements of the output tensors. `lent`: bytes of
+    memory that came with it as open files, for inputs and outputs. `shareable`: small enough to be kept for others."""
+
+    family: str
+    shareable: bool
+    seed: int = 0
+    rng: bool = False
+    work: object = None
+    input_elements: int = 0
+    sizes: tuple[int, ...] = ()
+    lent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    equal: bool
+    message: str
+    errors: tuple[str, ...] = ()
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    labels: tuple[str, ...] = ()
+    tolerance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MutedJudged:
+    """`kind`: see `execution/evidence.py`."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDescribed:
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class NeededBytes:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingsMeasured:
+    ceilings: Ceilings
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTimed:
+    ms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClosed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFault:
+    """The command could not be answered. `machine`: this machine is at fault, and not the problem. `broken`: the
+    process can do no more on its device. `lacks_memory`: of the GPU. `spoiled`: so that the group is of no more use.
+    `own`: the problem's own code fails so on any machine."""
+
+    message: str
+    machine: bool = False
+    broken: bool = False
+    lacks_memory: bool = False
+    spoiled: bool = False
+    own: bool = False
+
+
+# ---- other children -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """To a builder. Answered by `Compiled`."""
+
+    cache_dir: str
+    sources: object
+    backend: Backend
+    scratch: str
+    arch: str
+    timeout_s: float
+    sanitize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`kind`: "built", or why not. `headers`: "slim" or "full"."""
+
+    kind: str
+    message: Annotated[str, 16 << 10] = ""
+    lines: tuple[str, ...] = ()
+    log: Annotated[str, 64 << 10] = ""
+    headers: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareShared:
+    """Build what all candidates share. Answered by `SharedPrepared` or `PrepareFailed`, after a `SharedBuilding` for
+    each part that was not there."""
+
+    backend: Backend
+    cache_dir: str
+    headers: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuilding:
+    """A part is being built. `what`: which one, for the log."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrepared:
+    """`identity`: hash of all that decides how sources are built; `visible`: paths that a builder reads."""
+
+    identity: str
+    arch: str
+    visible: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """To the examiner, which has `cpu_s` seconds of processor time. Answered by `TextRead`."""
+
+    source: str
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextRead:
+    report: object
+    literals: object
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedBuild:
+    """What a candidate had built, and what it was told of that."""
+
+    sources: object
+    answer: BuildAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A candidate to be run once more under a tool: what it was told."""
+
+    file: RunFile
+    construct: Construct
+    trial: RunTrial
+    builds: tuple[ReplayedBuild, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitize:
+    """Run `target` under each tool of the `program`. Answered by `Sanitized`."""
+
+    program: str
+    folder: str
+    target: Target
+    kernels: tuple[str, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitized:
+    """`failed`: by tool, why it came to no end."""
+
+    findings: object
+    failed: dict[str, str]

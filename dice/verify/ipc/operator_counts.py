@@ -1,0 +1,115 @@
+"""What PyTorch computed, counted, and what follows from the counts. Without PyTorch: the supervisor uses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dice.verify.ipc import untrusted
+
+TOKEN_SHARE = 0.01  # of the reference's elements; less is no replacement unless it is all of an operator
+PART_SHARE = 0.1  # the same, where PyTorch's operators are called as often as in the reference: some rows of each
+HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the host
+MAX_NAMES = 200
+MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
+
+_CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
+_CONTRACTIONS += ("outer", "linear", "matmul", "einsum", "tensordot", "bilinear", "_trilinear", "chain_matmul")
+_CONTRACTIONS += ("_addmm_activation",)
+_SAME = {  # operators that are another's special case
+    **dict.fromkeys(_CONTRACTIONS, "contraction"),
+    **dict.fromkeys(("clamp_min", "threshold", "clamp", "clamp_max", "hardtanh", "relu6", "maximum"), "relu"),
+    **dict.fromkeys(("rsub", "sub"), "add"),
+    **dict.fromkeys(("amax", "amin", "aminmax", "min"), "max"),
+    "div": "mul",
+    "mean": "sum",
+    "silu": "sigmoid",
+    "var_mean": "var",
+    "std": "var",
+}
+_NO_WORK = frozenset(
+    ("clone", "copy", "_to_copy", "contiguous", "detach", "alias", "lift", "lift_fresh", "fill", "zero", "resize")
+    + ("set", "_unsafe_view", "_reshape_alias", "scalar_tensor", "arange", "linspace", "full", "zeros", "ones", "eye")
+    + ("_local_scalar_dense", "item", "equal", "is_same_size", "random", "uniform", "normal", "bernoulli", "randperm")
+    + ("record_stream", "_has_compatible_shallow_copy_type", "split", "unbind", "split_with_sizes", "pin_memory")
+    + ("is_pinned", "_pin_memory", "sym_size", "sym_numel", "sym_stride", "reshape", "expand_as", "view_as", "dropout")
+)
+_NO_WORK_STARTS: tuple[str, ...] = ("empty", "new_", "rand", "full_like", "zeros_like", "ones_like", "is_", "sym_")
+_NO_WORK_STARTS += ("resolve_", "result_")
+
+
+def family(operator: str) -> str:
+    """What an ATen operator (`aten.relu_.default`, `aten::mm`) counts as, "" for one that computes nothing."""
+    name = operator.replace("::", ".").split(".")
+    if name[0] not in ("aten", "quantized", "torchvision", "mkldnn", "prims"):
+        return ""  # an operator of the file's own
+    base = name[1] if len(name) > 1 else ""
+    if base.startswith("__"):
+        base = base.strip("_")
+    base = base.removesuffix("_")
+    if base in _NO_WORK or base.startswith(_NO_WORK_STARTS):
+        return ""
+    if "conv" in base or base.startswith(("_fft", "fft_")) or "scaled_dot_product" in base or base in _CONTRACTIONS:
+        return "contraction"
+    base = base.removeprefix("_safe").removeprefix("_").removeprefix("native_").removeprefix("cudnn_")
+    return _SAME.get(base, base)
+
+
+@dataclass
+class OperatorCounts:
+    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
+    and elements that went to the host, by PyTorch or by copies of the file's own."""
+
+    elements: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    host: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
+
+    @classmethod
+    def from_json(cls, data: object) -> OperatorCounts:
+        """Of anything that a candidate may say."""
+        work = cls()
+        if not isinstance(data, dict):
+            return work
+        for key, counts in (("elements", work.elements), ("calls", work.calls)):
+            told = data.get(key)
+            for name, count in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
+                counts[untrusted.text(name, 100)] = _count(count)
+        work.host = _count(data.get("host"))
+        return work
+
+
+def _count(value: object) -> int:
+    return max(0, min(value, MOST)) if isinstance(value, int) else 0
+
+
+def replaced_share(reference: OperatorCounts, candidate: OperatorCounts) -> float:
+    """Part of the elements that PyTorch computes in the reference and no longer in the candidate; 1 where none are."""
+    total = sum(reference.elements.values())
+    missing = sum(max(0, count - candidate.elements[name]) for name, count in reference.elements.items())
+    return missing / total if total else 1.0
+
+
+def census_kind(reference: OperatorCounts, candidate: OperatorCounts, input_elements: int) -> str:
+    """The kind of deception that the census shows, or ""."""
+    if candidate.host > max(HOST_ELEMENTS, HOST_SHARE * input_elements, 2 * reference.host):
+        return "host_compute"
+    runs_all = bool(reference.elements) and all(candidate.elements[name] for name in reference.elements)
+    runs_each = all(candidate.calls[name] >= count for name, count in reference.calls.items())
+    share = PART_SHARE if runs_each else TOKEN_SHARE
+    return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < share else ""
+
+
+def describe(reference: OperatorCounts, candidate: OperatorCounts, muted: Mapping[str, Any]) -> dict[str, Any]:
+    """For `Verdict.evidence`."""
+    return {
+        "reference_operators": dict(reference.elements.most_common(20)),
+        "pytorch_operators": dict(candidate.elements.most_common(20)),
+        "replaced_share": round(replaced_share(reference, candidate), 4),
+        **({"host_elements": candidate.host} if candidate.host else {}),
+        **muted,
+    }

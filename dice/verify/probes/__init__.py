@@ -1,0 +1,1 @@
+"""Hostile kernel files, each with the promise that it goes for, and what runs them on this machine."""

@@ -1,0 +1,1 @@
+"""The trusted child: runs references, draws secret inputs, judges outputs."""

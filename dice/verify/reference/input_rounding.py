@@ -1,0 +1,61 @@
+"""How much of a reference's output is rounding: where it is far from float64, or is when inputs are off by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dice.verify.execution import inputs
+from dice.verify.tensors import compare, transport, trees
+
+ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
+DRAWS = 4
+
+
+def is_well_posed(output: Any, exact: Any) -> bool:
+    """Whether the reference answers a changed draw well: with finite values, and nearly as in float64."""
+    if not trees.is_finite(output):
+        return False
+    if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+        return True
+    pairs = zip(transport.tensors(output), transport.tensors(exact), strict=True)
+    return all(compare.stray_share(*pair) <= ILL_POSED for pair in pairs)
+
+
+def slacks(forward: Callable[[Any], Any], drawn: Any, exact: Any) -> tuple[torch.Tensor, ...]:
+    """How far the output is from float64, at most, for inputs that are off by a rounding: of each tensor each element;
+    nothing where the outputs are not alike. An element that lives on cancellation may come out near to float64 by luck
+    once, but not in several draws. No element has less than their rms."""
+    truth = [leaf.double() for leaf in transport.tensors(exact)]
+    found = [torch.zeros_like(leaf) for leaf in truth]
+    for output in outputs(forward, drawn):
+        other = [leaf.double() for leaf in transport.tensors(output)]
+        if [leaf.shape for leaf in other] != [leaf.shape for leaf in truth]:
+            return ()
+        for slack, one, true in zip(found, other, truth, strict=True):
+            torch.maximum(slack, (one - true).abs_().nan_to_num_(0.0, posinf=0.0), out=slack)
+    for slack in found:
+        slack.clamp_(min=float(slack.square().mean().sqrt()) if slack.numel() else 0.0)
+    return tuple(found)
+
+
+def outputs(forward: Callable[[Any], Any], drawn: Any) -> Iterator[Any]:
+    """What the reference answers to inputs that are off by a rounding, each time in another way."""
+    for number in range(DRAWS):
+        yield forward(jittered(drawn, number))
+
+
+def jittered(value: Any, seed: int) -> Any:
+    """Each number of measured inputs, or a neighbour of it, by chance."""
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def jitter(tensor: torch.Tensor) -> torch.Tensor:
+        if not inputs.is_free(tensor):
+            return tensor
+        generator = generators.setdefault(tensor.device, torch.Generator(tensor.device).manual_seed(seed))
+        steps = torch.randint(-1, 2, tensor.shape, generator=generator, device=tensor.device)
+        return tensor * (1 + torch.finfo(tensor.dtype).eps * steps.to(tensor.dtype))
+
+    return transport.map_tensors(jitter, value)

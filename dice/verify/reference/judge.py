@@ -1,0 +1,132 @@
+"""Is a candidate's output the reference's, and what does a forward without its kernels show?"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dice.verify.execution import evidence, running
+from dice.verify.reference import input_rounding
+from dice.verify.reference.precision import downgrade, is_suspicious, rounded
+from dice.verify.reference.reference import Reference
+from dice.verify.reference.trial import ReferenceFailed, Trial, blame, unchanged
+from dice.verify.tensors import compare, transport, trees
+from dice.verify.tensors.compare import Comparison
+
+FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
+
+
+def judge(
+    reference: Reference,
+    trial: Trial,
+    actual: Any,
+    changed: Iterable[int] = (),
+    aliased: Iterable[int] = (),
+    written: Iterable[str] = (),
+    on_cpu: Iterable[int] = (),
+) -> Comparison:
+    """Whether `actual` is the trial's output.
+
+    `changed`: the input tensors that the candidate wrote to; `aliased`: those that its output shares memory with;
+    `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU. What the reference
+    does itself is allowed.
+    """
+    if set(on_cpu) - set(trial.on_cpu):
+        message = "forward returned a tensor on the CPU; the reference's is on the GPU."
+        return Comparison(False, message, (message,))
+    expected, actual, exact = map(reference.device.place, (trial.expected, actual, trial.exact))
+    known = (reference.protocol.name, exact, trial.effects, trial.roundings)
+    result = compare.compare(expected, actual, *known)
+    if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
+        message = "the output is less exact than the reference's under PyTorch's defaults."
+        return Comparison(False, message, (message,))
+    if not result.equal and result.share <= FEW and exact is not None and trial.state is None:
+        result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
+    faults = []
+    if unasked := sorted(set(changed) - set(trial.changed)):
+        faults.append(("mutates_input", f"forward changed input {unasked[0]} in place"))
+    if unasked := sorted(set(aliased) - set(trial.aliased)):
+        faults.append(("aliases_input", f"forward returned memory of input {unasked[0]}, not a tensor of its own"))
+    if names := sorted(set(written) - set(reference.writes)):
+        faults.append(("writes_parameter", f"forward changed the parameter {names[0]}"))
+    if not result.equal or not faults:
+        return result
+    if not reference.protocol.ours:
+        return replace(result, labels=tuple(label for label, _ in faults))
+    message = f"{faults[0][1]}; the reference does not."
+    return replace(result, equal=False, message=message, errors=(message,))
+
+
+def _slacks(reference: Reference, trial: Trial, exact: Any) -> tuple[torch.Tensor, ...]:
+    reference.device.allow_tf32(False)
+    drawn = reference.device.place(trial.inputs)
+    with unchanged(reference.model), contextlib.suppress(ReferenceFailed):
+        return input_rounding.slacks(lambda other: reference.forward(reference.model, other, trial.seed), drawn, exact)
+    return ()
+
+
+def judge_muted(
+    reference: Reference,
+    trial: Trial,
+    actual: Any,
+    witnesses: Sequence[evidence.Sample],
+    seed: int,
+    filled: bool,
+) -> str:
+    """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
+    or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
+    computed in it. `filled`: what its kernels should fill held the inputs."""
+    telling = [leaf for leaf in _traces(reference, trial, seed) if not leaf.tells_nothing]
+    if not telling or (filled and telling[0].has_idle_step):
+        return "tells_nothing"
+    if actual is not None and judge(reference, trial, actual).equal:
+        return "copies_inputs" if filled else "decoy"
+    if filled:
+        return "honest"
+    return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
+
+
+def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Traces]:
+    leaves = [tensor for tensor in transport.tensors(trial.expected) if tensor.numel() and not tensor.is_complex()]
+    sizes = {tensor.numel() for tensor in (*leaves, *transport.tensors(trial.inputs))}
+    census = evidence.Census(sorted(sizes - {0}), seed)
+    with unchanged(reference.model), blame("forward"):
+        placed = reference.device.place(transport.map_tensors(torch.Tensor.clone, trial.inputs))
+        running.forward(reference.model, placed, trial.seed, reference.device, census=census)
+    found = zip(census.witnesses, census.computed, strict=True)
+    results = tuple(witness for witness, computed in found if computed)
+    given = tuple(
+        evidence.samples(t, seed) for t in transport.tensors(trial.inputs) if not t.is_complex() and t.numel()
+    )
+    counts = evidence.counts(transport.tensors(trial.inputs))
+    return [evidence.Traces(evidence.samples(leaf, seed), given, results, counts) for leaf in leaves]
+
+
+def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
+    """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
+    if not reference.protocol.ours or trial.exact is None or reference.exact_model is None:
+        return ""
+    values = map(reference.device.place, (trial.expected, actual, trial.exact))
+    expected, actual, exact = map(transport.tensors, values)
+    for index, leaf in enumerate(zip(expected, actual, exact, strict=False)):
+        if is_suspicious(*leaf):
+            return downgrade(*leaf, lambda name: _rounded(reference, trial, name, index))  # noqa: B023
+    return ""
+
+
+def _rounded(reference: Reference, trial: Trial, name: str, index: int) -> torch.Tensor | None:
+    """The float64 output `index` for inputs and parameters rounded to a format."""
+    model = copy.deepcopy(reference.exact_model).double()
+    model.load_state_dict(trial.state or {}, strict=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(rounded(parameter, name))
+    drawn = transport.map_tensors(lambda tensor: rounded(tensor, name), reference.device.place(trial.inputs))
+    output = reference.exact_forward(model, drawn, trial.seed)
+    tensors = transport.tensors(output)
+    return tensors[index] if index < len(tensors) else None

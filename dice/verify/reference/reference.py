@@ -1,0 +1,268 @@
+"""The problem's reference: plans the trials, draws secret inputs and runs on them, also in float64.
+
+Knows no process and no channel: `server.py` is the command loop over it. All that a trial needs is in its `Trial`,
+so that one may be kept and used for another candidate of the same problem. `judge.py` holds a candidate's output
+against it, `timing.py` has it timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dice.verify.execution import evidence, inputs, running
+from dice.verify.ipc.messages import Step
+from dice.verify.ipc.out_of_memory import note as note_shortage
+from dice.verify.reference import input_rounding, probing, workload
+from dice.verify.reference.subject import Subject
+from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
+from dice.verify.tensors import compare, transport, trees
+
+FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
+FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
+CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
+ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
+
+
+class Reference:
+    """The model of a `Subject`, on its device. Raises `ReferenceFailed`.
+
+    `labels` say what is remarkable about the problem: `unused_input:1`, `weak_input:1` (no magnitude that we tried
+    makes it matter). `writes`: parameters that the reference's forward changes. `fresh_states`: a second set of
+    parameters, plain and varied, see `construct_fresh`.
+    """
+
+    def __init__(self, subject: Subject):
+        self.subject, self.device, self.protocol = subject, subject.device, subject.protocol
+        self.labels: tuple[str, ...] = ()
+        self.writes: tuple[str, ...] = ()
+        self.model: Any = None
+        self.exact_model: Any = None
+        self.fresh_states: tuple[State, State] | None = None
+        self._construct_s = 0.0
+        self._careful = False
+        self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
+
+    def construct(self, seed: int) -> tuple[Any, State]:
+        """Make the model; returns its constructor's arguments, and the parameters and buffers to copy."""
+        arguments = self.subject.choose_arguments(seed)
+        started, model = time.monotonic(), self.subject.new_model(seed)
+        self._construct_s = time.monotonic() - started
+        state = trees.state_of(model) if self.protocol.ours else {}
+        self.model = self.subject.cast(self.device.place(model))
+        self.exact_model = copy.deepcopy(self.model)
+        return arguments, state
+
+    def construct_fresh(self, seed: int) -> tuple[State, State] | None:
+        """A second set of parameters from another seed, and the same with those that are constant at construction
+        (biases of 0, weights of 1, running means and variances) made random, for candidates that take parameters by
+        the reference's names. None where the model has none, or many."""
+        count = sum(value.numel() for _, value in trees.varying(self.model))
+        if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
+            return None
+        model = self.subject.new_model(seed)
+        plain = trees.state_of(model)
+        varied = dict(plain)
+        for name, parameter in trees.varying(model):
+            if parameter.is_floating_point() and bool((parameter == parameter.reshape(-1)[:1]).all()):
+                varied[name] = (parameter.detach() + torch.rand_like(parameter)).sub_(0.5)
+        self.fresh_states = plain, varied
+        return self.fresh_states
+
+    def plan(self, secret: int, trials: int, vary: bool = True) -> tuple[Step, ...]:
+        """The trials of a verification, after a look at what the reference reacts to.
+
+        Without `vary`, or under KernelBench's protocols, each is of the family `given` and in KernelBench's order; the
+        reference then meets no values but those that its problem draws.
+        """
+        self._careful = not vary
+        if not vary or not self.protocol.ours:
+            return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
+        first = self.subject.draw(derive(secret, "trial 0"))
+        if self.subject.sizes.inputs < self.subject.large_bytes:  # drawn on the CPU, which takes its time
+            self._ahead = {derive(secret, "trial 0"): first}
+        drawn, seed = self.device.place(first), derive(secret, "plan")
+        with unchanged(self.model):
+            expected = self.forward(self.model, drawn, seed)
+            forward = functools.partial(self.forward, self.model, seed=seed)
+            amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
+            fresh = self.fresh_states
+            if fresh is not None and not self._bears(fresh[True], drawn, seed):
+                self.fresh_states = fresh[False], fresh[False]
+        self.labels = tuple(labels)
+        cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
+        self.device.release()
+        return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified)
+
+    def _bears(self, state: State, drawn: Any, seed: int) -> bool:
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(state, strict=False)
+        try:
+            return trees.is_finite(self.forward(model, drawn, seed))
+        except ReferenceFailed:
+            return False
+
+    def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
+        """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
+
+        Where the family does not suit the problem, a core trial is of the family `given`, and another is None.
+        `loadable`: the candidate takes all parameters by the reference's names.
+        """
+        self.device.allow_tf32(not self.protocol.ours)
+        try:
+            if not self.protocol.ours:
+                return self._kernelbench_trial(step)
+            drawn = self._try(secret, step, loadable)
+            if drawn is None and step.core:
+                drawn = self._try(secret, replace(step, family="given"), loadable)
+            return drawn
+        finally:
+            self.device.release()
+
+    def _try(self, secret: int, step: Step, loadable: bool) -> Trial | None:
+        seed = derive(secret, step.name)
+        must_suit = step.family != "given"
+        try:
+            drawn = self._ahead.pop(seed, None) or self.subject.draw(seed)
+            model, exact_model = self._models(step, loadable)
+            trial = self.run(
+                model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit
+            )
+            own = self.fresh_states[loadable] if step.fresh and self.fresh_states is not None else None
+            return replace(trial, state=own) if trial is not None else None
+        except ReferenceFailed:
+            if step.family == "given" or self.device.is_broken():
+                raise
+            return None
+
+    def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
+        if not step.fresh or self.fresh_states is None:
+            return self.model, self.exact_model
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.fresh_states[loadable], strict=False)
+        return model, copy.deepcopy(model) if self.exact_model is not None else None
+
+    def _kernelbench_trial(self, step: Step) -> Trial:
+        """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
+        seed = kernelbench_seed(step.number)
+        drawn = self.subject.cast(self.subject.draw(seed))
+        with blame("forward"):
+            placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
+            output = running.forward(self.model, placed, seed, self.device)
+            rng = running.generator_states(self.device)
+            on_cpu = tuple(self.device.on_cpu(output))
+            spare = workload.is_heavy(placed, output) and not running.aliased(output, placed)
+            inputs_, expected = self.subject.kept(placed, trees.own(output, spare))
+            return Trial(step.family, inputs_, seed, expected, on_cpu=on_cpu, rng=rng)
+
+    def forward(self, model: Any, drawn: Any, seed: int) -> Any:
+        """The output, on the device, where the inputs are too; they are left as they are."""
+        with blame("forward"):
+            return running.forward(model, transport.map_tensors(torch.Tensor.clone, drawn), seed, self.device)
+
+    def run(
+        self,
+        model: Any,
+        exact_model: Any,
+        drawn: Any,
+        seed: int,
+        step: Step,
+        *,
+        must_suit: bool = False,
+        spare: bool = False,
+    ) -> Trial | None:
+        """One trial of these inputs, with the step's family applied. Leaves the buffers of the model as a single
+        forward does.
+
+        `must_suit`: None where the reference is not well-posed on the inputs. `spare`: the inputs may be written to,
+        as nobody needs them afterwards.
+        """
+        base = inputs.vary(self.device.place(drawn), step)
+        with blame("forward"):
+            placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
+            before = running.fingerprints(model)
+            census = evidence.Census()
+            output = running.forward(model, placed, seed, self.device, census=census)
+            self.writes = tuple({*self.writes, *running.written(model, before)})
+            changed = trees.changed(placed, base)
+            aliased = tuple(running.aliased(output, placed))
+            on_cpu = tuple(self.device.on_cpu(output))
+            heavy = workload.is_heavy(base, output)
+            del placed
+            output = trees.own(output, heavy and not aliased)
+        exact = None if heavy else self.exact_forward(exact_model, base, seed)
+        if must_suit and not input_rounding.is_well_posed(output, exact):
+            return None
+        effects: tuple[float | None, ...] = ()
+        roundings: tuple[float | None, ...] = ()
+        if step.family == "zeros" and not heavy:
+            roundings = self._moved(model, inputs.nudge(base, self.device.place(drawn)), output, seed)
+        elif not heavy:
+            effects = self._effects(model, base, output, seed)
+            exact = exact if self._is_believable(model, base, output, exact, seed) else None
+        inputs_, expected, exact = self.subject.kept(drawn if step.family == "given" else base, output, exact)
+        return Trial(
+            step.family,
+            inputs_,
+            seed,
+            expected,
+            exact,
+            changed=changed,
+            aliased=aliased,
+            on_cpu=on_cpu,
+            effects=effects,
+            roundings=roundings,
+            work=census.work,
+        )
+
+    def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:
+        """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
+        if model is None:
+            return None
+        try:
+            widened = transport.map_tensors(trees.widened, drawn)
+            return running.forward(model.double(), widened, seed, self.device)
+        except (RuntimeError, TypeError, ValueError) as error:  # written for one dtype, or too large in float64
+            note_shortage(error)
+            self.exact_model = None
+            return None
+        finally:
+            self.device.release()
+
+    def _effects(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+        if self._careful:
+            return ()
+        running.seed_everything(seed)
+        return self._moved(model, inputs.disturb(drawn), output, seed)
+
+    def _moved(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
+        """How far (rms) each tensor of the output is from that of other inputs; nothing where they do not suit."""
+        with unchanged(model):
+            try:
+                other = self.forward(model, drawn, seed)
+            except ReferenceFailed:
+                return ()
+        pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
+        return tuple(compare.rms_difference(*pair) for pair in pairs)
+
+    def _is_believable(self, model: Any, drawn: Any, output: Any, exact: Any, seed: int) -> bool:
+        """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
+        inputs must move that too: else the model draws other random numbers in float64, or computes something else.
+        Nearly the same is the same: where `x - tanh(x)` rounds is not moved by inputs that are off by a rounding."""
+        if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+            return False
+        pairs = list(zip(transport.tensors(output), transport.tensors(exact), strict=True))
+        if all(compare.stray_share(*pair) == 0.0 or compare.is_near(*pair) for pair in pairs):
+            return True
+        offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
+        with unchanged(model), contextlib.suppress(ReferenceFailed):
+            for rounded in input_rounding.outputs(lambda other: self.forward(model, other, seed), drawn):
+                found = map(compare.rms_difference, transport.tensors(output), transport.tensors(rounded))
+                moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
+        return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))

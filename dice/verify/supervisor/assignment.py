@@ -1,0 +1,69 @@
+"""What a job is to do, and with what: one pair, its options, and the services of the verifier."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Backend
+from dice.verify.build.service import BuildService
+from dice.verify.options import Options
+from dice.verify.protocols import Protocol, protocol_named
+from dice.verify.sandbox.cancel import Spawner
+from dice.verify.sandbox.jail import Limits
+from dice.verify.supervisor.examiner import Examinations
+from dice.verify.supervisor.reference_pool import ReferencePool
+
+TMP_MB = 256  # a candidate's /tmp and /dev/shm, which count for nothing else
+
+
+@dataclass(frozen=True)
+class Services:
+    """What jobs are run with. `view`: the paths that a candidate sees. `threads`: for each process of a job.
+    `lacking`: guarantees that the sandbox does not give here."""
+
+    backend: Backend
+    spawner: Spawner
+    builds: BuildService
+    examinations: Examinations
+    references: ReferencePool
+    view: tuple[str, ...]
+    threads: int
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One pair to verify. `whole`: with the GPU's memory to itself."""
+
+    services: Services
+    problem: Problem
+    kernel: Kernel
+    options: Options
+    whole: bool = False
+
+    @property
+    def backend(self) -> Backend:
+        return self.services.backend
+
+    @property
+    def shares(self) -> bool:
+        """Whether other jobs use the GPU's memory at the same time."""
+        return self.backend == "cuda" and not self.whole
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        return protocol_named(self.options.protocol)
+
+
+def candidate_limits(memory_mb: int, view: tuple[str, ...], gpu: str = "") -> Limits:
+    """What every candidate runs under, but for its folder."""
+    return Limits(memory_mb, "", visible=view, tmp_mb=TMP_MB, files_mb=memory_mb, gpu=gpu, own_files=True)
+
+
+def worker_threads(workers: int) -> int:
+    """Threads for each of a job's two processes when `workers` jobs share the machine."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -1,0 +1,251 @@
+"""One candidate's process, stepped through load, construct and trials, beside the reference that judges its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dice.verdict import Finding
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import out_of_memory
+from dice.verify.protocols import KERNELBENCH_SEED
+from dice.verify.sandbox.jail import Limits
+from dice.verify.sandbox.process import Child
+from dice.verify.sandbox.roles import CANDIDATE
+from dice.verify.supervisor import outcomes, sanitizer
+from dice.verify.supervisor.assignment import Assignment, candidate_limits
+from dice.verify.supervisor.deception import MESSAGES
+from dice.verify.supervisor.dialogue import Dialogue
+from dice.verify.supervisor.feedback import Feedback
+from dice.verify.supervisor.gpu_lock import CONTEXTS
+from dice.verify.supervisor.job_files import JobFiles
+from dice.verify.supervisor.record import Record, ReferenceBroken, Stop
+from dice.verify.supervisor.reference_pool import ReferenceFailed, ReferenceLost, Session
+from dice.verify.text import static
+
+ORDERS = 8  # thread orders that the emulator is asked for: forward, reverse, then shuffles
+OUTPUT = "output"  # the name of what a candidate writes
+EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
+
+T = TypeVar("T")
+
+
+class Attempt:
+    """`report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again. `drawn`: the
+    last trial's name."""
+
+    def __init__(
+        self,
+        job: Assignment,
+        record: Record,
+        report: static.Report,
+        feedback: Feedback,
+        session: Session,
+        files: JobFiles,
+    ):
+        self.assignment, self.record, self.report, self.feedback = job, record, report, feedback
+        self.session, self.files = session, files
+        self.replay = sanitizer.Replay()
+        self.candidate = self._spawn()
+        looked_at = job.options.sanitize and job.backend == "emulated"
+        patience = EMULATED_SANITIZER_PATIENCE if looked_at else 1
+        timeout_s = job.options.run_timeout_s * patience
+        self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
+        self.drawn = ""
+        self._borrows = False  # whether the candidate holds memory of a trial
+        self._loadable = False  # whether it takes parameters by the reference's names
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.candidate.__exit__(*error)
+
+    # ---- the candidate's process ----------------------------------------------------------------------------------
+
+    def limits(self) -> Limits:
+        """What the candidate runs under, but for its folder."""
+        view = (*self.assignment.services.view, str(self.session.inputs), str(self.files.builds))
+        return candidate_limits(self.assignment.options.memory_mb, view, self.assignment.services.references.gpu)
+
+    def _spawn(self) -> Child:
+        # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
+        one_queue = not (self.assignment.options.timing and static.may_overlap(self.assignment.kernel.source))
+        limits = replace(self.limits(), scratch=str(self.files.outputs), one_queue=one_queue)
+        return self.assignment.services.spawner.spawn(CANDIDATE, limits)
+
+    def load(self) -> None:
+        """Have it run the kernel file."""
+        file = m.RunFile(
+            backend=self.assignment.backend,
+            threads=self.assignment.services.threads,
+            inputs=str(self.session.inputs),
+            outputs=str(self.files.outputs),
+            source=self.assignment.kernel.source,
+            # KernelBench runs both files in one namespace.
+            preamble="" if self.assignment.protocol.ours else self.assignment.problem.source,
+            cache_dir=str(self.assignment.options.cache_dir),
+            sanitize=self.assignment.options.sanitize,
+        )
+        self.replay.file = file
+        self.talk.tell(file)
+        outcomes.await_start(self.candidate)
+        self.record.sandbox = self.candidate.sandbox
+        built_before = self.record.build_wall  # by an earlier process of this job
+        with self.record.clock("load"):
+            loaded = self.talk.hear(m.Loaded)
+        self.record.seconds["load"] -= self.record.build_wall - built_before
+        if not loaded.has_model:
+            raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
+
+    def make_context(self) -> None:
+        self.record.stage = "run"
+        with CONTEXTS, self.record.clock("run"):
+            self.talk.ask(m.OpenDevice(), m.DeviceOpened)
+
+    def prepare(self, vary: bool) -> tuple[m.Step, ...]:
+        """Both models constructed; the plan of the trials."""
+        with self.record.clock("reference"):
+            self.of_reference(self.session.construct)
+            planned = self.of_reference(self.session.plan, varied=vary)
+        self.record.add_labels(*planned.labels)
+        if not planned.plan[0].fresh:
+            self._construct()
+        return planned.plan
+
+    def _construct(self, fresh: bool = False) -> None:
+        seed = self.session.seeds[1 if fresh else 0]
+        state, varied = ("fresh state", "fresh state varied") if fresh else ("state", "")
+        protocol = self.assignment.protocol
+        command = m.Construct(
+            seed=seed if protocol.ours else KERNELBENCH_SEED,
+            cast=None if protocol.ours else protocol.cast,
+            state=state,
+            varied=varied,
+        )
+        self.replay.construct = command
+        with self.record.clock("run"):
+            made = self.talk.ask(command, m.Constructed)
+        self._loadable = made.loadable
+        if made.fewer:
+            self.record.add_labels("fewer_parameters")
+
+    # ---- one trial ------------------------------------------------------------------------------------------------
+
+    def run_trial(self, number: int, step: m.Step) -> None:
+        """One step of the plan: draw, run, judge. Raises `Stop` where the kernel fails it."""
+        if step.fresh:
+            self._construct(fresh=True)
+        drawn = self.draw(step)
+        if not drawn.family:
+            return
+        protocol, record = self.assignment.protocol, self.record
+        repeat = protocol.ours and record.determinism is None and step.family == "given"
+        repeat = repeat and not drawn.lent  # there may be no memory for a second output
+        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, number % ORDERS, repeat, drawn.rng)
+        self.replay.trial = command
+        with record.clock("run"):
+            ran = self.talk.ask(command, m.Ran)
+        record.note_launches(ran.launches, step.core, drawn.sizes)
+        if protocol.ours:
+            record.evidence.note_trial(drawn, ran, self.report.library_families)
+        if ran.damaged:
+            raise Stop("runtime_error", "run", f"out-of-bounds write: {ran.damaged[0]}", ran.damaged)
+        if repeat:
+            record.determinism = ran.deterministic
+            record.add_labels("reuses_output" if ran.overwritten else "")
+        self._refuse(self.feedback.note_findings(ran.findings))
+        parameters = ", other parameters" if step.fresh else ""
+        where = f"trial {number + 1} ({drawn.family} inputs{parameters})"
+        self._judge(where, ran, step.family == "given")
+        if step.core:
+            record.trials_passed += 1
+        if step.fresh:
+            self._construct()
+
+    def draw(self, step: m.Step) -> m.Drawn:
+        """The step's inputs, under the name `drawn` in the folder of inputs."""
+        # Parameters that only a candidate with the reference's names can take make another trial.
+        name = f"{step.name} loaded" if step.fresh and self._loadable else step.name
+        command = m.DrawTrial(name, step, self._loadable)
+        varied = step.family != "given" or step.fresh
+        if self._borrows:  # both sides have let go of the last trial's before there is more
+            self.talk.ask(m.ReleaseMemory(), m.MemoryReleased)
+            self._borrows = False
+        with self.record.clock("reference"):
+            drawn = self.of_reference(lambda: self.session.draw(command, self.candidate), varied)
+        self.drawn = name
+        if drawn.lent:
+            self._borrows = True
+            self._note_mapped(self.talk.hear(m.MemoryMapped).failed)
+        return drawn
+
+    def _note_mapped(self, failed: str) -> None:
+        """What a candidate says of mapping what it was lent. Without it, the job runs once more: by files, or alone."""
+        if self.assignment.shares and out_of_memory.is_named(failed):
+            message = f"the memory of a large trial could not be mapped: {failed}"
+            raise Stop("out_of_memory", "run", message, lacks_gpu_memory=True)
+        if failed:
+            self.assignment.services.references.do_not_lend(self.assignment.problem)
+            raise ReferenceLost("the memory of a large trial could not be mapped")
+
+    def _refuse(self, found: Finding | None) -> None:
+        """A race may spare the outputs here and spoil them on another GPU, so it decides."""
+        if found is not None:
+            raise Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+
+    def _judge(self, where: str, ran: m.Ran, given: bool) -> None:
+        known = any(label.startswith("precision") for label in self.record.labels)
+        command = m.JudgeOutput(
+            self.drawn, OUTPUT, ran.changed, ran.aliased, ran.written, ran.on_cpu, precision=given and not known
+        )
+        with self.record.clock("compare"):
+            judged = self.ask_reference(command, m.Judged, OUTPUT)
+        self.record.note_errors(judged)
+        if judged.max_abs_error == self.record.max_abs_error:
+            self.record.tolerance = judged.tolerance
+        self.record.add_labels(*judged.labels)
+        if not judged.equal:
+            raise self.talk.unless_full(Stop("wrong", "compare", f"{where}: {judged.message}", judged.errors))
+
+    # ---- deception ------------------------------------------------------------------------------------------------
+
+    def refuse_idle(self) -> None:
+        """The outputs are right; were they without the candidate's own kernels?"""
+        record, protocol = self.record, self.assignment.protocol
+        idle, trials = record.idle_trials, record.ran_trials
+        if not idle:
+            self.refuse_deception()
+            return
+        often = "never ran" if idle == trials else f"did not run in {idle} of {trials} trials"
+        why = " after its build had failed" if record.build_failed else ""
+        kinds = record.deceptions
+        if not kinds or (idle == trials and not {"torch_only", "never_invoked", "not_in_forward"}.intersection(kinds)):
+            record.deceptions = (*kinds, "never_invoked")
+        if not protocol.refuses_kind(record.deceptions):
+            return
+        if not self.report.has_cuda:
+            raise Stop("deceptive", "run", f"the outputs are right, but the file defines no CUDA kernel{why}.")
+        raise Stop("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
+
+    def refuse_deception(self) -> None:
+        """Raise `Stop` where the evidence shows that somebody else computed the outputs."""
+        kind = self.record.evidence.kind() if self.assignment.protocol.ours else ""
+        if kind:
+            self.record.deceptions = (*self.record.deceptions, kind)
+            raise Stop("deceptive", "run", f"{MESSAGES[kind]}.")
+
+    # ---- the reference --------------------------------------------------------------------------------------------
+
+    def ask_reference(self, command: Any, answer: type[T], *values: str) -> T:
+        """The reference's answer. It is handed the named values that the candidate wrote."""
+        with self.files.opened(self.candidate, *values) as files:
+            return self.of_reference(lambda: self.session.ask(command, answer, (self.candidate,), files))
+
+    def of_reference(self, ask: Callable[[], T], varied: bool = False) -> T:
+        """What `ask` returns. Raises `ReferenceBroken` where the problem is at fault."""
+        try:
+            return ask()
+        except ReferenceFailed as failure:
+            raise ReferenceBroken(str(failure), varied, failure.lacks_gpu_memory) from None

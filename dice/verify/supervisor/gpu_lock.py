@@ -1,0 +1,107 @@
+"""Who may use the GPU when, and how much of its memory: many jobs at once while they check, one alone while timed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+# Contexts that are made at once: the driver makes one at a time, and who waits there for many others, seems to hang.
+CONTEXTS = threading.BoundedSemaphore(4)
+CONTEXT_BYTES = 1 << 30  # of a candidate: what the driver takes, and buffers of PyTorch's libraries
+PASSES = 16  # how often others may go first that need less
+PATIENCE_S = 10.0  # of who waits to be alone, with slow steps that begin while others have not ended: they end together
+
+
+class GpuLock:
+    """A readers-writer lock for at most `most` readers. A waiting `exclusive` goes before new `shared`s, so timing is
+    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
+
+    def __init__(self, most: int = 1 << 10, memory: int = 1 << 62, patience_s: float = PATIENCE_S) -> None:
+        self._most, self._memory, self._patience_s = most, memory, patience_s
+        self._taken = 0
+        self._queue: list[_Waiting] = []
+        self._changed = threading.Condition()
+        self._shared = self._slow = 0
+        self._exclusive = False
+        self._waiting = 0
+        self._since = 0.0  # when the first of those who wait to be alone began to
+
+    @contextlib.contextmanager
+    def shared(self, slow: bool = False) -> Iterator[None]:
+        """`slow`: what takes seconds of the processor. Who waits to be alone must wait for its end, and others may use
+        the GPU until then; for a while even slow ones, or each of them would be waited for by itself."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._exclusive and self._shared < self._most and self._may_join(slow))
+            self._shared += 1
+            self._slow += slow
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._shared -= 1
+                self._slow -= slow
+                self._changed.notify_all()
+
+    def _may_join(self, slow: bool) -> bool:
+        late = time.monotonic() - self._since > self._patience_s
+        return not self._waiting or (self._slow > 0 and not (slow and late))
+
+    def hold(self, whole: bool, slow: bool = False) -> contextlib.AbstractContextManager[None]:
+        """`exclusive` for a job that needs the whole device, else `shared`."""
+        return self.exclusive() if whole else self.shared(slow)
+
+    @contextlib.contextmanager
+    def reserve_memory(self, size: int) -> Iterator[None]:
+        """So much memory, to the end of the block. Enter it before a turn: whoever waits here has none. First come,
+        first served, but where that one does not fit yet, others that do may pass it a few times."""
+        own = _Waiting(min(size, self._memory))
+        with self._changed:
+            self._queue.append(own)
+            try:
+                self._changed.wait_for(lambda: self._may_enter(own))
+                for other in self._queue[: self._queue.index(own)]:
+                    other.passed += 1
+                self._taken += own.size
+            finally:
+                self._queue.remove(own)
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= own.size
+                self._changed.notify_all()
+
+    def _may_enter(self, own: _Waiting) -> bool:
+        ahead = self._queue[: self._queue.index(own)]
+        may_pass = all(other.passed < PASSES and not self._fits(other) for other in ahead)
+        return self._fits(own) and may_pass
+
+    def _fits(self, one: _Waiting) -> bool:
+        return self._taken + one.size <= self._memory
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._changed:
+            self._since = self._since if self._waiting else time.monotonic()
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._exclusive and not self._shared)
+            finally:
+                self._waiting -= 1
+            self._exclusive = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._exclusive = False
+                self._changed.notify_all()
+
+
+class _Waiting:
+    """A job that waits for room."""
+
+    def __init__(self, size: int):
+        self.size, self.passed = size, 0

@@ -1,0 +1,48 @@
+"""Forwards without the file's own kernels: what they compute, somebody else does. At the end of a job, for what they
+write is garbage and may be the end of the candidate's process."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from dice.verify.ipc import messages as m
+from dice.verify.supervisor.attempt import OUTPUT, Attempt
+from dice.verify.supervisor.record import Stop
+
+WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
+MUTED_S = 10.0  # for all muted forwards of a job
+CENTRED = m.Step("muted", "centred", core=False)
+GIVEN = m.Step("muted given", "given")
+
+
+def intervene(attempt: Attempt, vary: bool) -> None:
+    """Run the candidate muted on new inputs. Raises `Stop` where that shows a deception."""
+    if not attempt.assignment.protocol.ours:
+        return
+    record = attempt.record
+    record.stage = "run"
+    drawn = attempt.draw(CENTRED) if vary else None
+    if drawn is None or not drawn.family:
+        drawn = attempt.draw(GIVEN)
+    command = m.RunMuted(attempt.drawn, OUTPUT, WITNESSES, drawn.seed, secrets.randbits(31), drawn.sizes, filled=False)
+    attempt.talk.run_left = min(attempt.talk.run_left, MUTED_S)
+    record.evidence.muted = _mute(attempt, command)
+    again = record.evidence.computes_otherwise and not drawn.lent
+    if again and _mute(attempt, replace(command, filled=True)) == "copies_inputs":
+        record.evidence.muted = "copies_inputs"
+    attempt.refuse_deception()
+
+
+def _mute(attempt: Attempt, command: m.RunMuted) -> str:
+    """What one muted forward shows: a kind of deception, "honest", "tells_nothing", or how it ended."""
+    try:
+        attempt.talk.tell(command)
+        with attempt.record.clock("run"):
+            said = attempt.talk.hear(m.Muted)
+    except Stop as stop:
+        return f"ended: {stop.message}"[:200]
+    judge = m.JudgeMuted(
+        command.inputs, command.output, command.witnesses, said.wrote, command.sample_seed, command.filled
+    )
+    return attempt.ask_reference(judge, m.MutedJudged, OUTPUT, WITNESSES).kind

@@ -1,0 +1,160 @@
+"""One verification, from the file's text to the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify.ipc import messages as m
+from dice.verify.options import Options
+from dice.verify.supervisor import outcomes, sanitizer
+from dice.verify.supervisor.assignment import Assignment, Services
+from dice.verify.supervisor.attempt import Attempt
+from dice.verify.supervisor.feedback import Feedback
+from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
+from dice.verify.supervisor.intervention import intervene
+from dice.verify.supervisor.job_files import job_files
+from dice.verify.supervisor.measurement import Measurement, profile
+from dice.verify.supervisor.record import Record, ReferenceBroken, Stop
+from dice.verify.supervisor.reference_pool import NEVER, Session, Settings
+from dice.verify.text import static
+
+REFERENCE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
+
+
+class Job:
+    """Verifies one pair; `whole`: with the GPU's memory to itself.
+
+    `hurt_device`: something ended badly on the device, so that it should be looked at. `short_of_memory`: it ended for
+    lack of the GPU's memory, of which other jobs had some.
+    """
+
+    def __init__(self, services: Services, problem: Problem, kernel: Kernel, options: Options, whole: bool = False):
+        self.assignment = Assignment(services, problem, kernel, options, whole)
+        self.record = Record(services.backend, self.assignment.protocol.name, services.lacking)
+        self.feedback = Feedback(kernel.source)
+        self.hurt_device = False
+        self.short_of_memory = False
+
+    def run(self, gpu: GpuLock) -> Verdict:
+        """The verdict. Raises `MachineryError` when our own processes were lost."""
+        started = time.monotonic()
+        try:
+            stop = self._stop(gpu)
+            on_device = self.record.stage != "load" and stop.stage in ("run", "time")
+            self.hurt_device = on_device and stop.outcome in outcomes.HURTING
+        except ReferenceBroken as broken:
+            stop = broken.as_stop()
+            self.hurt_device = True  # the device may be what failed
+        if stop.outcome == "compile_error":  # no kernel was found in a text that is no C++, which deceives nobody
+            self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "torch_only")
+        self.short_of_memory = self.assignment.shares and stop.lacks_gpu_memory
+        self.record.seconds["total"] = time.monotonic() - started
+        self.record.findings = tuple(self.feedback.findings)
+        return self.record.verdict(stop)
+
+    def _stop(self, gpu: GpuLock) -> Stop:
+        """Where the verification ended. Raises `ReferenceBroken` where not even the problem's own inputs suit it."""
+        try:
+            report = self._read()
+        except Stop as stop:
+            return stop
+        try:
+            return self._check(
+                report, gpu, vary=not self.assignment.services.references.is_fragile(self.assignment.problem)
+            )
+        except ReferenceBroken as broken:
+            if not broken.varied or (self.assignment.shares and broken.lacks_gpu_memory):
+                return broken.as_stop()
+        return self._check(report, gpu, vary=False)
+
+    def _read(self) -> static.Report:
+        """What the file's text says. Raises `Stop` for a file that is none, or that computes with PyTorch alone."""
+        services, record = self.assignment.services, self.record
+        report, self.feedback.literals = services.examinations.examine(services.spawner.zygote, self.assignment.kernel)
+        record.deceptions = report.deceptions
+        record.add_labels(*report.labels)
+        if report.unusable:
+            raise Stop("no_kernel", "extract", report.unusable)
+        if report.asks_for_build:
+            return report  # its compiler says what the source holds, where reading finds no kernel in it
+        if not report.has_cuda and self.assignment.protocol.refuses_kind(report.deceptions):
+            raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
+        return report
+
+    def _check(self, report: static.Report, gpu: GpuLock, vary: bool) -> Stop:
+        """One candidate's process against the reference. `vary`: on more than what the problem itself draws."""
+        self.record.begin(self.assignment.options.trials)
+        self.record.add_labels("given_inputs_only" if self.assignment.protocol.ours and not vary else "")
+        with (
+            contextlib.ExitStack() as room,  # of the GPU's memory: given back last
+            self._open_session(vary) as session,
+            job_files(self.assignment.options.cache_dir) as files,
+            Attempt(self.assignment, self.record, report, self.feedback, session, files) as attempt,
+        ):
+            try:
+                self._go_through(attempt, gpu, room, vary)
+                stop = Stop("correct", "done", "")
+            except Stop as reached:
+                stop = reached
+            session.check_kept()
+            return self._sanitized(attempt, gpu, stop)
+
+    def _go_through(self, attempt: Attempt, gpu: GpuLock, room: contextlib.ExitStack, vary: bool) -> None:
+        """All that a right kernel passes. Raises `Stop` at the first that it does not."""
+        record = self.record
+        attempt.load()
+        with record.after(gpu.shared()), record.clock("reference"):
+            opened: m.GroupOpened = attempt.of_reference(attempt.session.open)
+        record.scale = opened.scale
+        # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
+        needed = opened.needed + (CONTEXT_BYTES if self.assignment.backend == "cuda" else 0)
+        room.enter_context(record.after(gpu.reserve_memory(NEVER if self.assignment.whole else needed)))
+        attempt.make_context()
+        with self._turn(gpu, slow=True):
+            plan = attempt.prepare(vary)
+        for number, step in enumerate(plan):
+            with self._turn(gpu):
+                attempt.run_trial(number, step)
+        attempt.refuse_idle()
+        Measurement(attempt, gpu).run()
+        with self._turn(gpu):
+            intervene(attempt, vary)
+            profile(attempt)
+
+    def _turn(self, gpu: GpuLock, slow: bool = False) -> contextlib.AbstractContextManager[None]:
+        """On the GPU, for a step: all who check must be through with theirs before another job can be timed."""
+        return self.record.after(gpu.hold(self.assignment.whole, slow))
+
+    def _open_session(self, vary: bool) -> Session:
+        job, services = self.assignment, self.assignment.services
+        # A run under compute-sanitizer is told of files only.
+        lends = services.references.lends(job.problem) and not job.options.sanitize
+        settings = Settings.of(job.problem, job.options, vary, services.threads, lends, job.shares)
+        memory_mb = REFERENCE_MEMORY * job.options.memory_mb
+        return services.references.open(services.spawner, settings, memory_mb, services.view)
+
+    def _sanitized(self, attempt: Attempt, gpu: GpuLock, stop: Stop) -> Stop:
+        """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""
+        job, record = self.assignment, self.record
+        if not sanitizer.applies(job.options, job.backend, stop.outcome):
+            return stop
+        with record.after(gpu.shared()), record.clock("sanitize"):
+            report = sanitizer.examine(
+                job.services.spawner,
+                attempt.limits(),
+                attempt.replay,
+                attempt.files.root / "sanitizer",
+                attempt.report.functions,
+                job.options.run_timeout_s,
+                (attempt.candidate,),
+            )
+        record.add_labels(*report.labels)
+        found = self.feedback.keep(report.findings)
+        if found is None or stop.outcome != "correct":
+            errors = (*stop.errors, *self.feedback.sentences, *report.troubles)
+            return Stop(stop.outcome, stop.stage, stop.message, errors, stop.lacks_gpu_memory)
+        return Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)

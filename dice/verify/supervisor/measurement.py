@@ -1,0 +1,89 @@
+"""A right kernel's time beside the reference's, and where a forward's time goes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import untrusted
+from dice.verify.supervisor import timing
+from dice.verify.supervisor.attempt import OUTPUT, Attempt
+from dice.verify.supervisor.gpu_lock import GpuLock
+from dice.verify.supervisor.record import Stop
+
+TIMED = m.Step(timing.INPUTS, "given")
+T = TypeVar("T")
+
+
+class Measurement:
+    """The timing of one attempt, alone on its GPU."""
+
+    def __init__(self, attempt: Attempt, gpu: GpuLock):
+        self._attempt, self._gpu = attempt, gpu
+        self._job, self._record = attempt.assignment, attempt.record
+
+    def run(self) -> None:
+        """Note the times, or why there are none. Raises `Stop` where the kernel fails while it is timed."""
+        if self._job.backend == "emulated":
+            self._record.no_timing = "emulation says nothing about speed on a GPU"
+            return
+        if not self._job.options.timing:
+            self._record.no_timing = "not asked for"
+            return
+        try:
+            self._measure()
+        except Stop as stop:
+            # KernelBench's answer stands, whatever is met in its timing: there it is a label.
+            if self._job.protocol.ours or (self._job.shares and stop.lacks_gpu_memory):
+                raise
+            self._record.no_timing = stop.message
+            self._record.add_labels(f"timing:{stop.outcome}")
+
+    def _measure(self) -> None:
+        job, record = self._job, self._record
+        record.stage = "time"
+        with record.after(self._gpu.hold(job.whole, False)):  # the reference runs
+            self._attempt.draw(TIMED)
+        options = job.options
+        with record.after(self._gpu.exclusive()), record.clock("time"):
+            try:
+                contest = timing.run(self._ask_reference, self._ask_candidate, self._check, options.timing_s)
+                facts = timing.facts(
+                    contest, self._ask_reference, options.cache_dir, job.problem.id, options.compile_baseline
+                )
+            except timing.Busy as error:
+                if job.shares and isinstance(error, timing.Stalled):
+                    raise Stop("out_of_memory", "time", f"{error}.", lacks_gpu_memory=True) from None
+                record.no_timing = str(error)
+                return
+            except timing.Malformed as error:
+                raise Stop("runtime_error", "time", str(error)) from None
+            except timing.Implausible as error:
+                record.deceptions = (*record.deceptions, error.kind)
+                raise Stop("deceptive", "time", f"the kernel's times are not true: {error}") from None
+        record.timing = contest.timing(**facts)
+
+    def _ask_reference(self, command: Any, answer: type[T]) -> T:
+        return self._attempt.ask_reference(command, answer)
+
+    def _ask_candidate(self, command: Any, answer: type[T]) -> T:
+        return self._attempt.talk.ask(command, answer)
+
+    def _check(self, command: m.JudgeTimed) -> None:
+        with self._record.clock("compare"):
+            judged = self._attempt.ask_reference(command, m.Judged, OUTPUT)
+        if not judged.equal:
+            raise Stop("wrong", "compare", f"the timed run: {judged.message}", judged.errors)
+
+
+def profile(attempt: Attempt) -> None:
+    """At the very end, for a profiler that ends the process takes nothing with it then."""
+    trial = attempt.replay.trial
+    if not attempt.assignment.options.profile or attempt.assignment.backend == "emulated" or trial is None:
+        return
+    try:
+        said = attempt.talk.ask(m.ProfileForward(attempt.drawn, trial.seed), m.Profiled)
+    except Stop:
+        attempt.record.add_labels("profile_failed")
+        return
+    attempt.record.profile = untrusted.gpu_times(said.times)

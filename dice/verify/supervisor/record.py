@@ -1,0 +1,145 @@
+"""What a job learns on its way to the verdict, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dice.verdict import Backend, Finding, Outcome, Stage, Timing, Verdict
+from dice.verify.ipc.messages import Judged
+from dice.verify.supervisor.deception import DeceptionEvidence
+
+
+class Stop(Exception):
+    """The verdict is known."""
+
+    def __init__(
+        self, outcome: Outcome, stage: Stage, message: str, errors: tuple[str, ...] = (), lacks_gpu_memory: bool = False
+    ):
+        super().__init__(message)
+        self.outcome, self.stage, self.message, self.errors = outcome, stage, message, errors
+        self.lacks_gpu_memory = lacks_gpu_memory  # which other jobs may have had
+
+
+class ReferenceBroken(Exception):
+    """The reference failed, on inputs of a family that the problem did not ask for when `varied`."""
+
+    def __init__(self, message: str, varied: bool, lacks_gpu_memory: bool):
+        super().__init__(message)
+        self.message, self.varied, self.lacks_gpu_memory = message, varied, lacks_gpu_memory
+
+    def as_stop(self) -> Stop:
+        message = f"the problem's own reference failed: {self.message}"
+        return Stop("unsupported", "run", message, lacks_gpu_memory=self.lacks_gpu_memory)
+
+
+@dataclass
+class Record:
+    """What a job has learnt so far; becomes the verdict."""
+
+    backend: Backend
+    protocol: str
+    lacking: tuple[str, ...]
+    stage: Stage = "load"  # that the job has reached
+    was_killed: bool = False  # the candidate, by nobody of ours: by itself, or a system that is short of memory
+    seconds: dict[str, float] = field(default_factory=dict)
+    launches: dict[str, int] = field(default_factory=dict)
+    ran_trials: int = 0
+    idle_trials: int = 0  # trials in which no kernel of the candidate's ran
+    build_failed: bool = False
+    failed_builds: dict[int, Stop] = field(default_factory=dict)  # by the number of the request
+    evidence: DeceptionEvidence = field(default_factory=DeceptionEvidence)
+    build_wall: float = 0.0  # spent on builds, waiting for a free core included
+    # What is passed on to the verdict as it is.
+    deceptions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    trials: int = 0
+    trials_passed: int = 0
+    determinism: bool | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    tolerance: str = ""
+    scale: dict[str, Any] = field(default_factory=dict)
+    sandbox: str = ""
+    headers: str = ""
+    timing: Timing | None = None
+    no_timing: str = ""
+    profile: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, trials: int) -> None:
+        """Forget what an earlier process of this job showed."""
+        self.launches, self.idle_trials, self.ran_trials = {}, 0, 0
+        self.determinism = None
+        self.trials, self.trials_passed = trials, 0
+
+    def note_errors(self, judged: Judged) -> None:
+        """Keep the largest errors over all trials."""
+        self.max_abs_error = _largest(self.max_abs_error, judged.max_abs_error)
+        self.max_rel_error = _largest(self.max_rel_error, judged.max_rel_error)
+
+    def note_launches(self, counts: Mapping[str, int], core: bool, sizes: Sequence[int]) -> None:
+        """The candidate's kernels that ran in a trial, by name. `sizes`: elements of the reference's output tensors."""
+        if not counts and list(sizes) == [0]:  # there is nothing that they could write
+            return
+        self.ran_trials += 1
+        if not counts:
+            self.idle_trials += 1
+        for name, count in counts.items() if core else ():
+            self.launches[name] = self.launches.get(name, 0) + count
+
+    @contextlib.contextmanager
+    def clock(self, stage: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
+
+    @contextlib.contextmanager
+    def after(self, turn: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        """`turn`, the wait for which is on a clock of its own."""
+        with contextlib.ExitStack() as stack:
+            with self.clock("wait"):
+                stack.enter_context(turn)
+            yield
+
+    def add_labels(self, *labels: str) -> None:
+        self.labels = (*self.labels, *(label for label in labels if label and label not in self.labels))
+
+    def verdict(self, stop: Stop) -> Verdict:
+        self.add_labels(*self.evidence.labels())
+        return Verdict(
+            stop.outcome,
+            stop.stage,
+            stop.message,
+            deceptions=self.deceptions,
+            errors=stop.errors,
+            max_abs_error=self.max_abs_error,
+            max_rel_error=self.max_rel_error,
+            tolerance=self.tolerance,
+            trials=self.trials,
+            trials_passed=self.trials_passed,
+            launches=self.launches,
+            timing=self.timing,
+            no_timing=self.no_timing,
+            backend=self.backend,
+            sandbox=self.sandbox,
+            lacking=self.lacking,
+            headers=self.headers,
+            scale=self.scale,
+            seconds={stage: round(value, 4) for stage, value in self.seconds.items()},
+            protocol=self.protocol,
+            determinism=self.determinism,
+            evidence=self.evidence.to_json(),
+            labels=self.labels,
+            findings=self.findings,
+            profile=self.profile,
+        )
+
+
+def _largest(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,1 @@
+"""Trees of tensors: carried between processes, shared, and compared."""

@@ -1,0 +1,337 @@
+"""Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
+
+A value is a tree of tensors, lists, tuples, dicts with string keys, Python scalars, dtypes and None. It lives in two
+files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other; or those are in lent memory.
+The reader trusts neither: sizes, types and offsets are checked before a tensor is made, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import stat
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import torch
+
+from dice.verify.ipc.out_of_memory import is_shortage
+from dice.verify.sandbox.scratch import READING
+from dice.verify.tensors.shared_memory import Memory
+
+ALIGN = 512  # as PyTorch aligns tensors on a GPU
+MAX_JSON_BYTES = 8 << 20
+POURED_ELEMENTS = 1 << 24  # at a time
+MAX_DEPTH = 20
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    """Whether elements of a type have values that can be compared: PyTorch also has types that only name bits."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that PyTorch calls experimental
+        try:
+            torch.ones(1, dtype=dtype).to(torch.complex128 if dtype.is_complex else torch.float64)
+        except (RuntimeError, TypeError):
+            return False
+    return True
+
+
+_DTYPES = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits")) and _is_plain(value)
+}
+Folder = Path | Mapping[str, int]  # a folder, or open files by name: of a folder that only somebody else sees
+
+
+_libc = ctypes.CDLL(None)
+
+
+class WireError(ValueError):
+    """A value cannot be written, or what was read is not a value; the message says why."""
+
+
+def write(value: object, folder: Path, name: str, memory: Memory | None = None) -> None:
+    """Write a value to `folder`, its bytes to `memory` where some is given. Raises `WireError` for types that have no
+    place in it, and for more bytes than the memory has."""
+    if memory is not None:
+        tree = _encode(value, _Lent(memory), 0)
+        memory.settle()
+    else:
+        with open(folder / f"{name}.bin", "wb") as data:
+            tree = _encode(value, _File(data), 0)
+    (folder / f"{name}.json").write_text(json.dumps(tree))
+
+
+def read(folder: Folder, name: str, max_bytes: int | None = None, memory: Memory | None = None) -> Any:
+    """Read a value back as CPU tensors, or as tensors of its own where `memory` is. Raises `WireError` when the files
+    are not one, or hold over `max_bytes`. A lack of memory passes as it is."""
+    try:
+        tree = json.loads(_read_capped(folder, f"{name}.json", MAX_JSON_BYTES))
+        if memory is not None:
+            value = _decode(tree, _Lent(memory), 0)
+            memory.settle()
+            return value
+        with _open(folder, f"{name}.bin") as data:
+            file = _File(data)
+            if max_bytes is not None and file.size > max_bytes:
+                raise WireError(f"{file.size} bytes of tensors where at most {max_bytes} were expected")
+            return _decode(tree, file, 0)
+    except WireError:
+        raise
+    except (ArithmeticError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # Whatever a hostile description makes Python or PyTorch say: an integer of 5000 digits, a shape that overflows.
+        if memory is not None and is_shortage(error):  # no larger than what was lent
+            raise
+        raise WireError(f"unreadable value {name}: {error}") from None
+
+
+def show(folder: Path, name: str, memory: Memory | None = None) -> Any:
+    """As `read`, but the tensors are not copies: the memory itself, or the file, of which only what is written to
+    becomes the process's own. For what a trusted process wrote and leaves as it is. Raises `WireError`."""
+    tree = json.loads(_read_capped(folder, f"{name}.json", MAX_JSON_BYTES))
+    if memory is not None:
+        return _decode(tree, _Lent(memory, shown=True), 0)
+    with _open(folder, f"{name}.bin") as data:
+        size = os.fstat(data.fileno()).st_size
+        if not size:
+            return _decode(tree, _File(data), 0)
+        mapped = mmap.mmap(data.fileno(), size, access=mmap.ACCESS_COPY)
+    return _decode(tree, _Lent(Memory(size, -1, torch.frombuffer(mapped, dtype=torch.uint8)), shown=True), 0)
+
+
+def pour(shown: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy a tensor that was shown, and is not written to, to another of its shape, piece by piece, letting go of its
+    memory on the way: the pages of a file on a tmpfs count as those of a process that has read them."""
+    if not shown.is_contiguous() or not target.is_contiguous():
+        target.copy_(shown)
+        return
+    pairs = zip(*(torch.split(one.view(-1), POURED_ELEMENTS) for one in (shown, target)), strict=True)
+    for piece, place in pairs:
+        place.copy_(piece)
+        start = -(-piece.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (piece.data_ptr() + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if size > 0:
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+
+def room(value: object) -> int:
+    """Bytes of memory that `write` needs for a value."""
+    return sum(-(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN for tensor in tensors(value))
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    """All tensors of a value, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors(item)]
+    return []
+
+
+def map_tensors(function: Any, value: Any) -> Any:
+    """The same tree with `function` applied to every tensor."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(function, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [map_tensors(function, item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+class _Bytes(Protocol):
+    """Where the bytes of tensors are. A dense tensor is `put` whole; `fill` fills one from an offset."""
+
+    size: int
+
+    def put(self, tensor: torch.Tensor) -> int: ...
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None: ...
+
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Not a copy, where that is what is wanted."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+class _File:
+    device = torch.device("cpu")
+
+    def __init__(self, data: BinaryIO):
+        self._data = data
+        self.size = os.fstat(data.fileno()).st_size
+
+    def put(self, tensor: torch.Tensor) -> int:
+        self._data.write(b"\0" * (-self._data.tell() % ALIGN))
+        offset = self._data.tell()
+        if tensor.numel():
+            self._data.write(_memory(tensor.cpu()))
+        return offset
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None:
+        self._data.seek(offset)
+        view = _memory(tensor)
+        if self._data.readinto(view) != len(view):  # type: ignore[attr-defined]
+            raise WireError("a file cut short")
+
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+
+class _Lent:
+    def __init__(self, memory: Memory, shown: bool = False):
+        self._memory, self.size, self._shown = memory, memory.size, shown
+        self.device = memory.bytes.device
+        self._end = 0
+
+    def put(self, tensor: torch.Tensor) -> int:
+        offset = -(-self._end // ALIGN) * ALIGN
+        self._end = offset + tensor.numel() * tensor.element_size()
+        if self._end > self.size:
+            raise WireError(f"at least {self._end} bytes of tensors where at most {self.size} were expected")
+        self._memory.view(offset, tensor.numel(), tensor.dtype).copy_(_flat(tensor))
+        return offset
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None:
+        _flat(tensor).copy_(self._memory.view(offset, tensor.numel(), tensor.dtype))
+
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        return self._memory.view(offset, count, dtype) if self._shown else None
+
+
+def _encode(value: object, data: _Bytes, depth: int) -> dict[str, Any]:
+    if depth > MAX_DEPTH:
+        raise WireError("a value nested too deeply")
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value, data)
+    if isinstance(value, dict):
+        items = [[str(key), _encode(item, data, depth + 1)] for key, item in value.items()]
+        return {"kind": "dict", "items": items}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"kind": "scalar", "value": value}
+    if isinstance(value, complex):
+        return {"kind": "complex", "value": [value.real, value.imag]}
+    if isinstance(value, torch.dtype):
+        return {"kind": "dtype", "value": str(value).removeprefix("torch.")}
+    raise WireError(f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value")
+
+
+def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, Any]:
+    if tensor.layout != torch.strided:
+        raise WireError(f"a tensor of layout {tensor.layout}")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise WireError(f"a tensor of dtype {tensor.dtype}")
+    spec: dict[str, Any] = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
+    if not tensor.is_contiguous() and _fills_memory(tensor.shape, tensor.stride()):
+        spec["stride"] = list(tensor.stride())
+    else:
+        tensor = tensor.contiguous()
+    spec["offset"] = data.put(tensor)
+    return spec
+
+
+def _fills_memory(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements fill one stretch of memory without holes or overlap (those of a permuted tensor do)."""
+    expected = 1
+    for step, extent in sorted(zip(stride, shape, strict=True)):
+        if extent > 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense tensor, not a copy."""
+    flat: Any = _flat(tensor).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense tensor in the order of its memory, not a copy."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
+    if not isinstance(tree, dict) or depth > MAX_DEPTH:
+        raise WireError("a malformed description")
+    kind, items, value = tree.get("kind"), tree.get("items"), tree.get("value")
+    if kind == "tensor":
+        return _decode_tensor(tree, data)
+    if kind in ("list", "tuple") and isinstance(items, list):
+        decoded = [_decode(item, data, depth + 1) for item in items]
+        return decoded if kind == "list" else tuple(decoded)
+    if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
+        return {str(key): _decode(item, data, depth + 1) for key, item in items}
+    if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
+        return value
+    if kind == "complex" and isinstance(value, list) and len(value) == 2:
+        return complex(float(value[0]), float(value[1]))
+    if kind == "dtype" and value in _DTYPES:
+        return _DTYPES[value]
+    raise WireError("a malformed description")
+
+
+def _decode_tensor(spec: dict[str, Any], data: _Bytes) -> torch.Tensor:
+    shape, stride, offset = spec.get("shape"), spec.get("stride"), spec.get("offset")
+    dtype = _DTYPES.get(str(spec.get("dtype")))
+    if dtype is None or not _is_counts(shape) or type(offset) is not int or offset < 0:
+        raise WireError("a malformed tensor")
+    assert isinstance(shape, list)
+    count = math.prod(shape)
+    if offset + count * dtype.itemsize > data.size:
+        raise WireError("a tensor larger than its file")
+    if stride is not None:
+        _check_stride(shape, stride)
+    flat = data.elements(offset, count, dtype) if count else None
+    if flat is not None:
+        return flat.view(shape) if stride is None else flat.as_strided(shape, stride)
+    if stride is None:
+        tensor = torch.empty(shape, dtype=dtype, device=data.device)
+    else:
+        tensor = torch.empty_strided(shape, stride, dtype=dtype, device=data.device)
+    if count:
+        data.fill(tensor, offset)
+    return tensor
+
+
+def _is_counts(values: object) -> bool:
+    return isinstance(values, list) and len(values) <= 64 and all(type(v) is int and 0 <= v < 1 << 48 for v in values)
+
+
+def _check_stride(shape: list[int], stride: object) -> None:
+    if not _is_counts(stride) or not isinstance(stride, list) or len(stride) != len(shape):
+        raise WireError("a malformed stride")
+    if not _fills_memory(shape, stride):
+        raise WireError("a stride with holes")
+
+
+def _open(folder: Folder, name: str) -> BinaryIO:
+    descriptor = os.open(folder / name, READING) if isinstance(folder, Path) else os.dup(folder[name])
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise WireError("not a regular file")
+    os.lseek(descriptor, 0, os.SEEK_SET)  # it may have been read before
+    return os.fdopen(descriptor, "rb")
+
+
+def _read_capped(folder: Folder, name: str, limit: int) -> str:
+    with _open(folder, name) as file:
+        text = file.read(limit + 1)
+    if len(text) > limit:
+        raise WireError(f"a description of over {limit} bytes")
+    return text.decode("utf-8")

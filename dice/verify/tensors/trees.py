@@ -1,0 +1,91 @@
+"""Trees of tensors: sizes, copies, and what two of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dice.verify.tensors import compare, near, transport
+
+ROUNDING = 1e-5  # of the rms: what two right sums differ by
+
+
+def elements(value: Any) -> int:
+    return sum(tensor.numel() for tensor in transport.tensors(value))
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def varying(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What training would change: the parameters, and the statistics that normalisations keep."""
+    yield from model.named_parameters()
+    for name, buffer in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            yield name, buffer
+
+
+def to_cpu(value: Any) -> Any:
+    return transport.map_tensors(lambda tensor: tensor.detach().to("cpu", copy=True), value)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
+
+
+def between(one: Any, other: Any) -> Any:
+    """Halfway from one output to another, as an answer that knows nothing of what changed would be."""
+    others = iter(transport.tensors(other))
+
+    def middle(tensor: torch.Tensor) -> torch.Tensor:
+        there = next(others, tensor)
+        same = there.shape == tensor.shape and tensor.is_floating_point()
+        return (tensor + there) / 2 if same else there
+
+    return transport.map_tensors(middle, one)
+
+
+def identical(one: Any, other: Any) -> bool:
+    pairs = zip(transport.tensors(one), transport.tensors(other), strict=False)
+    return all(near.same_values(*pair) for pair in pairs)
+
+
+def own(value: Any, spare: bool) -> Any:
+    """An output for good. It may be an input, or a tensor of the model's that the next forward writes to; `spare`: it
+    is none, and will have been judged by then."""
+    return transport.map_tensors(lambda tensor: tensor.detach() if spare else tensor.detach().clone(), value)
+
+
+def changed(used: Any, kept: Any) -> tuple[int, ...]:
+    """Indices of the tensors that are no longer what they were."""
+    pairs = enumerate(zip(transport.tensors(used), transport.tensors(kept), strict=True))
+    return tuple(index for index, (one, other) in pairs if one is not other and not near.same_values(one, other))
+
+
+def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
+    """Whether an output is about as near to the exact one as the expected one is (rms)."""
+    for one, own, true in zip(*(transport.tensors(value) for value in (actual, expected, exact)), strict=False):
+        off, allowed = compare.rms_difference(one, true), compare.rms_difference(own, true)
+        if off is None or allowed is None:
+            continue
+        size = torch.linalg.vector_norm(own if own.dtype.itemsize >= 4 else own.float()) / own.numel() ** 0.5
+        if off > compare.NO_WORSE_RMS * allowed + ROUNDING * float(size):
+            return False
+    return True
+
+
+def is_finite(value: Any) -> bool:
+    floats = (tensor for tensor in transport.tensors(value) if tensor.is_floating_point() or tensor.is_complex())
+    return all(bool(part.isfinite().all()) for tensor in floats for part in near.stretches(tensor))
+
+
+def shape_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shape_of(item) for item in value]
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,83 @@
+"""Changing a draw keeps what kernels may rely on, and plans hold what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dice.verify.execution.inputs import LARGE, ROTATED, SCALE, SMALL, disturb, is_free, plan, vary
+from dice.verify.ipc.messages import Step
+
+FLOATS = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
+BOUND = {
+    "labels": torch.randint(0, 9, (50,)).float(),
+    "mask": (torch.rand(50) > 0.5),
+    "distribution": torch.softmax(torch.rand(10, 30), dim=-1),
+    "indices": torch.randint(0, 9, (50,)),
+    "one number": torch.rand(1),
+}
+
+
+def changed(family: str) -> torch.Tensor:
+    (value,) = vary([FLOATS.clone()], Step("", family))
+    assert isinstance(value, torch.Tensor) and value.shape == FLOATS.shape and value.dtype == FLOATS.dtype
+    return value
+
+
+def test_families_are_what_they_say() -> None:
+    assert torch.equal(changed("given"), FLOATS)
+    assert abs(float(changed("centred").mean())) < 1e-4 and float(changed("centred").min()) < 0
+    assert torch.equal(changed("scaled"), FLOATS * SCALE)
+    assert torch.equal(changed("small"), FLOATS * SMALL)
+    assert float(changed("large").min()) < -0.4 * LARGE and float(changed("large").max()) > 0.4 * LARGE
+    assert len(changed("ties").unique()) < 10
+    assert not changed("zeros").any()
+
+
+@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED])
+@pytest.mark.parametrize("kind", BOUND)
+def test_labels_masks_and_indices_keep_their_draw(kind: str, family: str) -> None:
+    tensor = BOUND[kind]
+    assert not is_free(tensor)
+    assert torch.equal(vary({"x": tensor}, Step("", family))["x"], tensor)
+
+
+def test_zeros_of_a_triangular_matrix_stay_zero() -> None:
+    (matrix,) = vary([torch.tril(FLOATS[:, :30])], Step("", "centred"))
+    assert not torch.triu(matrix, 1).any() and float(matrix.min()) < 0
+
+
+def test_one_input_is_amplified_and_no_other() -> None:
+    one, nested, two = vary([FLOATS, (FLOATS, 3), FLOATS], Step("", "input 1 amplified", index=1, factor=10.0))
+    assert torch.equal(one, FLOATS) and torch.equal(two, FLOATS) and torch.equal(nested[0], FLOATS * 10)
+
+
+def test_disturbed_values_are_others_of_the_same_kind() -> None:
+    other, index = disturb([FLOATS, BOUND["indices"]])
+    ratio = other / FLOATS.clamp_min(1e-9)
+    assert not torch.equal(other, FLOATS) and float(ratio.min()) > 0.49 and float(ratio.max()) < 1.51
+    assert torch.equal(index.sort().values, BOUND["indices"].sort().values)
+    same, moved = disturb([FLOATS, BOUND["indices"]], index=1)
+    assert torch.equal(same, FLOATS) and not torch.equal(moved, BOUND["indices"])
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3, 4, 5, 6, 9])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_plan_has_the_trials_that_were_asked_for(trials: int, fresh: bool) -> None:
+    for seed in range(20):
+        steps = plan(trials, seed, fresh=fresh)
+        assert len(steps) == trials and all(step.core for step in steps)
+        assert len({step.name for step in steps}) == trials
+        families = [step.family for step in steps]
+        assert "given" in families
+        assert trials < 2 or "centred" in families
+        assert not any(step.fresh for step in steps[1:])
+        assert steps[0].fresh is (fresh and trials >= 3)
+
+
+def test_cheap_problems_get_every_family_and_amplified_inputs_always_come() -> None:
+    families = {step.family for step in plan(5, 0, cheap=True)}
+    assert {*ROTATED, "small"} <= families
+    (step,) = [step for step in plan(2, 0, amplified=[(1, 100.0)]) if not step.core]
+    assert (step.index, step.factor) == (1, 100.0)
+    assert {plan(5, seed)[0].family for seed in range(30)} > {"given", "centred"}
