@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dice.commands.show import show_verdict
+from dice.commands.verdict_view import show_verdict
 from made_runs import CORRECT, TASKS, TIMING, VERDICTS, WRONG, make_run, make_traced_run, own_tasks
 from rich.console import Console
 
