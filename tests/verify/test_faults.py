@@ -212,7 +212,7 @@ def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_
         with oracles.open(Spawner(zygote, called_off), settings, 4096, ()) as session:
             session.open()
             with oracles.open(Spawner(zygote, going_on), settings, 4096, ()) as other:
-                called_off.watch(other._oracle.child)  # as it is from the start of a request to its end
+                called_off.watch(other._process.child)  # as it is from the start of a request to its end
                 called_off.cancel()
                 if request_under_way:
                     time.sleep(0.5)  # until its warden has seen the kill: the request may be answered before

@@ -251,7 +251,7 @@ inner = Job.run
 def counted(job, turns):
     verdict = inner(job, turns)
     with log.open("a") as file:
-        file.write(f"{job.kernel.name}\\n")
+        file.write(f"{job.assignment.kernel.name}\\n")
     return verdict
 
 Job.run = counted
