@@ -99,7 +99,7 @@ def _report(rows: Sequence[dict[str, Any]], audits: Sequence[Audit], labels: Seq
         "problems": len(rows),
         "unfinished": {kind: sum(kind in audit.kinds() for audit in audits) for kind in UNFINISHED},
         "counts": counts,
-        "kinds": summarise(audits)["kinds"],
+        "kinds": summarise(audits).kinds,
         "degenerate_rows": degenerate,
         "difficulty": _agreement(tags, labels),
     }

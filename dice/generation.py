@@ -80,7 +80,7 @@ class Attempt:
         speedup = self.verdict.timing.speedup if self.verdict.timing else 0.0
         return PREFERENCE.index(self.verdict.outcome), -speedup
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "text": self.draft.text,
             "kernel": self.kernel.source if self.kernel else None,
@@ -135,7 +135,7 @@ class Draft:
     seconds: float
     beginning: tuple[int, ...] = ()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         tokens = len(self.trace.response_ids)
         return {
             "tokens": tokens,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dice import cpp, syntax
+from dice.files import JsonObject
 from dice.problem import read_source
 
 _AFTER_GLOBAL = re.compile(r"\b__global__\b(?P<rest>[^;{]*)", re.DOTALL)
@@ -102,11 +103,11 @@ class Kernel:
             raise SplitError("the place of the CUDA source in the file cannot be told")
         return KernelParts(*parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Kernel:
+    def from_json(cls, data: JsonObject) -> Kernel:
         return cls(**data)
 
     @classmethod

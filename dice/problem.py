@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from dice import syntax
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.bounded import LONGEST_SOURCE, read_text
 
 REQUIRED_FUNCTIONS = ("get_inputs", "get_init_inputs")
@@ -62,11 +62,11 @@ class Problem:
                 raise ProblemError(f"{self.name} cannot run: {not_a_list(function, 'dict')}.")
         return self
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Problem:
+    def from_json(cls, data: JsonObject) -> Problem:
         return cls(**data)
 
     @classmethod

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
+
+from dice.files import JsonObject
 
 Stage = Literal["extract", "static", "compile", "load", "run", "compare", "time", "done", "infra"]
 Outcome = Literal[
@@ -81,7 +83,7 @@ class Finding:
     tool: str = ""  # "emulator" | "memcheck" | "racecheck" | "initcheck" | "synccheck"
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Finding:
+    def from_json(cls, data: JsonObject) -> Finding:
         known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
         return cls(**known | {"lines": tuple(known.get("lines", ()))})
 
@@ -116,16 +118,16 @@ class Verdict:
     ] = ()  # guarantees that it could not give on that machine, see dice/verify/supervisor/guarantees.py
     toolchain: str = ""
     headers: str = ""  # "slim" (shadow headers) | "full" (PyTorch's own)
-    scale: dict[str, Any] = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
+    scale: JsonObject = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage; `wait`: for others
     protocol: str = ""  # how right was judged, see dice/verify/protocols.py; "" in verdicts from before it was noted
     determinism: bool | None = None  # the same inputs gave the same bits twice; None when not tried
-    evidence: dict[str, Any] = field(
+    evidence: JsonObject = field(
         default_factory=dict
     )  # of who computed the outputs, see dice/verify/execution/evidence.py
     labels: tuple[str, ...] = ()  # remarkable without being wrong: "precision_downgrade:float16", "unused_input:1"
     findings: tuple[Finding, ...] = ()  # of the sanitizers, under --sanitize
-    profile: dict[str, Any] = field(default_factory=dict)  # GPU time of one forward by kernel, under --profile
+    profile: JsonObject = field(default_factory=dict)  # GPU time of one forward by kernel, under --profile
 
     @property
     def correct(self) -> bool:
@@ -141,11 +143,11 @@ class Verdict:
         """Class of the paper's Fig. 6; None for a correct kernel or a verdict that is not about the kernel."""
         return FAILURE_CLASS.get(self.outcome)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self) | {"correct": self.correct, "failure_class": self.failure_class}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Verdict:
+    def from_json(cls, data: JsonObject) -> Verdict:
         values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
         values["deceptions"] = tuple(values.get("deceptions", ()))
         values["errors"] = tuple(values.get("errors", ()))

@@ -9,12 +9,13 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
 import dice
 from dice.commands.progress import bars
+from dice.files import JsonObject
 from dice.terminal import Console
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Doctor:
                 console.print(_line(finding))
             verdict = f"can check kernels on: {', '.join(backends)}" if backends else "cannot check kernels"
             console.print(f"\nThis machine {verdict}.")
-        probed: dict[str, Any] = _probe(backends[0], console, quiet=self.json) if self.probe and backends else {}
+        probed: JsonObject = _probe(backends[0], console, quiet=self.json) if self.probe and backends else {}
         if self.json:
             said = {"backends": backends, "findings": [asdict(finding) for finding in findings]}
             print(json.dumps(said | ({"probes": probed} if probed else {})))
@@ -71,7 +72,7 @@ def _line(finding: Finding) -> Text:
     return line.append(f" -> {finding.advice}" if finding.advice else "", style="dim")
 
 
-def _probe(backend: str, console: Console, quiet: bool) -> dict[str, Any]:
+def _probe(backend: str, console: Console, quiet: bool) -> JsonObject:
     """Verify hostile kernels among others, tell what became of each, and sum it up."""
     from dice.verify.probes.runner import Result, run, tasks
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from dice.commands.arguments import Endpoint
 from dice.endpoint.request import Settings
 from dice.errors import UserError
+from dice.files import JsonObject
 
 
 def settings_of(args: Endpoint, model: str, *, temperature: float, max_tokens: int) -> Settings:
@@ -37,7 +37,7 @@ def key_of(args: Endpoint) -> str:
     return key
 
 
-def lines_of(account: dict[str, Any]) -> Iterator[str]:
+def lines_of(account: JsonObject) -> Iterator[str]:
     """What a person wants to know of an account's JSON form."""
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in account["outcomes"].items()) or "none"
     yield f"requests: {account['sent']} sent ({outcomes})"

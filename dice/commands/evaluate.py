@@ -23,6 +23,7 @@ from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.evaluate.paper_rows import ROWS, PaperRow, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
+from dice.files import JsonObject
 from dice.files.bounded import parse_json
 from dice.terminal import Console
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dice.evaluate.models import Model
     from dice.evaluate.run import Done
 
-Settings = dict[str, Any]
+Settings = JsonObject
 NATIVE_DEFAULTS: Settings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
 COMPACT_DEFAULTS: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
 MOST_SAMPLES = 10_000  # of one problem: a list of them is made
@@ -170,7 +171,7 @@ class Plan:
     prompt: str
     gpu: Gpu | None
 
-    def config(self, args: Eval) -> dict[str, Any]:
+    def config(self, args: Eval) -> dict[str, object]:
         """What a run's folder is held against."""
         return {
             "model": self.name,
@@ -212,7 +213,7 @@ def _plan(args: Eval) -> Plan:
     return Plan(tasks, row, kind, name, settings, prompt, gpu)
 
 
-def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, dict[str, Any] | None]:
+def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, JsonObject | None]:
     from dice.evaluate.models.endpoint import EndpointModel
     from dice.evaluate.run import begin, evaluate, questions
     from dice.evaluate.runnable import require_runnable
@@ -373,7 +374,7 @@ def _fingerprint(tasks: Sequence[Task]) -> str:
     return f"{len(tasks)} problems, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | None) -> None:
+def _show(args: Eval, folder: RunFolder, done: Done, account: JsonObject | None) -> None:
     from dice.evaluate.metrics import summarise
 
     summaries = [summarise(folder, protocol) for protocol in folder.protocols]
@@ -399,9 +400,9 @@ def _show(args: Eval, folder: RunFolder, done: Done, account: dict[str, Any] | N
     print(f"{done.generated} answers generated, {done.judged} judged; all of it is in {folder.path}")
 
 
-def _answers(folder: RunFolder) -> list[dict[str, Any]]:
+def _answers(folder: RunFolder) -> list[JsonObject]:
     """Every answer of the run whole, with what each protocol says of it."""
-    verdicts: dict[tuple[str, int], dict[str, Any]] = {}
+    verdicts: dict[tuple[str, int], JsonObject] = {}
     for protocol in folder.protocols:
         for judgement in folder.judgements(protocol):
             verdicts.setdefault(judgement.id, {})[protocol] = judgement.verdict.to_json()

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -16,6 +16,7 @@ from dice.commands.arguments import Backend, Remasking, at_least, options, spare
 from dice.commands.verdict_view import exit_code, show_verdict
 from dice.errors import UserError
 from dice.evaluate.runnable import require_runnable
+from dice.files import JsonObject
 from dice.files.atomic import write_text
 from dice.problem import Problem
 from dice.terminal import Console
@@ -149,7 +150,7 @@ def _trace(args: Generate, problem: Problem) -> Path:
     return args.trace if len(args.problems) == 1 else args.trace.with_stem(f"{args.trace.stem}_{problem.name}")
 
 
-def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attempt], console: Console) -> dict[str, Any]:
+def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attempt], console: Console) -> JsonObject:
     """Write the best kernel (and its trace), show its verdict, and return the JSON result."""
     best = min(samples, key=lambda sample: sample.rank)
     path = _write(args, target, best)
@@ -207,7 +208,7 @@ def _said(best: Attempt, path: Path | None) -> str:
     return f"{what} written to {path}"
 
 
-def _summary(console: Console, results: list[dict[str, Any]], loading: float) -> None:
+def _summary(console: Console, results: list[JsonObject], loading: float) -> None:
     if len(results) < 2:
         return
     correct = sum(result["verdict"]["correct"] for result in results)

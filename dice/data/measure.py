@@ -29,6 +29,7 @@ from dice.data.outcomes import describe
 from dice.data.sample import Sample, is_sample_file, read_samples, read_sets, write_samples
 from dice.data.sources import ImportReport, read, resolve
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json
 from dice.files.journal import held
 from dice.verdict import Verdict
@@ -81,7 +82,7 @@ def measure(
     file_rows: int = FILE_ROWS,
     progress: Progress = lambda done, total: None,
     advise: Callable[[str], None] = lambda sentence: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure the samples of files and folders, and return the report on all of `out`.
 
     Files are what `dice data import` writes, or anything else that it reads, such as what `dice data synth` wrote.
@@ -135,7 +136,7 @@ def _verdicts(verifier: Verifier, shelf: _Shelf, workers: int | None) -> Iterato
             yield verdict
 
 
-def report_on(folder: Path) -> dict[str, Any]:
+def report_on(folder: Path) -> JsonObject:
     """The report on every measured file of a folder, whichever machine wrote it."""
     unmeasured: dict[str, int] = defaultdict(int)
     samples: list[Sample] = []
@@ -237,7 +238,7 @@ def _check_request(path: Path, samples: Sequence[Sample], rows: int, backend: st
         digest.update(repr(_without_verdict(sample)).encode("utf-8", "replace"))
     asked = {key: value for key, value in asdict(options).items() if key != "cache_dir"}
     counts = {"samples": len(samples), "file_rows": rows}
-    wanted: dict[str, Any] = counts | {"digest": digest.hexdigest()[:16], "backend": backend}
+    wanted: JsonObject = counts | {"digest": digest.hexdigest()[:16], "backend": backend}
     wanted["options"] = json.loads(json.dumps(asked))
     if path.exists():
         present = read_json(path)

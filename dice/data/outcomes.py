@@ -6,7 +6,6 @@ import bisect
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from dice.data.sample import Sample
 from dice.verdict import Verdict
@@ -20,14 +19,14 @@ def bucket(speedup: float) -> str:
     return BUCKETS[bisect.bisect_right(BOUNDS, speedup)]
 
 
-def describe(samples: Sequence[Sample]) -> dict[str, Any]:
+def describe(samples: Sequence[Sample]) -> dict[str, object]:
     """Counts over all samples, and by source. Pairs without a verdict are `unmeasured`, never failures."""
     sources = sorted({sample.source for sample in samples})
     by_source = {source or "(none)": _counts([one for one in samples if one.source == source]) for source in sources}
     return _counts(samples) | {"speedup": speedups(samples), "by_source": by_source}
 
 
-def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
+def _counts(samples: Sequence[Sample]) -> dict[str, object]:
     pairs = [sample for sample in samples if sample.problem and sample.kernel]
     verdicts = [sample.verdict for sample in pairs if sample.verdict]
     correct = [verdict for verdict in verdicts if verdict.correct]
@@ -47,7 +46,7 @@ def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def speedups(samples: Iterable[Sample]) -> dict[str, Any]:
+def speedups(samples: Iterable[Sample]) -> dict[str, object]:
     """Histograms of the correct, timed samples: over eager PyTorch, by the lower bound of the 95% interval, and over
     torch.compile where that was measured."""
     timings = [one.verdict.timing for one in samples if one.verdict and one.verdict.correct and one.verdict.timing]
@@ -59,7 +58,7 @@ def speedups(samples: Iterable[Sample]) -> dict[str, Any]:
     }
 
 
-def histogram(values: Sequence[float]) -> dict[str, Any]:
+def histogram(values: Sequence[float]) -> dict[str, object]:
     """How many values, in which of the `BUCKETS`; a bucket begins with its lower bound."""
     counts = Counter(map(bucket, values))
     return {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.tables import SUFFIXES, read_rows
 
 COLUMNS = ("messages", "prompt", "response")  # what is read of a table that has other columns besides
@@ -50,7 +51,7 @@ def _files(path: Path) -> Sequence[Path]:
     return files
 
 
-def _pair(row: dict[str, Any], where: str) -> Pair:
+def _pair(row: JsonObject, where: str) -> Pair:
     if row.get("messages") is not None:
         messages = _messages(row["messages"], where, "messages")
         if len(messages) < 2 or messages[-1]["role"] != "assistant":

@@ -120,6 +120,6 @@ def _companions() -> dict[str, str]:
     }
 
 
-def _added_token(content: str) -> dict[str, Any]:
+def _added_token(content: str) -> dict[str, object]:
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
     return {"content": content, **flags, "special": True}

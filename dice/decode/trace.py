@@ -7,7 +7,9 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
+
+from dice.files import JsonObject
 
 StopReason = Literal["stop", "length"]
 
@@ -91,16 +93,16 @@ class Trace:
                 current[position] = self.token_ids[position]
             yield tuple(current)
 
-    def to_json(self, *, compact: bool = False) -> dict[str, Any]:
+    def to_json(self, *, compact: bool = False) -> dict[str, object]:
         """A JSON object; `compact` packs the four long columns as base64 (int32 and float32, little-endian)."""
-        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        data: JsonObject = {name: getattr(self, name) for name in self.__slots__}
         for name in _INTEGER_COLUMNS:
             data[name] = _pack("i", data[name]) if compact else list(data[name])
         data["logprobs"] = _pack("f", self.logprobs) if compact else list(self.logprobs)
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Trace:
+    def from_json(cls, data: JsonObject) -> Trace:
         """Read either form of `to_json`."""
         data = dict(data)
         for name in _INTEGER_COLUMNS:

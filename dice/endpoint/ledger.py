@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dice.endpoint.request import Usage
+from dice.files import JsonObject
 from dice.files.journal import Journal
 
 
@@ -32,7 +33,7 @@ class Account:
     cost: float = 0.0
     unknown_cost: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self) | {"outcomes": dict(sorted(self.outcomes.items())), "cost": round(self.cost, 6)}
 
 
@@ -40,7 +41,7 @@ class Ledger:
     """A journal of requests; None keeps it in memory."""
 
     def __init__(self, path: Path | None):
-        self.answers: dict[str, dict[str, Any]] = {}  # id -> its `answer` line
+        self.answers: dict[str, JsonObject] = {}  # id -> its `answer` line
         self.account = Account()
         self._journal = Journal(path)
         self._planned: dict[str, float] = {}  # id -> the most that it may cost once it is sent
@@ -83,12 +84,12 @@ class Ledger:
         line = {"event": "failed", "id": id_, "attempt": attempt, "status": status, "outcome": outcome}
         self._write(line | {"usage": usage.to_json(), **more, "error": error}, sync=False)
 
-    def _write(self, line: dict[str, Any], sync: bool) -> None:
+    def _write(self, line: JsonObject, sync: bool) -> None:
         line["time"] = round(time.time(), 3)
         self._journal.append(line, sync=sync)
         self._note(line)
 
-    def _note(self, line: dict[str, Any]) -> None:
+    def _note(self, line: JsonObject) -> None:
         """Count one line into the account, just written or read from an earlier run."""
         id_, account = line["id"], self.account
         if line["event"] == "sent":

@@ -99,7 +99,7 @@ class Request:
         parts = [settings.model, settings.temperature, settings.max_tokens, self.system, self.prompt, self.key]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
 
-    def body(self, settings: Settings) -> dict[str, Any]:
+    def body(self, settings: Settings) -> dict[str, object]:
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages.append({"role": "user", "content": self.prompt})
         sampling = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
@@ -118,7 +118,7 @@ class Usage:
     tokens_out: int = 0
     estimated: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

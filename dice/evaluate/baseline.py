@@ -88,7 +88,7 @@ def _measure(task: Task, mode: str, trials: int) -> Baseline | Failure:
     return Baseline(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def summary(times: Sequence[float], hardware: str, device: str) -> dict[str, Any]:
+def summary(times: Sequence[float], hardware: str, device: str) -> dict[str, object]:
     """Times in milliseconds, in KernelBench's words."""
     return {
         "mean": float(f"{statistics.fmean(times):.4g}"),
@@ -101,7 +101,7 @@ def summary(times: Sequence[float], hardware: str, device: str) -> dict[str, Any
     }
 
 
-def time_reference(source: str, mode: str, trials: int) -> dict[str, Any]:
+def time_reference(source: str, mode: str, trials: int) -> dict[str, object]:
     """Runs in the child."""
     import torch
 

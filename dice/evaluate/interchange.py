@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dice.errors import UserError
 from dice.evaluate.run_folder import Judgement, RunFolder, Task
+from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json, write_text
 from dice.verdict import Verdict
 
@@ -35,30 +35,30 @@ class Baseline:
     hardware: str = ""
     device: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 Baselines = dict[str, dict[str, Baseline]]  # "level1" -> "19_ReLU.py"
 
 
-def eval_results(tasks: Sequence[Task], judgements: Sequence[Judgement]) -> dict[str, list[dict[str, Any]]]:
+def eval_results(tasks: Sequence[Task], judgements: Sequence[Judgement]) -> dict[str, list[JsonObject]]:
     """The content of `eval_results.json` for the tasks of one level. What says nothing of a kernel is left out."""
     numbers = {task.key: task.number for task in tasks}
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[int, list[JsonObject]] = defaultdict(list)
     for one in sorted(judgements, key=lambda one: (numbers.get(one.task, 0), one.sample)):
         if one.task in numbers and one.verdict.about_kernel:
             found[numbers[one.task]].append({"sample_id": one.sample} | _entry(one.verdict))
     return {str(number): found[number] for number in sorted(found)}
 
 
-def _entry(verdict: Verdict) -> dict[str, Any]:
+def _entry(verdict: Verdict) -> dict[str, object]:
     timing = verdict.timing if verdict.correct else None
     compiled = verdict.outcome not in NOT_COMPILED and not (verdict.outcome == "timeout" and verdict.stage == "compile")
-    metadata: dict[str, Any] = {"hardware": verdict.device, "outcome": verdict.outcome, "protocol": verdict.protocol}
+    metadata: JsonObject = {"hardware": verdict.device, "outcome": verdict.outcome, "protocol": verdict.protocol}
     if verdict.message:
         metadata["message"] = verdict.message
-    stats: dict[str, Any] = {}
+    stats: JsonObject = {}
     if timing is not None:
         stats = {
             "mean": timing.kernel_ms,
@@ -100,7 +100,7 @@ def export_run_folders(folder: RunFolder, protocol: str, path: Path) -> list[Pat
     return folders
 
 
-def _results_by_level(folder: RunFolder, protocol: str) -> dict[int, dict[str, list[dict[str, Any]]]]:
+def _results_by_level(folder: RunFolder, protocol: str) -> dict[int, dict[str, list[JsonObject]]]:
     tasks = folder.tasks()
     if len({(task.level, task.number) for task in tasks}) < len(tasks):
         raise UserError(f"Problems of {folder.path} share a number, so that KernelBench's file cannot hold them.")
@@ -144,11 +144,11 @@ def write_baselines(path: Path, baselines: Baselines) -> None:
     )
 
 
-def _known(entry: dict[str, Any]) -> dict[str, Any]:
+def _known(entry: JsonObject) -> JsonObject:
     return {name: value for name, value in entry.items() if name in Baseline.__dataclass_fields__}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     data = read_json(path)
     if not isinstance(data, dict):
         raise UserError(f"{path} holds no JSON object.")

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Summary:
     deceptions: dict[str, int]  # by kind, of the `deceptive`
     cost: Cost
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         data = asdict(self)
         for score in (data["total"], *data["levels"].values()):
             score["pass_at"] = {str(k): estimate for k, estimate in score["pass_at"].items()}
@@ -93,7 +92,7 @@ class Comparison:
     worse: int
     p_value: float  # exact two-sided sign test; ties are left out
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -38,7 +38,7 @@ class PaperRow:
     without_check: Numbers = field(default_factory=dict)
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         chosen, why = resolve(self)
         return asdict(self) | {"kind": chosen, "why": why}
 

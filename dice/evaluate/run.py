@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from dice.errors import MachineError, UserError
 from dice.evaluate.hardware import Gpu
 from dice.evaluate.models import Answer, Model, Question
 from dice.evaluate.prompts import prompt
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
+from dice.files import JsonObject
 from dice.files.atomic import write_json
 from dice.files.journal import held
 from dice.kernel import Kernel
@@ -306,7 +306,7 @@ def locked(path: Path) -> Iterator[RunFolder]:
         yield RunFolder(path)
 
 
-def begin(folder: RunFolder, config: dict[str, Any], tasks: Sequence[Task]) -> None:
+def begin(folder: RunFolder, config: JsonObject, tasks: Sequence[Task]) -> None:
     """Write what is asked, or make sure that it is what the folder was begun for. A run keeps the versions that it was
     begun with. Raises `UserError`."""
     if (folder.path / "run.json").exists():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json
 from dice.files.journal import append_row, read_rows
 from dice.problem import Problem
@@ -57,7 +58,7 @@ class Generation:
     seconds: float = 0.0
     cost: float = 0.0  # USD
     trace: str = ""  # file below the folder
-    more: dict[str, Any] = field(default_factory=dict)
+    more: JsonObject = field(default_factory=dict)
 
     @property
     def id(self) -> tuple[str, int]:
@@ -84,10 +85,10 @@ class RunFolder:
         self.path = path
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return dict(self._read("run.json"))
 
-    def begin(self, config: dict[str, Any], tasks: list[Task]) -> None:
+    def begin(self, config: JsonObject, tasks: list[Task]) -> None:
         """Write what was asked. Raises `UserError` where the folder holds answers of another run."""
         path = self.path / "run.json"
         begun = path.exists() and (self.path / "generations.jsonl").exists()
@@ -135,5 +136,5 @@ class RunFolder:
         return read_json(path)
 
 
-def _judgement(task: str, sample: int, verdict: dict[str, Any], **_: Any) -> Judgement:
+def _judgement(task: str, sample: int, verdict: JsonObject, **_: Any) -> Judgement:
     return Judgement(task, sample, Verdict.from_json(verdict))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 
 # Seconds that one conversation may take to render; the templates of published models take a millisecond.
 LIMIT_S = 20.0
@@ -57,7 +58,7 @@ class ChatTemplate:
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str]]:
         return ChatTemplate, (self._source,)
 
-    def _ask(self, line: bytes | None) -> dict[str, Any]:
+    def _ask(self, line: bytes | None) -> JsonObject:
         """What the process answers to a line, or, without one, to the template."""
         with self._lock:
             deadline = time.monotonic() + LIMIT_S
@@ -111,7 +112,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     process.wait()
 
 
-def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline: float) -> dict[str, Any]:
+def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline: float) -> JsonObject:
     """Write a line and read one, both within the time: neither side waits for the other for ever."""
     assert process.stdin is not None and process.stdout is not None
     left, answer = memoryview(line), bytearray()
@@ -133,7 +134,7 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline: float) ->
                         raise _Ended("it writes too much")
                 else:
                     raise _Ended("it takes too much memory or time")
-    found: dict[str, Any] = json.loads(answer)
+    found: JsonObject = json.loads(answer)
     return found
 
 

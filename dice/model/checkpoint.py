@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.atomic import sync
 from dice.files.bounded import parse_json, read_bytes
 from dice.model.config import ConfigError, SDARConfig
@@ -272,7 +273,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_json(file: Path, data: dict[str, Any]) -> None:
+def _write_json(file: Path, data: JsonObject) -> None:
     file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.bounded import parse_json, read_bytes
 from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 
@@ -15,7 +15,7 @@ DEFAULT_BLOCK_SIZE = 4
 DEFAULT_MASK_TOKEN_ID = SDAR_FAMILY.mask_token_id
 
 # What the code published with a family, and the engines that serve it, look for beyond the numbers.
-_FIXED_KEYS: dict[str, dict[str, Any]] = {
+_FIXED_KEYS: dict[str, JsonObject] = {
     "sdar": {
         "architectures": ["SDARForCausalLM"],
         "auto_map": {
@@ -27,14 +27,14 @@ _FIXED_KEYS: dict[str, dict[str, Any]] = {
     },
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
 }
-_DEFAULT_EXTRAS: dict[str, Any] = {
+_DEFAULT_EXTRAS: JsonObject = {
     "attention_dropout": 0.0,
     "rope_scaling": None,
     "sliding_window": None,
     "use_cache": False,
     "use_sliding_window": False,
 }
-_SDAR_EXTRAS: dict[str, Any] = {"attn_implementation": "flex_attention", "fuse_cross_entropy": True}
+_SDAR_EXTRAS: JsonObject = {"attn_implementation": "flex_attention", "fuse_cross_entropy": True}
 PROMPT_KEY = "dice_prompt"  # of config.json
 # Ours, not config.json's: they follow from `model_type`, `tie_word_embeddings` and the rotary settings.
 _DERIVED = frozenset({"family", "tied", "llama3_rope", "extra"})
@@ -75,7 +75,7 @@ class SDARConfig:
     family: str = SDAR_FAMILY.name
     tied: bool = False
     llama3_rope: Llama3Rope | None = None
-    extra: dict[str, Any] = field(default_factory=dict, compare=False)
+    extra: JsonObject = field(default_factory=dict, compare=False)
 
     @property
     def prompt(self) -> str:
@@ -112,7 +112,7 @@ class SDARConfig:
             raise ConfigError(f"mask_token_id {self.mask_token_id} lies outside the vocabulary of {self.vocab_size}.")
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], *, name: str = "", mask_token_id: int | None = None) -> SDARConfig:
+    def from_json(cls, data: JsonObject, *, name: str = "", mask_token_id: int | None = None) -> SDARConfig:
         """Read the parsed text of a config.json.
 
         Public SDAR configs carry neither `block_size` nor `mask_token_id`. Block size: the config, else a `-b8`, `-b16`
@@ -155,7 +155,7 @@ class SDARConfig:
             values["head_dim"] = family.head_dim or _head_dim(values["hidden_size"], values["num_attention_heads"])
         return cls(**values, extra=extra)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A config.json that the family's own code and engines load: SDAR's, or Qwen3's with a head of its own.
 
         Raises `ConfigError` for any other model.
@@ -213,14 +213,14 @@ def block_size_from_name(name: str) -> int | None:
     return int(match.group(1)) if match and int(match.group(1)) > 0 else None
 
 
-def _check_types(data: dict[str, Any]) -> None:
+def _check_types(data: JsonObject) -> None:
     """Of what is used before `SDARConfig` checks its own fields, or is not among them."""
     for key, (kinds, word) in _TYPES.items():
         if key in data and not isinstance(data[key], kinds):
             raise ConfigError(f"The model configuration has {key} = {data[key]!r}, which is no {word}.")
 
 
-def _family_of(data: dict[str, Any]) -> Family:
+def _family_of(data: JsonObject) -> Family:
     name = str(data.get("model_type", SDAR_FAMILY.name)).lower()
     if name not in FAMILIES:
         raise ConfigError(f"The model configuration has model_type = {name!r}; known are {', '.join(FAMILIES)}.")
@@ -238,7 +238,7 @@ def _family_of(data: dict[str, Any]) -> Family:
     return family
 
 
-def _check_supported(family: Family, data: dict[str, Any]) -> None:
+def _check_supported(family: Family, data: JsonObject) -> None:
     supported = dict(family.supported)
     if not family.can_tie:
         supported["tie_word_embeddings"] = (False,)
@@ -250,7 +250,7 @@ def _check_supported(family: Family, data: dict[str, Any]) -> None:
         raise ConfigError(f"The model configuration has layers of type {other[0]!r}; only 'full_attention' works here.")
 
 
-def _read_rope(family: Family, data: dict[str, Any]) -> Llama3Rope | None:
+def _read_rope(family: Family, data: JsonObject) -> Llama3Rope | None:
     """Settle `rope_theta` in `data` and return the scaling; newer transformers nest what older ones keep flat."""
     nested = data.pop("rope_parameters", None) or {}
     rope = {**(data.get("rope_scaling") or {}), **nested}

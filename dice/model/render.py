@@ -20,6 +20,8 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from dice.files import JsonObject
+
 # Bytes of address space that the process may have; the interpreter itself takes some 50 MB.
 MEMORY = 1 << 30
 # Seconds of the processor that one conversation may take, in case that the parent, which watches the clock, is gone.
@@ -39,7 +41,7 @@ def main() -> None:
         try:
             if template is None:
                 template = _environment().from_string(json.loads(line))
-                answer: dict[str, Any] = {"text": ""}
+                answer: JsonObject = {"text": ""}
             else:
                 text = template.render(**json.loads(line))
                 answer = {"text": text} if len(text) <= LONGEST else {"error": "it writes too much"}

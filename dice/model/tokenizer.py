@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.bounded import check_size, parse_json, read_text
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
@@ -181,7 +182,7 @@ class Tokenizer:
         guarded = [self._guarded(message, guard) for message in messages]
         return self._template.render(guarded, add_generation_prompt, **{**self._named_tokens, **options}), guard
 
-    def _guarded(self, message: Mapping[str, Any], guard: str) -> dict[str, Any]:
+    def _guarded(self, message: Mapping[str, Any], guard: str) -> JsonObject:
         """The message with every control token in its strings broken by `guard`, so that no pattern matches it."""
         allowed = _ASSISTANT_MARKUP if message.get("role") == "assistant" else frozenset()
 
@@ -285,7 +286,7 @@ def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> JsonObject:
     if not file.is_file():
         return {}
     try:

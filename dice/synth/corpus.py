@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from dice.data.decontaminate import Index
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json, write_parquet
 from dice.launch import PACKAGE
 from dice.synth.drafting import Batch, Candidate, draft_all, text_id
@@ -111,7 +112,7 @@ def build(
     prose_free: bool = False,
     infill_share: float = 0.0,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write the corpus below `out` and return the report.
 
     `pairs` counts candidates: those that verification or decontamination drops are not replaced. `prose_free` writes
@@ -246,18 +247,18 @@ class _Writer:
                 dropped[f"{verdict.outcome}: {item.pair.family}"] += 1
 
 
-def _report(out: Path, request: CorpusRequest) -> dict[str, Any]:
+def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
     """Counts over the finished files alone, so that an interrupted run reports like an uninterrupted one."""
-    report: dict[str, Any] = {"request": asdict(request)}
+    report: JsonObject = {"request": asdict(request)}
     for name, paths in (
         ("train", sorted((out / "train").glob("train-*.parquet"))),
         ("heldout", [out / "heldout.parquet"]),
         ("control", [out / "control.parquet"]),
     ):
         dropped: Counter[str] = Counter()
-        matches: list[dict[str, Any]] = []
+        matches: list[JsonObject] = []
         characters: Counter[str] = Counter()
-        rows: list[dict[str, Any]] = []
+        rows: list[JsonObject] = []
         for path in paths:
             file = pq.ParquetFile(path)
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])

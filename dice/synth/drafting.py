@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from dice import prompts, synth
 from dice.data.decontaminate import Index
+from dice.files import JsonObject
 from dice.kernel import Kernel, SplitError
 from dice.launch import PACKAGE
 from dice.problem import Problem
@@ -52,10 +52,10 @@ class Candidate:
     """A pair and its rows, before verification."""
 
     pair: Pair
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[JsonObject, ...]
     text_ids: tuple[str, ...]  # of each row's problem
     fault: str  # why it is dropped unseen, or ""
-    match: dict[str, Any] | None  # the benchmark problem that it repeats
+    match: JsonObject | None  # the benchmark problem that it repeats
 
 
 def draft(batch: Batch) -> list[Candidate]:
@@ -125,7 +125,7 @@ def _index(folders: tuple[Path, ...]) -> Index | None:
     return Index.from_folders(folders) if folders else None
 
 
-def _row(seed: int, index: int, pair: Pair) -> dict[str, Any]:
+def _row(seed: int, index: int, pair: Pair) -> JsonObject:
     source = relaid(pair.problem.source, random.Random(f"{seed}:{index}:layout"))
     return {
         "problem": source,
@@ -144,13 +144,13 @@ def _row(seed: int, index: int, pair: Pair) -> dict[str, Any]:
     }
 
 
-def _without_prose(row: dict[str, Any]) -> dict[str, Any]:
+def _without_prose(row: JsonObject) -> JsonObject:
     rng = random.Random(f"{row['seed']}:{row['index']}:prose")
     source = relaid(without_prose(row["problem"], rng), rng)
     return row | {"problem": source, "prompt": prompts.compact(Problem(source, row["name"]))}
 
 
-def _infilling(batch: Batch, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _infilling(batch: Batch, rows: Sequence[JsonObject]) -> list[JsonObject]:
     """One of the rows again, its kernel's beginning and end given (paper section 4.2), for a share of the pairs."""
     rng = random.Random(f"{rows[0]['seed']}:{rows[0]['index']}:infill")
     if rng.random() >= batch.infill_share:

@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +29,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 from dice.files.atomic import sync
 from dice.files.bounded import parse_json, read_bytes
 from dice.train.world import PATIENCE, World
@@ -45,7 +45,7 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, pickle.UnpicklingError, Check
 class Restored:
     """What `Checkpoints.load` found: the manifest that `save` was given, and which tensors it could fill."""
 
-    manifest: dict[str, Any]
+    manifest: JsonObject
     names: frozenset[str]
 
 
@@ -73,7 +73,7 @@ class Checkpoints:
         if error is None:
             self.settle()
 
-    def save(self, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+    def save(self, step: int, tensors: dict[str, Tensor], manifest: JsonObject) -> None:
         """Begin to write checkpoint `step`; returns once the tensors are copied, and they may change.
 
         Raises `MachineError` when the disk refused the checkpoint before.
@@ -90,7 +90,7 @@ class Checkpoints:
             writing.result()
 
     def load(
-        self, tensors: dict[str, Tensor], check: Callable[[dict[str, Any]], None] | None = None
+        self, tensors: dict[str, Tensor], check: Callable[[JsonObject], None] | None = None
     ) -> tuple[Restored | None, list[str]]:
         """Fill `tensors` in place from the newest checkpoint that can be read, as far as it has them (None: there is
         no checkpoint), and return a sentence for each damaged one passed over.
@@ -109,7 +109,7 @@ class Checkpoints:
             raise UserError(f"Every checkpoint in {self.folder} is damaged; remove the folder to start over.")
         return None, notes
 
-    def _read(self, path: Path, tensors: dict[str, Tensor], check: Callable[[dict[str, Any]], None] | None) -> Restored:
+    def _read(self, path: Path, tensors: dict[str, Tensor], check: Callable[[JsonObject], None] | None) -> Restored:
         manifest = parse_json(read_bytes(path / "manifest.json"))
         if check is not None:
             check(manifest)
@@ -122,7 +122,7 @@ class Checkpoints:
         state_dict_loader.load(wanted, storage_reader=reader, process_group=self._group, no_dist=self._group is None)
         return Restored(manifest, frozenset(wanted))
 
-    def _write(self, step: int, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+    def _write(self, step: int, tensors: dict[str, Tensor], manifest: JsonObject) -> None:
         final, pending = self.folder / f"step-{step:08d}", self.folder / f"{PENDING}{step:08d}"
         try:
             writer = FileSystemWriter(pending)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dice.errors import UserError
 from dice.train.noise import Noise
@@ -162,5 +162,5 @@ class SFTConfig:
             raise UserError(f"ema must lie between 0 and 1, not {self.ema}.")
         return self
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.model.chat import ChatTemplateError
 from dice.model.checkpoint import CheckpointError
 from dice.model.config import ConfigError
@@ -46,7 +47,7 @@ def run_context(folder: Path, kind: str, device: str, keep_checkpoints: int) -> 
             raise UserError(str(error)) from error
 
 
-def check_identity(folder: Path, manifest: dict[str, Any], identity: dict[str, Any]) -> None:
+def check_identity(folder: Path, manifest: JsonObject, identity: JsonObject) -> None:
     """Raises `UserError` where a checkpoint's manifest is that of another run."""
     changed = [name for name, value in identity.items() if manifest["identity"].get(name) != value]
     if changed:

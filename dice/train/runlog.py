@@ -6,12 +6,12 @@ import json
 import platform
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import dice
+from dice.files import JsonObject
 from dice.files.atomic import write_json, write_text
 from dice.files.journal import read_rows
 from dice.terminal import Console
@@ -50,7 +50,7 @@ class RunLog:
         else:
             self.say(f"{progress:6.1%}  {text}")
 
-    def begin(self, config: dict[str, Any], step: int, device: torch.device) -> None:
+    def begin(self, config: JsonObject, step: int, device: torch.device) -> None:
         """Write config and versions; drop metrics after `step`, which a resumed run will write again."""
         if self.silent:
             return
@@ -68,11 +68,11 @@ class RunLog:
             file.write(_line(values))
 
 
-def _line(values: dict[str, Any]) -> str:
+def _line(values: JsonObject) -> str:
     return json.dumps(values) + "\n"
 
 
-def versions(device: torch.device) -> dict[str, Any]:
+def versions(device: torch.device) -> dict[str, object]:
     processor = platform.processor() or platform.machine()
     return {
         "dice": dice.__version__,

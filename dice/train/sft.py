@@ -14,11 +14,11 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dice.errors import MachineError
+from dice.files import JsonObject
 from dice.model.checkpoint import resolve_model, save_model
 from dice.model.config import PROMPT_KEY
 from dice.model.sdar import SDARConfig
@@ -88,7 +88,7 @@ class _Setup:
     trial: ExecTrial | None
     weights: Weights
     objective: SFTObjective
-    identity: dict[str, Any]
+    identity: JsonObject
     progress: Progress
 
 
@@ -132,7 +132,7 @@ def _max_steps(config: SFTConfig, data: SFTData) -> int:
     return config.max_steps or math.ceil((config.epochs or 0) * len(data.rows) / config.batch_rows)
 
 
-def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> dict[str, Any]:
+def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> JsonObject:
     digest = hashlib.sha256(data.rows.tokens.cpu().numpy().tobytes())
     digest.update(data.rows.trainable.cpu().numpy().tobytes())
     return {
@@ -145,7 +145,7 @@ def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> dict[str, A
     }
 
 
-def _resume(context: RunContext, weights: Weights, identity: dict[str, Any]) -> Progress:
+def _resume(context: RunContext, weights: Weights, identity: JsonObject) -> Progress:
     """Fill `weights` from the newest checkpoint, where there is one. Raises `UserError` for another run's."""
     folder, log = context.log.folder, context.log
     tensors = weights.tensors()

@@ -8,9 +8,10 @@ import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dice.errors import MachineError
+from dice.files import JsonObject
 from dice.launch import code_command, environment
 from dice.verdict import Backend
 from dice.verify.toolchain import NO_NVCC, ToolchainError, ask, find_nvcc, host_compiler
@@ -99,7 +100,7 @@ def why_no_cuda() -> str:
 
 
 @functools.cache
-def probe_cuda() -> dict[str, Any]:
+def probe_cuda() -> JsonObject:
     """What PyTorch says of the GPU, asked in a process of its own so that this one never initialises CUDA."""
     try:
         done = subprocess.run(
@@ -110,7 +111,7 @@ def probe_cuda() -> dict[str, Any]:
             timeout=PROBE_TIMEOUT_S,
             check=True,
         )
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: JsonObject = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError):
         return {"cuda": False, "device": "", "count": 0, "memory": 0, "built_for": None}
     return answer

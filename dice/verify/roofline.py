@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from dice.files import JsonObject
 
 MARGIN = 0.8  # of the measured bandwidth's time; some access patterns beat a copy by a few percent
 
@@ -62,15 +63,15 @@ def is_impossible(claimed_ms: float, ceilings: Ceilings, work: Work, needed_byte
     return claimed_ms < ceilings.least_ms(min(needed_bytes(), work.bytes_moved))
 
 
-def stored_ceilings(cache_dir: Path, device: str, measure: Callable[[], dict[str, Any]]) -> Ceilings:
+def stored_ceilings(cache_dir: Path, device: str, measure: Callable[[], JsonObject]) -> Ceilings:
     """The ceilings of `device` (its name and driver), measured once and kept in the cache folder."""
     fields = stored(cache_dir / "ceilings.json", device, measure)
     return Ceilings(**{name: fields[name] for name in Ceilings.__dataclass_fields__})
 
 
-def stored(path: Path, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def stored(path: Path, name: str, measure: Callable[[], JsonObject]) -> JsonObject:
     """What was measured under `name` once, from a JSON file that is replaced whole."""
-    known: dict[str, Any] = {}
+    known: JsonObject = {}
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_text())
     if name not in known:
@@ -79,7 +80,7 @@ def stored(path: Path, name: str, measure: Callable[[], dict[str, Any]]) -> dict
         with os.fdopen(descriptor, "w") as file:
             json.dump(known, file, indent=1)
         os.replace(temporary, path)
-    found: dict[str, Any] = known[name]
+    found: JsonObject = known[name]
     return found
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dice.commands.verdict_view import show_verdict
 from made_runs import CORRECT, TASKS, TIMING, VERDICTS, WRONG, make_run, make_traced_run, own_tasks
 from rich.console import Console
 
 from dice.cli import main
+from dice.commands.verdict_view import show_verdict
 from dice.evaluate.report import gather
 from dice.evaluate.report.printing import latex, markdown, show, tex
 from dice.evaluate.report.tables import Table, all_tables

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from dice.commands.verdict_view import verdict_rows
 
+from dice.commands.verdict_view import verdict_rows
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import OUTCOMES, STAGES, Verdict

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.table import Table
 from tyro.conf import Positional, arg
@@ -17,6 +17,7 @@ from tyro.conf import Positional, arg
 from dice.commands.arguments import Backend, at_least, options
 from dice.commands.progress import bars
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.terminal import Console
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def _command(args: Cuke) -> str:
 # -- the terminal ------------------------------------------------------------------------------------------------------
 
 
-def show_measured(console: Console, report: dict[str, Any]) -> None:
+def show_measured(console: Console, report: JsonObject) -> None:
     outcomes = Table("outcome", "pairs", title=f"{report['pairs']} pairs of {report['samples']} samples")
     for name, count in report["outcomes"].items():
         outcomes.add_row(name, str(count))
@@ -284,7 +285,7 @@ def show_measured(console: Console, report: dict[str, Any]) -> None:
         print(f"unmeasured: {report['unmeasured']} pairs; run again to try them: {why or 'not reached'}")
 
 
-def show_curated(console: Console, report: dict[str, Any]) -> None:
+def show_curated(console: Console, report: JsonObject) -> None:
     table = Table("rule", "samples", "a sample that", title=f"{report['kept']} kept of {report['rows_in']} samples")
     for name, one in report["removed"].items():
         table.add_row(name, str(one["rows"]), one["what"])
@@ -294,7 +295,7 @@ def show_curated(console: Console, report: dict[str, Any]) -> None:
     _show_histogram(console, report["speedup"])
 
 
-def _show_histogram(console: Console, speedup: dict[str, Any]) -> None:
+def _show_histogram(console: Console, speedup: JsonObject) -> None:
     measured = [name for name in ("eager", "compile") if speedup[name]["values"]]
     if not measured:
         print("speed-ups: none measured")
@@ -306,7 +307,7 @@ def _show_histogram(console: Console, speedup: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _show_rl(console: Console, report: dict[str, Any]) -> None:
+def _show_rl(console: Console, report: JsonObject) -> None:
     for name in ("infilling", "generation"):
         part = report[name]
         levels = ", ".join(f"{count} {level}" for level, count in part["levels"].items())

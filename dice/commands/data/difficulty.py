@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -17,6 +17,7 @@ from dice.commands.arguments import Endpoint, at_least, spare
 from dice.commands.endpoint_args import key_of, lines_of, settings_of
 from dice.commands.progress import bars
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.problem import Problem
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class DifficultyCommand:
         samples = [sample for path in self.paths for sample in _read(path)]
         problems = [sample.as_problem() for sample in samples]
         taught: dict[str, str] = {}
-        report: dict[str, Any] = {}
+        report: JsonObject = {}
         with bars() as show:
             record = self.out.with_suffix(".jsonl") if self.out else None
             count = partial(show, "labelling")
@@ -88,7 +89,7 @@ class DifficultyCommand:
 
 def _ask(
     args: DifficultyCommand, problems: Sequence[Problem], found: Sequence[Difficulty], show: Show
-) -> tuple[dict[str, str], dict[str, Any]]:
+) -> tuple[dict[str, str], JsonObject]:
     """The teacher's levels by problem id, and where they differ from the offline labeller's."""
     from dice.data.difficulty.teacher import ask_levels
     from dice.endpoint.client import Endpoint as Client
@@ -112,7 +113,7 @@ def _ask(
     return taught, {"taught": len(taught), "unparsed": unparsed, "disagreements": rows, "endpoint": account}
 
 
-def _print(report: dict[str, Any], total: int, out: Path | None) -> None:
+def _print(report: JsonObject, total: int, out: Path | None) -> None:
     counts = ", ".join(f"{count} {level}" for level, count in report["levels"].items())
     print(f"{total} problems: {counts}; {report['by_text']} could not be run and were labelled by their text")
     if "taught" in report:
@@ -143,7 +144,7 @@ def _taught(label: Difficulty, level: str | None, model: str) -> Difficulty:
     return label if level is None else replace(label, level=level, by=model)
 
 
-def _summary(labels: Sequence[Difficulty]) -> dict[str, Any]:
+def _summary(labels: Sequence[Difficulty]) -> dict[str, object]:
     from dice.data.difficulty import LEVELS
 
     counts = Counter(label.level for label in labels)

@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 from dice.commands.arguments import at_least, spare
 from dice.commands.progress import share_bar
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.terminal import Console
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Import:
 
         inputs = resolve(self.sources, self.source, self.licence)
         spare((one.file for one in inputs), self.output)
-        report, notes = ImportReport(), dict[str, Any]()
+        report, notes = ImportReport(), JsonObject()
 
         def samples() -> Iterator[Any]:
             with share_bar("importing") as show:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +17,7 @@ from tyro.conf import Positional, arg
 from dice.commands.arguments import Backend, at_least, spare
 from dice.commands.progress import bars
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.atomic import write_json, write_text
 from dice.problem import Problem
 from dice.terminal import Console
@@ -93,7 +94,7 @@ class Inspect:
             raise UserError(
                 "--out is where the report of an audit goes, and nothing is to be audited; add --audit always."
             )
-        result: dict[str, Any] = {}
+        result: JsonObject = {}
         audits: list[Audit] = []
         if wanted:
             problems = read_problems([one.file for one in inputs], self.column) if alone else _problems_of(inputs)
@@ -120,7 +121,7 @@ def _problems_of(inputs: Sequence[Input]) -> list[Problem]:
     return list(found.values())
 
 
-def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], dict[str, Any]]:
+def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], JsonObject]:
     """The audits and their report, which is written and shown as asked."""
     from dice.verify.audit.report import to_json, to_markdown
     from dice.verify.audit.run import Settings, audit_all, audit_backend
@@ -154,18 +155,18 @@ def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
     from dice.verify.audit.report import ANSWERS, PROTOCOLS, label, summarise
 
     summary = summarise(audits)
-    kinds = Table("findings", "problems", "meaning", title=f"{summary['problems']} problems")
+    kinds = Table("findings", "problems", "meaning", title=f"{summary.problems} problems")
     worst = Counter[tuple[str, str]]()
     for audit in audits:
         for kind in audit.kinds():
             severities = [found.severity for found in audit.findings if found.kind == kind]
             worst[kind, "reject" if "reject" in severities else "warn" if "warn" in severities else "note"] += 1
-    for kind, count in summary["kinds"].items():
+    for kind, count in summary.kinds.items():
         colour = COLOURS[next(one for one in COLOURS if worst[kind, one])]
         kinds.add_row(Text(kind, style=colour), str(count), KINDS[kind])
     free = Table("an answer without work", *PROTOCOLS.values(), title="problems that it passes")
     for answer, text in (*ANSWERS.items(), ("any", "any of these")):
-        free.add_row(text, *(str(len(summary["passes"][protocol][answer])) for protocol in PROTOCOLS))
+        free.add_row(text, *(str(len(summary.passes[protocol][answer])) for protocol in PROTOCOLS))
     order = ("reject", "warn", "note")
     found = sorted((audit for audit in audits if audit.severity), key=lambda audit: order.index(audit.severity))
     table = Table("problem", "worst", "findings", show_lines=True)
@@ -176,7 +177,7 @@ def _show(console: Console, audits: Sequence[Audit], base: Path | None) -> None:
             console.print(part)
     if len(found) > SHOWN:
         console.print(f"{len(found) - SHOWN} more problems have findings; --out FILE.md or --json has them all.")
-    severity = summary["severity"]
+    severity = summary.severity
     console.print(
         f"{severity['reject']} to reject, {severity['warn']} with warnings, {severity['note']} with notes only,"
         f" {severity['']} without findings"

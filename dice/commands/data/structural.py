@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from rich.table import Table
 from tyro.conf import arg
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.terminal import Console
 
 
@@ -52,7 +53,7 @@ class Structural:
         return 0
 
 
-def _show(index: dict[str, Any]) -> None:
+def _show(index: JsonObject) -> None:
     kinds = Table("kind", "problems", "structures")
     for kind, count in index["kinds"].items():
         structures = sorted({entry["structure"] for entry in index["index"] if entry["kind"] == kind})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
+from dice.files import JsonObject
 from dice.files.markdown import table
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -16,12 +16,12 @@ PARTS = {
 }
 
 
-def card(report: dict[str, Any], command: str) -> str:
+def card(report: JsonObject, command: str) -> str:
     """Markdown that follows from the report alone."""
     return "\n\n".join((_header(report), *_body(report, command))) + "\n"
 
 
-def _header(report: dict[str, Any]) -> str:
+def _header(report: JsonObject) -> str:
     stated = [name for name in report["licences"] if name != "not stated"]
     single = len(report["licences"]) == 1 and bool(stated)
     licence = [f"license: {stated[0].lower()}"] if single else ["license: other", "license_name: mixed"]
@@ -50,7 +50,7 @@ def _header(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _body(report: dict[str, Any], command: str) -> Iterable[str]:
+def _body(report: JsonObject, command: str) -> Iterable[str]:
     settings, eager = report["settings"], report["speedup"]["eager"]
     bound = " (the lower bound of its 95% interval)" if settings["confident"] else ""
     words = {"base": ", ".join(settings["base"]) or "no source", "speedup": settings["min_speedup"], "bound": bound}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from dice.data.cuke.candidates import PARTS, Candidate, CurationSettings
 from dice.data.cuke.rules import rules
@@ -53,7 +52,7 @@ def curate(given: Sequence[Candidate], settings: CurationSettings, index: Index 
     return Curation(settings, index.digest if index else "", tuple(kept), tuple(removed))
 
 
-def report_on(curation: Curation) -> dict[str, Any]:
+def report_on(curation: Curation) -> dict[str, object]:
     """Counts that add up: `rows_in` is `kept` and the rows of every rule."""
     by_rule: dict[str, list[Removed]] = defaultdict(list)
     for one in curation.removed:
@@ -77,7 +76,7 @@ def report_on(curation: Curation) -> dict[str, Any]:
     }
 
 
-def _details(removed: Sequence[Removed]) -> dict[str, Any]:
+def _details(removed: Sequence[Removed]) -> dict[str, object]:
     """By source, the commonest reasons, and a few examples."""
     shown = [
         {"id": s.id, "name": s.name, "source": s.source, "origin": s.origin, "why": one.why}

@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +20,7 @@ from dice.data.cuke.candidates import Candidate, CurationSettings
 from dice.data.cuke.card import card
 from dice.data.cuke.curate import Curation, Removed
 from dice.data.outcomes import lower_bound
+from dice.files import JsonObject
 from dice.files.atomic import write_json, write_parquet, write_text
 
 _PUBLISHED = ("problem", "kernel", "reasoning", "name", "source", "origin", "licence", "family", "difficulty")
@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
 _REMOVED = pa.schema([(name, pa.string()) for name in ("id", "name", "source", "origin", "part", "rule", "why")])
 
 
-def write(curation: Curation, report: dict[str, Any], out: Path, command: str) -> None:
+def write(curation: Curation, report: JsonObject, out: Path, command: str) -> None:
     """Write the set below `out`. `command`: how to build it again, for the card."""
     rows = [row(candidate, curation.settings) for candidate in curation.kept]
     write_parquet(out / "data" / "train.parquet", pa.Table.from_pylist(rows, schema=_SCHEMA))
@@ -44,7 +44,7 @@ def write(curation: Curation, report: dict[str, Any], out: Path, command: str) -
     write_json(out / "report.json", report)
 
 
-def row(candidate: Candidate, settings: CurationSettings) -> dict[str, Any]:
+def row(candidate: Candidate, settings: CurationSettings) -> dict[str, object]:
     """A sample with what it lacks to train on: the prompt we would ask, and the reply we would like."""
     sample = candidate.sample
     prompt = sample.prompt or prompts.PROMPTS[settings.prompt](sample.as_problem())

@@ -15,7 +15,6 @@ import ast
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from dice import syntax
 from dice.verify.audit.torch_calls import FREE, Census
@@ -54,7 +53,7 @@ class Difficulty:
         """Sorts easy before hard."""
         return LEVELS.index(self.level), self.score
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -84,7 +83,7 @@ def _cards(overview: Overview) -> list[tuple[str, int]]:
     return [(name, count) for name, count in numbers.items() if count]
 
 
-def _sources(overview: Overview, report: ImportReport) -> Iterator[dict[str, Any]]:
+def _sources(overview: Overview, report: ImportReport) -> Iterator[dict[str, object]]:
     for (source, licence), count in overview.sources.most_common():
         counts = report.sources.get(source)
         dropped = counts.dropped.most_common() if counts else []
@@ -135,7 +134,7 @@ def _speedups(overview: Overview) -> list[Bar]:
     ]
 
 
-def _sample(sample: Sample) -> dict[str, Any]:
+def _sample(sample: Sample) -> dict[str, object]:
     facts = [sample.source, sample.origin, sample.family, sample.difficulty]
     if sample.verdict is not None:
         facts.append(sample.verdict.outcome)

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dice.data.outcomes import BUCKETS, bucket
 from dice.data.sample import Sample
@@ -64,7 +63,7 @@ class Overview:
     drawn: list[Sample] = field(default_factory=list)
     lengths: dict[str, Lengths] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         sources = [{"source": name, "licence": licence, "samples": n} for (name, licence), n in self.sources.items()]
         simple = ("samples", "distinct", "pairs", "problems", "kernels", "audited")
         counters = ("families", "difficulties", "outcomes", "deceptions", "severities", "flags")

@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dice.data.decontaminate import THRESHOLD, Index, fingerprint
 from dice.data.near_duplicates import Neighbours
@@ -40,7 +39,7 @@ class Tally:
             origin = f"{sample.source} {sample.origin}".strip()
             self.examples[reason].append({"id": sample.id, "name": sample.name, "origin": origin, "why": why})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         removed = {
             reason: {"rows": count, "examples": self.examples[reason]} for reason, count in ranked(self.dropped).items()
         }

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from dice.data.sample import Sample, is_sample_file, read_samples
 from dice.data.sources.catalogue import NAMES, OWN, SOURCES, Source, find_source
@@ -50,7 +49,7 @@ class Counts:
         if remark:
             self.remarks[remark] += 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         numbers = {name: getattr(self, name) for name in ("rows", "kept", "pairs", "problems", "kernels", "licence")}
         return numbers | {"dropped": dict(self.dropped.most_common()), "remarks": dict(self.remarks.most_common())}
 
@@ -73,7 +72,7 @@ class ImportReport:
     def kept(self) -> int:
         return sum(counts.kept for counts in self.sources.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         parts = {name: counts.to_json() for name, counts in self.sources.items()}
         return {"rows": self.rows, "kept": self.kept, "sources": parts, "columns": self.columns}
 

@@ -11,6 +11,7 @@ from dice.data.sample import Sample, write_samples
 from dice.data.structural.catalogue import STRUCTURES
 from dice.data.structural.structure import Scale
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.atomic import write_json, write_text
 
 SOURCE, LICENCE = "structural", "Apache-2.0"
@@ -49,7 +50,7 @@ def samples(scale: Scale = "full", family: str = "") -> list[Sample]:
     return sorted(kept, key=lambda sample: sample.name)
 
 
-def write(out: Path, problems: Sequence[Sample]) -> dict[str, Any]:
+def write(out: Path, problems: Sequence[Sample]) -> JsonObject:
     """Write the set to a folder, each file whole or not at all, and give the index. A second run changes nothing.
 
     Raises `UserError` where the folder holds Python files that are not of the set.
@@ -69,7 +70,7 @@ def write(out: Path, problems: Sequence[Sample]) -> dict[str, Any]:
     return index
 
 
-def summarise(problems: Sequence[Sample]) -> dict[str, Any]:
+def summarise(problems: Sequence[Sample]) -> JsonObject:
     """Counts by kind, family and difficulty, and one entry per problem."""
     return {
         "problems": len(problems),
@@ -81,7 +82,7 @@ def summarise(problems: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _entry(problem: Sample) -> dict[str, Any]:
+def _entry(problem: Sample) -> dict[str, object]:
     return {
         "name": problem.name,
         "file": f"{problem.name}.py",

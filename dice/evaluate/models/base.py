@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from dice.evaluate.run_folder import Task
+from dice.files import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Answer:
     forwards: int = 0
     seconds: float = 0.0
     cost: float = 0.0
-    trace: dict[str, Any] | None = None
-    more: dict[str, Any] = field(default_factory=dict)
+    trace: JsonObject | None = None
+    more: JsonObject = field(default_factory=dict)
 
 
 class Model(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Reply, Request, Settings
@@ -25,7 +24,7 @@ class EndpointModel:
         self._replies: Replies | None = None
 
     @property
-    def account(self) -> dict[str, Any]:
+    def account(self) -> dict[str, object]:
         return self._endpoint.account.to_json()
 
     def answer(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:

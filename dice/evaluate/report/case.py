@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 from rich.syntax import Syntax
@@ -18,6 +17,7 @@ from dice.evaluate.report import facts
 from dice.evaluate.report.gather import Answer, Report
 from dice.evaluate.report.page import HERE, asset
 from dice.evaluate.report.printing import tex
+from dice.files import JsonObject
 from dice.files.highlight import as_html, runs
 from dice.files.templates import render
 from dice.terminal import Console
@@ -38,7 +38,7 @@ class Case:
     verdicts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     times: tuple[tuple[str, str, float], ...] = ()
     work: str = ""
-    trace: dict[str, Any] | None = None
+    trace: JsonObject | None = None
 
     def width(self, ms: float) -> float:
         """Of a bar, in percent of the longest; never so short that it is not seen."""

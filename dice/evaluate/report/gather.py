@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dice.decode.trace import Trace
 from dice.errors import UserError
@@ -13,6 +12,7 @@ from dice.evaluate.failures import Failures, analyse, operator_family
 from dice.evaluate.metrics import Comparison, Summary, compare, summarise
 from dice.evaluate.report.published import Published, are_kernelbench, published, size_of
 from dice.evaluate.run_folder import Generation, RunFolder, Task
+from dice.files import JsonObject
 from dice.files.atomic import read_json
 from dice.verdict import Timing, Verdict
 
@@ -102,7 +102,7 @@ class Report:
     def run_of(self, answer: Answer) -> Run:
         return next(run for run in self.runs if run.name == answer.run)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "runs": [
                 {
@@ -166,7 +166,7 @@ def _labels(folders: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     return [label if plain.count(label) == 1 else f"{label} ({name})" for label, name in zip(plain, names, strict=True)]
 
 
-def _model_name(config: dict[str, Any]) -> str:
+def _model_name(config: JsonObject) -> str:
     """Of a checkpoint's folder the last two parts: `rl/model` tells more than `model`."""
     model = str(config.get("row") or config.get("model") or "")
     return "/".join(Path(model).parts[-2:]) if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model

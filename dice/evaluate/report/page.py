@@ -12,7 +12,6 @@ import gzip
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -90,7 +89,7 @@ def _fact(report: Report, answer: Answer, name: str) -> str:
     return facts_of[name]
 
 
-def _row(answer: Answer, report: Report, told_apart: Iterable[str]) -> dict[str, Any]:
+def _row(answer: Answer, report: Report, told_apart: Iterable[str]) -> dict[str, object]:
     """The cells of an answer; `outcomes` are (class, words) for each protocol."""
     return {
         "key": answer.task.key,
@@ -125,7 +124,7 @@ def _details(report: Report) -> str:
     return base64.b64encode(gzip.compress(packed, compresslevel=9, mtime=0)).decode("ascii")
 
 
-def _detail(report: Report, answer: Answer, reference: int) -> dict[str, Any]:
+def _detail(report: Report, answer: Answer, reference: int) -> dict[str, object]:
     kernel = answer.generation.kernel if answer.generation else None
     timing = answer.timing
     return {

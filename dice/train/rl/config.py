@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dice.errors import UserError
 from dice.train.rl.policy import PolicyConfig
@@ -157,5 +157,5 @@ class RLConfig:
         self.policy.check()
         return self
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}

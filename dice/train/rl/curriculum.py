@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dice.data.sources import read_problems
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.tables import SUFFIXES, read_rows
 from dice.kernel import KernelParts
 from dice.problem import Problem
@@ -106,11 +106,11 @@ class Curriculum:
                     right += 1
                 self.success[episode.problem.id] = right, judged + 1
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """What `restore` needs, as JSON."""
         return {"record": self.success}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: JsonObject) -> None:
         self.success = {key: (right, judged) for key, (right, judged) in state["record"].items()}
 
     def _read(self, path: Path | None, stage: Stage) -> list[Task]:
@@ -226,7 +226,7 @@ def _is_ours(path: Path) -> bool:
     return first is None or SOURCE in first.values
 
 
-def _task(row: dict[str, Any], where: str, number: int, infill: bool) -> Task:
+def _task(row: JsonObject, where: str, number: int, infill: bool) -> Task:
     for column in (SOURCE, *(PARTS if infill else ())):
         if not isinstance(row.get(column), str):
             raise UserError(f"{where}, has no text in its column `{column}`; `dice data rl` writes such files.")

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dice.decode.trace import Trace
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.files.atomic import write_parquet
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -69,7 +69,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
             raise UserError(f"{file} holds no episodes: {str(error).splitlines()[0]}.") from None
 
 
-def _row(episode: Episode) -> dict[str, Any]:
+def _row(episode: Episode) -> dict[str, object]:
     return {name: getattr(episode, name) for name in _PLAIN} | {
         "name": episode.problem.name,
         "outcome": episode.verdict.outcome,
@@ -80,7 +80,7 @@ def _row(episode: Episode) -> dict[str, Any]:
     }
 
 
-def _episode(row: dict[str, Any]) -> Episode:
+def _episode(row: JsonObject) -> Episode:
     return Episode(
         **{name: row[name] for name in _PLAIN},
         problem=Problem.from_json(json.loads(row["problem"])),

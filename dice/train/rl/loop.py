@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dice.decode.generate import DecodeConfig, sample_seeds
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 from dice.model.checkpoint import load_model, resolve_model, save_model
 from dice.model.family import SDAR_FAMILY
 from dice.model.sdar import SDARConfig
@@ -152,7 +152,7 @@ class _Rollout:
     picks: list[int]
     batch: Batch
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         traces = [trace.to_json(compact=True) for _, trace in sorted(self.batch.traces.items())]
         return {"picks": self.picks, "traces": traces}
 
@@ -309,7 +309,7 @@ class _Run:
         self.part_seconds[name] += time.monotonic() - begun
 
     def _save(self) -> None:
-        manifest: dict[str, Any] = {
+        manifest: JsonObject = {
             "identity": self.identity, "seconds": self.seconds, "evaluated": self.evaluated_step,
             "curriculum": self.curriculum.state(),
             "pending": {step: rollout.to_json() for step, rollout in self.rollouts_ahead.items()},
@@ -337,7 +337,7 @@ class _Run:
             self.rollouts_ahead[int(step)] = _Rollout(held["picks"], self.rollouts.restore(requests, traces))
         self.log.say(f"Resuming after step {self.step:,}.")
 
-    def _same_run(self, manifest: dict[str, Any]) -> None:
+    def _same_run(self, manifest: JsonObject) -> None:
         check_identity(self.log.folder, manifest, self.identity)
 
     def _finish(self, reason: str) -> RLResult:

@@ -68,7 +68,7 @@ class Answers:
         known = [effect for effect in effects if effect is not None]
         return cls(mean, constant, transport.map_tensors(torch.zeros_like, first), max(known, default=None))
 
-    def given(self, output: Any, inputs: Any) -> dict[str, Any]:
+    def given(self, output: Any, inputs: Any) -> dict[str, object]:
         """Every answer to these inputs, by name."""
         found = {"input_free": self.input_free, "zeros": self.zeros}
         if any(tensor.numel() > 1 for tensor in transport.tensors(output)):

@@ -82,7 +82,7 @@ class Audit:
     def kinds(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(found.kind for found in self.findings))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self) | {"severity": self.severity}
 
     @classmethod

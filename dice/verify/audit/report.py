@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import dice
 from dice.errors import UserError
@@ -33,16 +32,25 @@ def label(audit: Audit) -> str:
     return audit.name if audit.level is None else f"level{audit.level}/{audit.name}"
 
 
-def summarise(audits: Sequence[Audit]) -> dict[str, Any]:
-    """Problems by worst finding, by kind of finding, and by the answers without work that pass, each under each
-    protocol. `free` in the last: any of the answers."""
+@dataclass(frozen=True, slots=True)
+class AuditSummary:
+    """Counts of problems by worst finding ("": none) and by kind of finding; and the problems that each answer without
+    work passes, by protocol and answer ("any": one answer at least)."""
+
+    problems: int
+    severity: dict[str, int]
+    kinds: dict[str, int]
+    passes: dict[str, dict[str, list[str]]]
+
+
+def summarise(audits: Sequence[Audit]) -> AuditSummary:
     kinds = Counter(kind for audit in audits for kind in audit.kinds())
-    return {
-        "problems": len(audits),
-        "severity": {name: sum(audit.severity == name for audit in audits) for name in (*SEVERITIES, "")},
-        "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
-        "passes": {protocol: _passing(audits, protocol) for protocol in PROTOCOLS},
-    }
+    return AuditSummary(
+        problems=len(audits),
+        severity={name: sum(audit.severity == name for audit in audits) for name in (*SEVERITIES, "")},
+        kinds={kind: kinds[kind] for kind in KINDS if kinds[kind]},
+        passes={protocol: _passing(audits, protocol) for protocol in PROTOCOLS},
+    )
 
 
 def _passing(audits: Sequence[Audit], protocol: str) -> dict[str, list[str]]:
@@ -54,8 +62,8 @@ def _passes(audit: Audit, answer: str, protocol: str) -> bool:
     return any(name.startswith(answer) and protocol in passed for name, passed in audit.passes.items())
 
 
-def to_json(audits: Sequence[Audit], settings: Settings) -> dict[str, Any]:
-    head = {"dice": dice.__version__, "settings": asdict(settings), "summary": summarise(audits)}
+def to_json(audits: Sequence[Audit], settings: Settings) -> dict[str, object]:
+    head = {"dice": dice.__version__, "settings": asdict(settings), "summary": asdict(summarise(audits))}
     return head | {"audits": [audit.to_json() for audit in audits]}
 
 
@@ -70,25 +78,25 @@ def read_audits(path: Path) -> dict[str, Audit]:
 
 def to_markdown(audits: Sequence[Audit], settings: Settings, title: str = "Problem audit") -> str:
     summary = summarise(audits)
-    severity = summary["severity"]
+    severity = summary.severity
     parts = [
         f"# {title}",
-        f"{summary['problems']} problems: {severity['reject']} to reject, {severity['warn']} with warnings,"
+        f"{summary.problems} problems: {severity['reject']} to reject, {severity['warn']} with warnings,"
         f" {severity['note']} with notes only, {severity['']} without findings. Judged by protocol"
         f" `{settings.protocol}`, references run {'on a GPU' if settings.backend == 'cuda' else 'on the CPU'},"
         f" {settings.limit_s:g} s and {settings.memory_mb} MiB for each problem, seed {settings.seed}.",
         "## Findings",
-        table(("kind", "problems", "meaning"), [(f"`{k}`", n, KINDS[k]) for k, n in summary["kinds"].items()]),
+        table(("kind", "problems", "meaning"), [(f"`{k}`", n, KINDS[k]) for k, n in summary.kinds.items()]),
         "## Answers that do no work",
         "How many problems each passes, by whose comparison:",
         table(
             ("answer", *PROTOCOLS.values()),
             [
-                (text, *(len(summary["passes"][protocol][answer]) for protocol in PROTOCOLS))
+                (text, *(len(summary.passes[protocol][answer]) for protocol in PROTOCOLS))
                 for answer, text in (*ANSWERS.items(), ("any", "any of these"))
             ],
         ),
-        *_names(summary["passes"]),
+        *_names(summary.passes),
         "## Problems",
         table(
             ("problem", "worst", "findings"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dice.errors import MachineError, UserError
+from dice.files import JsonObject
 from dice.files.journal import Journal
 from dice.problem import Problem, ProblemError
 from dice.verify.audit.findings import Audit, Finding
@@ -211,7 +212,7 @@ class _Auditor:
         return found
 
 
-def _update(known: dict[str, Any], said: object) -> None:
+def _update(known: JsonObject, said: object) -> None:
     if isinstance(said, dict):
         known.update(said)
 
@@ -221,8 +222,8 @@ class _Found:
     """What a child has said so far; a problem's own code could say the same, so nothing of it is trusted."""
 
     findings: list[Finding] = field(default_factory=list)
-    passes: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    passes: JsonObject = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     stage: str = "starting"
     done: bool = False
 

@@ -74,7 +74,7 @@ class Size:
     def ceiling_us(self) -> float:
         return 1e3 * REFERENCE_GPU.ceiling_ms(self.work)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self.work) | {"bytes": self.work.bytes_moved}
 
 

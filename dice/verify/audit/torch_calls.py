@@ -8,7 +8,8 @@ count for nothing.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from dice.files import JsonObject
 
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict", "Identity", "Flatten", "Unflatten")
 _FREE = """
@@ -33,11 +34,11 @@ class Census:
     layers: int = 0
     parameters: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Census:
+    def from_json(cls, data: JsonObject) -> Census:
         """Raises `TypeError` or `ValueError` for what is no census: it may come from a problem's own process."""
         operators, modules = dict(data["operators"]), dict(data["modules"])
         counts = (*operators.values(), *modules.values(), data["layers"], data["parameters"])

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dice.files import JsonObject
 from dice.verify import toolchain
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -55,13 +56,13 @@ def finished(log: str) -> bool:
     return _SUMMARY.search(log) is not None
 
 
-def read(log: str, tool: str, kernels: Iterable[str]) -> list[dict[str, Any]]:
+def read(log: str, tool: str, kernels: Iterable[str]) -> list[JsonObject]:
     """Findings in the form of `dice.verdict.Finding` about code of ours: `kernels`, or lines of the sources.
 
     Reports that differ in thread and address alone are one finding, `times` over.
     """
     names = set(kernels)
-    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    kept: dict[tuple[Any, ...], JsonObject] = {}
     for report in _reports(log):
         found = _race(report) if tool == "racecheck" else _fault(report)
         if found is None or not (found["lines"] or found["kernel"] in names):
@@ -91,7 +92,7 @@ def _reports(log: str) -> Iterator[list[str]]:
         yield report
 
 
-def _fault(report: list[str]) -> dict[str, Any] | None:
+def _fault(report: list[str]) -> JsonObject | None:
     headline, details = report[0].rstrip("."), report[1:]
     text = " ".join(details)
     kind = _kind(headline, text)
@@ -127,7 +128,7 @@ def _kind(headline: str, details: str) -> str:
     return ""
 
 
-def _race(report: list[str]) -> dict[str, Any] | None:
+def _race(report: list[str]) -> JsonObject | None:
     first = _RACE.search(report[0])
     if first is None:
         return None

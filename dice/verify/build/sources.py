@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dice.verdict import Backend
 from dice.verify.build.cache import content_key
@@ -45,7 +45,7 @@ class Sources:
         identity += " for sanitizers" * sanitize
         return content_key([identity, repr(flags), cpp, cuda, repr(self.functions), repr(self.implicit_headers)])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "cpp": self.cpp,
             "cuda": self.cuda,

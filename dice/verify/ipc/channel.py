@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from dice.files import JsonObject
 from dice.verify.ipc.encoding import Raw, read, to_json
 
 FAREWELL = b"farewell"  # to a zygote that is to end; without it, its supervisor was killed
@@ -108,7 +109,7 @@ class Channel:
         line, _, self._received = self._received.partition(b"\n")
         return line + b"\n"
 
-    def _hand_on(self, message: dict[str, Any]) -> None:
+    def _hand_on(self, message: JsonObject) -> None:
         if "request" in message:
             self._answers[message["request"]] = message
         else:

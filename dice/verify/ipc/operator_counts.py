@@ -66,7 +66,7 @@ class OperatorCounts:
     calls: Counter[str] = field(default_factory=Counter)
     host: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
 
     @classmethod
@@ -104,7 +104,7 @@ def census_kind(reference: OperatorCounts, candidate: OperatorCounts, input_elem
     return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < share else ""
 
 
-def describe(reference: OperatorCounts, candidate: OperatorCounts, muted: Mapping[str, Any]) -> dict[str, Any]:
+def describe(reference: OperatorCounts, candidate: OperatorCounts, muted: Mapping[str, Any]) -> dict[str, object]:
     """For `Verdict.evidence`."""
     return {
         "reference_operators": dict(reference.elements.most_common(20)),

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from dice.files import JsonObject
 from dice.kernel import Kernel
 from dice.launch import python_command, safe_environment
 from dice.verdict import Verdict
@@ -109,7 +110,7 @@ def run(
             yield watched.afterwards()
 
 
-def _judge(probe: Probe, ending: str, said: dict[str, Any]) -> Result:
+def _judge(probe: Probe, ending: str, said: JsonObject) -> Result:
     result = Result(probe.name, ending, probe.promise, tuple(said.get("broken", ())))
     if "lost" in said:
         return replace(result, broken=(said["lost"],))
@@ -138,14 +139,13 @@ def _judge(probe: Probe, ending: str, said: dict[str, Any]) -> Result:
 class _Watched:
     """A verifying process, its lines, and what is left when it has ended."""
 
-    def __init__(self, spec: dict[str, Any], python: str, environment: Mapping[str, str], user: int | None):
+    def __init__(self, spec: JsonObject, python: str, environment: Mapping[str, str], user: int | None):
         adopt()
         self._late = late_descendants(os.getpid())
         self._folder = Path(tempfile.mkdtemp(prefix="dice-probes-"))
         if user is not None:
             os.chown(self._folder, user, user)
         variables = safe_environment({**os.environ, "TMPDIR": str(self._folder), **environment})
-        identity: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest
         self._process = subprocess.Popen(
             [python, *python_command("dice.verify.probes.runner")[1:]],
@@ -154,13 +154,15 @@ class _Watched:
             stderr=self._complaints,
             env=variables | {"PYTHONSAFEPATH": "1"},
             cwd=self._folder,
-            **identity,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which shows
             self._process.stdin.write(json.dumps(spec).encode())
             self._process.stdin.close()
-        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[JsonObject | None] = queue.SimpleQueue()
         self._hangs = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -171,7 +173,7 @@ class _Watched:
             self._lines.put(json.loads(line))
         self._lines.put(None)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> JsonObject:
         """What is said of the next probe; `{"lost": how}` where the process ended, or hangs."""
         patience = START_S
         while True:
@@ -282,7 +284,7 @@ def _start(backend: str, options: Options) -> tuple[Verifier, Footprint]:
     return verifier, Footprint.now(options.cache_dir)
 
 
-def _say(line: dict[str, Any]) -> None:
+def _say(line: JsonObject) -> None:
     os.write(1, json.dumps(line).encode() + b"\n")
 
 

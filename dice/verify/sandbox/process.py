@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
+from dice.files import JsonObject
 from dice.launch import python_command, safe_environment
 from dice.verify.ipc.channel import FAREWELL, MOST_DESCRIPTORS
 from dice.verify.ipc.encoding import Raw, to_json
@@ -177,7 +178,7 @@ class Child:
                     return message
         return None
 
-    def _note(self, report: dict[str, Any]) -> None:
+    def _note(self, report: JsonObject) -> None:
         if "sandbox" in report:
             self.sandbox = report["sandbox"]
         else:

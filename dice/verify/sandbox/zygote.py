@@ -16,8 +16,8 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
 
+from dice.files import JsonObject
 from dice.verify.ipc.channel import FAREWELL
 from dice.verify.sandbox import cgroups, roles
 from dice.verify.sandbox.jail import OWN_FAULT, PR_SET_CHILD_SUBREAPER, Limits, prctl
@@ -61,7 +61,7 @@ def serve(link: socket.socket, groups: cgroups.Parent | None) -> bool:
             os.close(descriptor)
 
 
-def _become_child(request: dict[str, Any], descriptors: list[int], groups: cgroups.Parent | None) -> None:
+def _become_child(request: JsonObject, descriptors: list[int], groups: cgroups.Parent | None) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control, channel, log = descriptors
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

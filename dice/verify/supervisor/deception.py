@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from dice.verify.ipc import operator_counts
 from dice.verify.ipc.encoding import Raw, claim, is_a
@@ -78,7 +77,7 @@ class DeceptionEvidence:
         reads = ("reads_back",) if self.candidate.host and not self.reference.host else ()
         return (*reads, *(f"noticed:{notice}" for notice in sorted(self.notices)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         if not self.trials:
             return {}
         muted = {"muted": self.muted} if self.muted else {}

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Protocol
 
 import torch
 
+from dice.files import JsonObject
 from dice.verify.ipc.out_of_memory import is_shortage
 from dice.verify.sandbox.scratch import READING
 from dice.verify.tensors.shared_memory import Memory
@@ -209,7 +210,7 @@ class _Lent:
         return self._memory.view(offset, count, dtype) if self._shown else None
 
 
-def _encode(value: object, data: _Bytes, depth: int) -> dict[str, Any]:
+def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
     if depth > MAX_DEPTH:
         raise WireError("a value nested too deeply")
     if isinstance(value, torch.Tensor):
@@ -229,14 +230,14 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, Any]:
     raise WireError(f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value")
 
 
-def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, Any]:
+def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, object]:
     if tensor.layout != torch.strided:
         raise WireError(f"a tensor of layout {tensor.layout}")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise WireError(f"a tensor of dtype {tensor.dtype}")
-    spec: dict[str, Any] = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
+    spec: JsonObject = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
     if not tensor.is_contiguous() and _fills_memory(tensor.shape, tensor.stride()):
         spec["stride"] = list(tensor.stride())
     else:
@@ -286,7 +287,7 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     raise WireError("a malformed description")
 
 
-def _decode_tensor(spec: dict[str, Any], data: _Bytes) -> torch.Tensor:
+def _decode_tensor(spec: JsonObject, data: _Bytes) -> torch.Tensor:
     shape, stride, offset = spec.get("shape"), spec.get("stride"), spec.get("offset")
     dtype = _DTYPES.get(str(spec.get("dtype")))
     if dtype is None or not _is_counts(shape) or type(offset) is not int or offset < 0:
