@@ -23,7 +23,7 @@ from dice.files.atomic import write_json, write_text
 from dice.problem import Problem
 from dice.verify.audit.findings import Audit
 from dice.verify.audit.report import summarise
-from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.run import AuditSettings, audit_all
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -61,7 +61,7 @@ def main() -> None:
 
     rows = json.loads(args.problems.read_text())[: args.first or None]
     problems = [Problem(row["pytorch_code"], name=str(row["idx"])) for row in rows]
-    settings = Settings(limit_s=args.timeout, protocol="kernelbench-v0", depth=args.depth)
+    settings = AuditSettings(limit_s=args.timeout, protocol="kernelbench-v0", depth=args.depth)
     started = time.monotonic()
     load = os.getloadavg()[0]
     audits = audit_all(problems, settings, workers=args.workers, record=args.record, progress=_Progress(started))

@@ -23,7 +23,7 @@ from typing import Any
 from idioms import varied
 from mutants import hand_written
 
-from dice.bench.verify import Plan, builds, stock
+from dice.bench.verify import VerifyBenchPlan, builds, stock
 from dice.commands.bench.verify import machine
 from dice.files.atomic import write_json
 from dice.kernel import Kernel
@@ -91,7 +91,7 @@ def main() -> None:
         root = Path(folder)
         pairs = tuple((problem, kernel) for problem, kernel, _ in items)
         if args.compile_only:
-            result["builds"] = builds(Plan(pairs, (), args.backend, args.workers, 0, 0, 0), root / "cache")
+            result["builds"] = builds(VerifyBenchPlan(pairs, (), args.backend, args.workers, 0, 0, 0), root / "cache")
         else:
             rows = verified(items, args.backend, args.workers, root)
             result |= {"summary": summary(rows), "rows": rows}

@@ -27,7 +27,7 @@ from dice.data.sample import Sample
 from dice.data.structural.build import samples
 from dice.files.atomic import write_json
 from dice.files.journal import append_row, read_rows
-from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.run import AuditSettings, audit_all
 from dice.verify.execution.running import Device, exec_file, seed_everything
 from dice.verify.execution.stopwatch import CudaStopwatch
 from dice.verify.tensors import transport
@@ -44,7 +44,7 @@ def main() -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     problems = samples(args.scale, args.family)
-    settings = Settings(args.backend, limit_s=args.timeout, memory_mb=8192)
+    settings = AuditSettings(args.backend, limit_s=args.timeout, memory_mb=8192)
     audits = audit_all(
         [problem.as_problem() for problem in problems],
         settings,

@@ -40,7 +40,7 @@ PEAKS = {  # dense bf16 FLOP/s by the makers' data sheets; the first name that t
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainBenchPlan:
     """What is measured. Documents of `shortest` to `longest` tokens are packed into the rows."""
 
     shape: ModelShape
@@ -87,7 +87,7 @@ class Contender:
 class TrainBench:
     """Raises `MachineError` when not even one row fits. `say` hears of progress."""
 
-    def __init__(self, plan: Plan, world: World, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: TrainBenchPlan, world: World, say: Callable[[str], None]) -> None:
         self.plan, self.world, self.say = plan, world, say
         device = world.device
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -251,7 +251,7 @@ def peak_flops(device: torch.device) -> float | None:
     return next((peak for known, peak in PEAKS.items() if known in name), None)
 
 
-def random_rows(plan: Plan) -> PackedRows:
+def random_rows(plan: TrainBenchPlan) -> PackedRows:
     """At least `batch_rows` rows of random documents, a quarter of each its prompt."""
     rng = np.random.default_rng(plan.seed)
     documents: list[Document] = []

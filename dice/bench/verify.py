@@ -50,7 +50,7 @@ assert extension.scaled(torch.ones(2))[0] == {number}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VerifyBenchPlan:
     """What is measured. `alone` candidates are verified one at a time; the stock path builds `stock` of `pairs`."""
 
     pairs: tuple[Pair, ...]
@@ -66,7 +66,7 @@ class Bench:
     """Runs the phases of a plan that `known` does not hold yet. `store` hears of each result, `say` of progress."""
 
     def __init__(
-        self, plan: Plan, known: Figures, store: Callable[[Figures], None], say: Callable[[str], None]
+        self, plan: VerifyBenchPlan, known: Figures, store: Callable[[Figures], None], say: Callable[[str], None]
     ) -> None:
         self.plan, self.store, self.say = plan, store, say
         self.results: Figures = dict(known)
@@ -120,13 +120,13 @@ class Bench:
         self.store(self.results)
 
 
-def _first_of(plan: Plan) -> Pair:
+def _first_of(plan: VerifyBenchPlan) -> Pair:
     """A pair that is none of those measured: the last with its name changed in the source, so that it is built anew."""
     problem, kernel = plan.pairs[-1]
     return problem, replace(kernel, source=kernel.source.replace("__global__", "/* first */ __global__", 1))
 
 
-def builds(plan: Plan, cache_dir: Path) -> Figures:
+def builds(plan: VerifyBenchPlan, cache_dir: Path) -> Figures:
     """Builds only, cold cache: the sources that each kernel hands to `load_inline`."""
     cache_dir.mkdir(parents=True)
     sources = [found for _, kernel in plan.pairs if (found := sources_of(kernel.source)) is not None]

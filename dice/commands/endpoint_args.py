@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 
 from dice.commands.arguments import Endpoint
-from dice.endpoint.request import Settings
+from dice.endpoint.request import RequestSettings
 from dice.errors import UserError
 from dice.files import JsonObject
 
 
-def settings_of(args: Endpoint, model: str, *, temperature: float, max_tokens: int) -> Settings:
+def settings_of(args: Endpoint, model: str, *, temperature: float, max_tokens: int) -> RequestSettings:
     if not args.base_url or not model:
         raise UserError("Give --base-url and --model: which endpoint to ask, and for which of its models.")
-    return Settings(
+    return RequestSettings(
         args.base_url,
         model,
         temperature=temperature,

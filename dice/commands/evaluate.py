@@ -21,7 +21,7 @@ from dice.commands.arguments import Backend, Endpoint, Protocol, Remasking, at_l
 from dice.commands.endpoint_args import lines_of
 from dice.commands.progress import bars
 from dice.errors import UserError
-from dice.evaluate.paper_rows import ROWS, PaperRow, endpoint_settings, find, resolve
+from dice.evaluate.paper_rows import ROWS, DecodingSettings, PaperRow, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
 from dice.files import JsonObject
 from dice.files.bounded import parse_json
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from dice.evaluate.models import Model
     from dice.evaluate.run import Done
 
-Settings = JsonObject
-NATIVE_DEFAULTS: Settings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
-COMPACT_DEFAULTS: Settings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
+
+NATIVE_DEFAULTS: DecodingSettings = {"max_new_tokens": 4096, "confidence_threshold": 0.9, "temperature": 0.0}
+COMPACT_DEFAULTS: DecodingSettings = {"max_new_tokens": 2048, "confidence_threshold": 0.99, "temperature": 0.0}
 MOST_SAMPLES = 10_000  # of one problem: a list of them is made
 OUR_OWN = frozenset({"remasking", "confidence_threshold", "mode"})  # settings that only our decoder has
-OTHER_DEFAULTS: Settings = {"max_new_tokens": 4096, "temperature": 0.0}
+OTHER_DEFAULTS: DecodingSettings = {"max_new_tokens": 4096, "temperature": 0.0}
 
 
 @dataclass
@@ -160,14 +160,14 @@ class Eval:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """What is asked, resolved."""
 
     tasks: list[Task]
     row: PaperRow | None
     kind: str
     name: str  # of the model
-    settings: Settings
+    settings: DecodingSettings
     prompt: str
     gpu: Gpu | None
 
@@ -189,7 +189,7 @@ class Plan:
         }
 
 
-def _plan(args: Eval) -> Plan:
+def _plan(args: Eval) -> EvaluationPlan:
     """Raises `UserError` for what cannot be meant, before anything is written."""
     from dice.evaluate.hardware import find_gpu
     from dice.evaluate.tasks import load_tasks
@@ -210,10 +210,10 @@ def _plan(args: Eval) -> Plan:
         raise UserError("Several samples at temperature 0 would all be the same; give --temperature.")
     gpu = find_gpu(args.hardware) if args.hardware else None
     prompt = taught if args.prompt == "auto" else args.prompt
-    return Plan(tasks, row, kind, name, settings, prompt, gpu)
+    return EvaluationPlan(tasks, row, kind, name, settings, prompt, gpu)
 
 
-def _generate(args: Eval, plan: Plan, folder: RunFolder) -> tuple[Done, JsonObject | None]:
+def _generate(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> tuple[Done, JsonObject | None]:
     from dice.evaluate.models.endpoint import EndpointModel
     from dice.evaluate.run import begin, evaluate, questions
     from dice.evaluate.runnable import require_runnable
@@ -301,7 +301,7 @@ def _taught(name: str) -> str:
     return read_config(resolve_model(name)).prompt
 
 
-def _settings(args: Eval, row: PaperRow | None, kind: str, prompt: str) -> Settings:
+def _settings(args: Eval, row: PaperRow | None, kind: str, prompt: str) -> DecodingSettings:
     """The row's, or the kind's own defaults, under what the command line says."""
     if kind == "answers":
         return {}
@@ -342,7 +342,7 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _make_model(args: Eval, plan: Plan, folder: RunFolder) -> Model:
+def _make_model(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> Model:
     if plan.kind == "answers":
         from dice.evaluate.models.answers import AnswersModel
 
@@ -360,7 +360,7 @@ def _make_model(args: Eval, plan: Plan, folder: RunFolder) -> Model:
     return NativeModel(plan.name, plan.settings, batch=args.batch, traces=args.traces)
 
 
-def _endpoint(args: Eval, plan: Plan, folder: RunFolder) -> Model:
+def _endpoint(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> Model:
     from dice.commands.endpoint_args import key_of, settings_of
     from dice.evaluate.models.endpoint import EndpointModel
 

@@ -1,6 +1,6 @@
 """Language models behind an OpenAI-compatible endpoint: asked politely, paid for knowingly, never asked twice.
 
-    async with Endpoint(Settings(base_url, model), key, folder / "requests.jsonl") as endpoint:
+    async with Endpoint(RequestSettings(base_url, model), key, folder / "requests.jsonl") as endpoint:
         async for reply in endpoint.ask(requests):
             ...
 

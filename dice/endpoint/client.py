@@ -24,7 +24,7 @@ from dice.endpoint.heard import Heard
 from dice.endpoint.ledger import Account, Ledger
 from dice.endpoint.pace import WINDOW_S, Pace
 from dice.endpoint.reading import RETRIED, Reading, read
-from dice.endpoint.request import ANSWERED, BYTES_PER_TOKEN, Reply, Request, Settings, Usage
+from dice.endpoint.request import ANSWERED, BYTES_PER_TOKEN, Reply, Request, RequestSettings, Usage
 from dice.errors import UserError
 
 # Seconds to wait for the thread of `Replies` to end, when its context is left.
@@ -52,7 +52,7 @@ class Endpoint:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RequestSettings,
         key: str = "",
         ledger: Path | None = None,
         *,

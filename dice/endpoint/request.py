@@ -1,4 +1,4 @@
-"""The nouns: `Settings` of an endpoint, `Request`, `Reply`, and what a request may come to."""
+"""The nouns: `RequestSettings` of an endpoint, `Request`, `Reply`, and what a request may come to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BYTES_PER_TOKEN = 3.5
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RequestSettings:
     """Which endpoint, and how much of it may be used. Prices are in USD per million tokens.
 
     Raises `UserError` for what cannot be meant.
@@ -94,12 +94,12 @@ class Request:
     system: str = ""
     tag: Any = field(default=None, compare=False)
 
-    def id(self, settings: Settings) -> str:
+    def id(self, settings: RequestSettings) -> str:
         """Of all that decides the answer: after a change of any of it, the question is asked anew."""
         parts = [settings.model, settings.temperature, settings.max_tokens, self.system, self.prompt, self.key]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
 
-    def body(self, settings: Settings) -> dict[str, object]:
+    def body(self, settings: RequestSettings) -> dict[str, object]:
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages.append({"role": "user", "content": self.prompt})
         sampling = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}

@@ -15,7 +15,7 @@ from dice.errors import UserError
 
 Kind = Literal["native", "endpoint", "answers", "transformers"]
 Numbers = dict[int, tuple[float, float, float]]
-DecodingSettings = dict[str, Any]
+DecodingSettings = dict[str, Any]  # options of one kind of model, as a command or a row gives them
 
 AUTOREGRESSIVE, DIFFUSION = "Autoregressive LLMs", "Diffusion LLMs"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dice.bench.train import Contender, Plan, TrainBench, needed_flops, random_rows, spread
+from dice.bench.train import Contender, TrainBench, TrainBenchPlan, needed_flops, random_rows, spread
 from dice.cli import main
 from dice.recipes import SHAPES
 from dice.train.attention import DenseMask
 from dice.train.noise import corrupt, step_generator
 from dice.train.world import World
 
-PLAN = Plan(
+PLAN = TrainBenchPlan(
     shape=SHAPES["tiny"][0], vocab_size=512, block_size=4, row_tokens=128, batch_rows=4, micro_rows=4, rounds=2,
     shortest=20, longest=128,
 )  # fmt: skip

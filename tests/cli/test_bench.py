@@ -60,9 +60,9 @@ def test_ratios_need_both_sides_and_name_the_sample() -> None:
     assert found["of"] == "2 builds of ours, 1 of stock's"
 
 
-def plan(**changes: Any) -> verify.Plan:
+def plan(**changes: Any) -> verify.VerifyBenchPlan:
     values: dict[str, Any] = {"stock": 0, "stock_alone": 0, "workers": 2, "budget_s": 60.0}
-    return verify.Plan(PAIRS[:2], PAIRS[2:3], "emulated", **(values | changes))
+    return verify.VerifyBenchPlan(PAIRS[:2], PAIRS[2:3], "emulated", **(values | changes))
 
 
 def test_finished_phases_are_not_run_again_and_the_rest_is_stored_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

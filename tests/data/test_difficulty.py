@@ -14,7 +14,7 @@ from dice.data.difficulty import LEVELS, Difficulty, levels
 from dice.data.sample import Sample, read_samples, write_samples
 from dice.problem import Problem
 from dice.verify.audit.findings import Audit
-from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.run import AuditSettings, audit_all
 from dice.verify.audit.torch_calls import Census
 from dice.verify.audit.watch_calls import Watch
 from tests.endpoint.server import serving
@@ -118,7 +118,7 @@ def test_one_problem() -> None:
 
 def test_an_audit_takes_the_census_in_the_same_run(labels: dict[str, Difficulty]) -> None:
     problems = [Problem(CASES[name][0], name) for name in ("gemm_and_tail", "needs_data")]
-    for one, audit in zip(problems, audit_all(problems, Settings(limit_s=20, depth="quick")), strict=True):
+    for one, audit in zip(problems, audit_all(problems, AuditSettings(limit_s=20, depth="quick")), strict=True):
         assert difficulty.from_audit(one.source, audit) == labels[one.name] and audit.facts["output"]
 
 

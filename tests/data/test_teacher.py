@@ -16,7 +16,7 @@ import pytest
 
 from dice.cli import main
 from dice.data.sample import read_samples
-from dice.endpoint.request import Settings
+from dice.endpoint.request import RequestSettings
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -46,9 +46,9 @@ def kernel_for(prompt: str) -> str:
     return f"Here it is.\n```python\n# for {number_of(prompt)}\n{EXAMPLE_KERNEL}```\n"
 
 
-def settings(server: Server, **more: Any) -> Settings:
+def settings(server: Server, **more: Any) -> RequestSettings:
     quick = {"first_wait_s": 0.05, "longest_wait_s": 0.1, "read_s": 2.0, "price_in": 1.0, "price_out": 2.0}
-    return Settings(server.url, "teacher", **quick | more)
+    return RequestSettings(server.url, "teacher", **quick | more)
 
 
 def verdict(low: float, *, outcome: Any = "correct", timed: bool = True) -> Verdict:

@@ -17,7 +17,7 @@ import pytest
 
 from dice.endpoint.ledger import Account, Ledger
 from dice.endpoint.reading import read
-from dice.endpoint.request import FAILED, Reply, Request, Settings
+from dice.endpoint.request import FAILED, Reply, Request, RequestSettings
 from dice.errors import UserError
 from tests.conftest import PATIENCE_S, ROOT
 from tests.endpoint.server import Server, serving
@@ -30,12 +30,12 @@ QUICK: dict[str, Any] = {"first_wait_s": 0.05, "longest_wait_s": 0.2, "read_s": 
 PRICES: dict[str, Any] = {"price_in": 10.0, "price_out": 20.0}  # a whole answer of the server costs 0.002 USD
 
 
-def settings(server: Server, **more: Any) -> Settings:
-    return Settings(server.url, "teacher", **QUICK | more)
+def settings(server: Server, **more: Any) -> RequestSettings:
+    return RequestSettings(server.url, "teacher", **QUICK | more)
 
 
 def ask(
-    given: Settings, prompts: Iterable[str], ledger: Path | None = None, key: str = KEY, window_s: float = 60.0
+    given: RequestSettings, prompts: Iterable[str], ledger: Path | None = None, key: str = KEY, window_s: float = 60.0
 ) -> tuple[dict[str, Reply], Account]:
     async def run() -> tuple[dict[str, Reply], Account]:
         async with Endpoint(given, key, ledger, window_s=window_s) as endpoint:
@@ -181,11 +181,11 @@ def test_refusals_of_everything_stop_soon() -> None:
 
 def test_a_wrong_url_is_one_sentence() -> None:
     with pytest.raises(EndpointStopped, match="Nothing answers at http://127.0.0.1:9/v1/chat/completions"):
-        ask(Settings("http://127.0.0.1:9/v1/", "teacher", **QUICK), ["a|ok"])
+        ask(RequestSettings("http://127.0.0.1:9/v1/", "teacher", **QUICK), ["a|ok"])
     with pytest.raises(UserError, match="must begin with http"):
-        Settings("localhost:8000", "teacher")
+        RequestSettings("localhost:8000", "teacher")
     with pytest.raises(UserError, match="needs prices"):
-        Settings("http://localhost", "teacher", max_cost=1.0)
+        RequestSettings("http://localhost", "teacher", max_cost=1.0)
 
 
 def test_the_key_and_the_request_as_sent(tmp_path: Path) -> None:
@@ -206,10 +206,11 @@ RUN = """
 import asyncio, sys
 from pathlib import Path
 from dice.endpoint.client import Endpoint
-from dice.endpoint.request import Request, Settings
+from dice.endpoint.request import Request, RequestSettings
 
 async def run(url, ledger, count):
-    settings = Settings(url, "teacher", concurrency=4, max_tokens=200, first_wait_s=0.05, price_in=10, price_out=20)
+    prices = {"price_in": 10, "price_out": 20}
+    settings = RequestSettings(url, "teacher", concurrency=4, max_tokens=200, first_wait_s=0.05, **prices)
     async with Endpoint(settings, "sk-very-secret", Path(ledger)) as endpoint:
         async for reply in endpoint.ask(Request(f"{number}|ok") for number in range(count)):
             print(reply.outcome, flush=True)

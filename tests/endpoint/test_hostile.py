@@ -24,7 +24,7 @@ from urllib.parse import quote
 import pytest
 
 from dice.endpoint.ledger import Ledger
-from dice.endpoint.request import Reply, Request, Settings
+from dice.endpoint.request import Reply, Request, RequestSettings
 from dice.errors import UserError
 from dice.files.journal import append_row, read_rows
 from tests.conftest import PATIENCE_S, ROOT
@@ -106,7 +106,7 @@ def hostile(replies: dict[str, Any], told: Callable[[str], str] = str) -> Iterat
 
 def ask(url: str, prompts: Iterable[str], ledger: Path | None = None, **more: Any) -> dict[str, Reply]:
     key = more.pop("key", KEY)
-    settings = Settings(url, "teacher", **QUICK | {"attempts": 1} | more)
+    settings = RequestSettings(url, "teacher", **QUICK | {"attempts": 1} | more)
     with Replies(Endpoint(settings, key, ledger), [Request(prompt) for prompt in prompts]) as replies:
         return {one.request.prompt: one for one in replies}
 
@@ -173,9 +173,9 @@ def test_no_reply_ends_a_run(case: str, tmp_path: Path) -> None:
 MEASURED = """
 import resource, sys
 from dice.endpoint.client import Endpoint, Replies
-from dice.endpoint.request import Request, Settings
+from dice.endpoint.request import Request, RequestSettings
 
-settings = Settings(sys.argv[1], "m", attempts=1, total_s=60.0, concurrency=8)
+settings = RequestSettings(sys.argv[1], "m", attempts=1, total_s=60.0, concurrency=8)
 with Replies(Endpoint(settings), [Request("warm")]) as replies:
     list(replies)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -238,7 +238,7 @@ def test_a_pause_is_bounded_and_said(value: str, monkeypatch: pytest.MonkeyPatch
     refusal = reply(b'{"error": {"message": "too fast"}}', f"Retry-After: {value}", status=429)
     said: list[str] = []
     with hostile({"bad": refusal}) as (url, asked):
-        settings = Settings(url, "teacher", **QUICK, attempts=2, longest_pause_s=1.0)
+        settings = RequestSettings(url, "teacher", **QUICK, attempts=2, longest_pause_s=1.0)
         with Replies(Endpoint(settings, KEY, say=said.append), [Request("bad"), Request("other")]) as replies:
             found = {one.request.prompt: one for one in replies}
         assert asked.count("bad") == 2
@@ -332,14 +332,14 @@ def test_a_password_in_the_url_is_a_key(tmp_path: Path, capfd: pytest.CaptureFix
         ask("http://user:hunter2hunter2@127.0.0.1:9/v1", ["other"], tmp_path / "log.jsonl")
     assert "hunter2" not in str(caught.value) and "hunter2hunter2" not in (tmp_path / "log.jsonl").read_text()
     with pytest.raises(UserError, match="is no URL") as refused:
-        Settings("http://user:hunter2hunter2@localhost:99999/v1", "m")
+        RequestSettings("http://user:hunter2hunter2@localhost:99999/v1", "m")
     assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk-sécret", "sk-\x00secret", " sk-secret"])
 def test_a_key_that_no_request_can_carry_is_refused_unseen(key: str) -> None:
     with pytest.raises(UserError, match="The API key holds") as caught:
-        Endpoint(Settings("http://localhost", "m"), key)
+        Endpoint(RequestSettings("http://localhost", "m"), key)
     assert "cret" not in str(caught.value)
 
 

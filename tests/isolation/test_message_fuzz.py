@@ -27,7 +27,7 @@ from dice.verify.sandbox.roles import CANDIDATE
 from dice.verify.supervisor import outcomes, timing
 from dice.verify.supervisor.deception import DeceptionEvidence
 from dice.verify.supervisor.feedback import Feedback
-from dice.verify.supervisor.record import Record, Stop
+from dice.verify.supervisor.record import Record, VerdictReached
 from tests.conftest import PATIENCE_S
 
 SEED = 2026
@@ -109,7 +109,9 @@ def read_as_a_job_does(raw: Mapping[str, object]) -> None:
     assert all(type(number) is int for number in (*ran.changed, *ran.aliased, *ran.on_cpu))
     with suppress(timing.Malformed, timing.Implausible):
         timing.check_report(claim(raw, m.RoundTimed), 2)
-    stops.append(Stop("runtime_error", "run", claim(raw, m.MemoryMapped).failed, (*ran.damaged, *ran.written)))
+    stops.append(
+        VerdictReached("runtime_error", "run", claim(raw, m.MemoryMapped).failed, (*ran.damaged, *ran.written))
+    )
     record.evidence, record.findings = evidence, tuple(feedback.findings)
     for stop in stops:
         verdict = record.verdict(stop)

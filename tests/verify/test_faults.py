@@ -29,7 +29,7 @@ from dice.verify.sandbox.cancel import Cancellation, Spawner
 from dice.verify.sandbox.process import Zygote
 from dice.verify.sandbox.scratch import PREFIX, sweep
 from dice.verify.sandbox.usage import descendants
-from dice.verify.supervisor.reference_pool import ReferenceLost, ReferencePool, Settings
+from dice.verify.supervisor.reference_pool import ReferenceLost, ReferencePool, ReferenceSettings
 from tests.conftest import PATIENCE_S, borrowed_cache
 
 HERE = Path(__file__).parent
@@ -206,7 +206,7 @@ def test_oracle_killed_under_way_has_the_job_run_again(verifier: Verifier) -> No
 def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_under_way: bool) -> None:
     zygote = Zygote()
     oracles = ReferencePool("emulated", "", 1)
-    settings = Settings.of(RELU, Options(), True, 1, lends=True, shares=True)
+    settings = ReferenceSettings.of(RELU, Options(), True, 1, lends=True, shares=True)
     called_off, going_on = Cancellation(single=True), Cancellation(single=True)
     try:
         with oracles.open(Spawner(zygote, called_off), settings, 4096, ()) as session:

@@ -46,7 +46,7 @@ class BenchTrain:
     """Print the result as JSON."""
 
     def run(self) -> int:
-        from dice.bench.train import Plan, TrainBench, peak_flops
+        from dice.bench.train import TrainBench, TrainBenchPlan, peak_flops
         from dice.recipes import SHAPES
         from dice.train.runlog import versions
         from dice.train.world import joined
@@ -60,7 +60,7 @@ class BenchTrain:
             raise UserError(f"--documents are the shortest and the longest in tokens, not {shortest} and {longest}.")
         shape, vocab_size = SHAPES[self.shape]
         most = min(self.row_tokens, shape.max_position_embeddings)
-        plan = Plan(
+        plan = TrainBenchPlan(
             shape=shape, vocab_size=vocab_size, block_size=self.block_size, row_tokens=self.row_tokens,
             batch_rows=self.batch_rows, micro_rows=min(self.micro_rows, self.batch_rows), rounds=self.rounds,
             shortest=min(shortest, most), longest=min(longest, most), seed=self.seed,

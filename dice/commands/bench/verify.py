@@ -48,14 +48,14 @@ class BenchVerify:
     """Print the result as JSON."""
 
     def run(self) -> int:
-        from dice.bench.verify import Bench, Plan
+        from dice.bench.verify import Bench, VerifyBenchPlan
         from dice.verify.options import resolve_backend
 
         at_least(1, candidates=self.candidates, workers=self.workers)
         at_least(0, alone=self.alone, stock_candidates=self.stock_candidates, stock_alone=self.stock_alone)
         backend = resolve_backend(self.backend)
         pairs = distinct_pairs(self.candidates + self.alone, self.seed)
-        plan = Plan(
+        plan = VerifyBenchPlan(
             pairs=tuple(pairs[: self.candidates]),
             alone=tuple(pairs[self.candidates :]),
             backend=backend,

@@ -124,10 +124,10 @@ def _problems_of(inputs: Sequence[Input]) -> list[Problem]:
 def _audit(args: Inspect, problems: Sequence[Problem]) -> tuple[list[Audit], JsonObject]:
     """The audits and their report, which is written and shown as asked."""
     from dice.verify.audit.report import to_json, to_markdown
-    from dice.verify.audit.run import Settings, audit_all, audit_backend
+    from dice.verify.audit.run import AuditSettings, audit_all, audit_backend
 
     depth: Literal["full", "quick"] = "quick" if args.quick else "full"
-    settings = Settings(audit_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed, depth)
+    settings = AuditSettings(audit_backend(args.backend), args.protocol, args.timeout, args.memory_mb, args.seed, depth)
     base = _base(args.out) if args.out else None
     record = base.with_name(f"{base.name}.jsonl") if base else None
     with bars() as show:

@@ -13,7 +13,7 @@ from dice.data.difficulty import levels
 from dice.data.difficulty.levels import LEVELS, Difficulty
 from dice.problem import Problem
 from dice.verify.audit.findings import Audit
-from dice.verify.audit.run import Settings, audit_all
+from dice.verify.audit.run import AuditSettings, audit_all
 from dice.verify.audit.torch_calls import Census
 
 __all__ = ["LEVELS", "Difficulty", "from_audit", "label", "label_all"]
@@ -35,7 +35,7 @@ def label_all(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Difficulty]:
     """The difficulty of every problem, in their order. `record` and `progress` as in `audit_all`."""
-    settings = Settings(limit_s=LIMIT_S, memory_mb=MEMORY_MB, depth="census")
+    settings = AuditSettings(limit_s=LIMIT_S, memory_mb=MEMORY_MB, depth="census")
     audits = audit_all(problems, settings, workers=workers, record=record, progress=progress)
     return [from_audit(problem.source, audit) for problem, audit in zip(problems, audits, strict=True)]
 

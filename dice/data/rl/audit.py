@@ -9,7 +9,7 @@ from pathlib import Path
 from dice.data.sample import Sample
 from dice.verify.audit.findings import Audit
 from dice.verify.audit.report import read_audits
-from dice.verify.audit.run import Settings, audit_all, audit_backend
+from dice.verify.audit.run import AuditSettings, audit_all, audit_backend
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Audits:
 
     known: dict[str, Audit]  # by the problem's id
     record: Path
-    settings: Settings
+    settings: AuditSettings
     workers: int
     progress: Callable[[int, int], None]
     counts: dict[str, int] = field(default_factory=lambda: {"given": 0, "run": 0})
@@ -34,7 +34,7 @@ class Audits:
         progress: Callable[[int, int], None],
     ) -> Audits:
         """`given`: the JSON report to take audits from. Raises `UserError` when it is none."""
-        settings = Settings(backend=audit_backend(backend), limit_s=limit_s)
+        settings = AuditSettings(backend=audit_backend(backend), limit_s=limit_s)
         return cls(read_audits(given) if given else {}, record, settings, workers, progress)
 
     def __call__(self, samples: Sequence[Sample]) -> list[Audit]:

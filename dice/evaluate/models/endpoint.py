@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dice.endpoint.client import Endpoint, Replies
-from dice.endpoint.request import Reply, Request, Settings
+from dice.endpoint.request import Reply, Request, RequestSettings
 from dice.evaluate.models.base import Answer, Question
 
 # What the question itself brought about. Anything else may go better next time.
@@ -18,7 +18,7 @@ class EndpointModel:
 
     gpu: int | None = None
 
-    def __init__(self, settings: Settings, key: str, ledger: Path):
+    def __init__(self, settings: RequestSettings, key: str, ledger: Path):
         self.settings = settings
         self._endpoint = Endpoint(settings, key, ledger)
         self._replies: Replies | None = None

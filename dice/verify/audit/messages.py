@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AuditProblem:
-    """The fields of `Settings`, and the problem's source."""
+    """The fields of `AuditSettings`, and the problem's source."""
 
     source: str
     backend: str

@@ -12,7 +12,7 @@ from dice.errors import UserError
 from dice.files.atomic import read_json
 from dice.files.markdown import table
 from dice.verify.audit.findings import KINDS, SEVERITIES, Audit
-from dice.verify.audit.run import Settings
+from dice.verify.audit.run import AuditSettings
 
 ANSWERS = {
     "input_free": "an answer that never reads the inputs",
@@ -62,7 +62,7 @@ def _passes(audit: Audit, answer: str, protocol: str) -> bool:
     return any(name.startswith(answer) and protocol in passed for name, passed in audit.passes.items())
 
 
-def to_json(audits: Sequence[Audit], settings: Settings) -> dict[str, object]:
+def to_json(audits: Sequence[Audit], settings: AuditSettings) -> dict[str, object]:
     head = {"dice": dice.__version__, "settings": asdict(settings), "summary": asdict(summarise(audits))}
     return head | {"audits": [audit.to_json() for audit in audits]}
 
@@ -76,7 +76,7 @@ def read_audits(path: Path) -> dict[str, Audit]:
     return {audit.problem: audit for audit in found}
 
 
-def to_markdown(audits: Sequence[Audit], settings: Settings, title: str = "Problem audit") -> str:
+def to_markdown(audits: Sequence[Audit], settings: AuditSettings, title: str = "Problem audit") -> str:
     summary = summarise(audits)
     severity = summary.severity
     parts = [

@@ -47,7 +47,7 @@ MIN_MEMORY_MB = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AuditSettings:
     """How problems are audited. `protocol` is what they will be judged by; it decides what is a `reject`.
 
     `depth`: `full`; `quick`, without looks at inputs and parameters one by one; `census`, only what they are made of.
@@ -87,7 +87,7 @@ def audit_backend(wanted: str) -> str:
 
 def audit_all(
     problems: Sequence[Problem],
-    settings: Settings,
+    settings: AuditSettings,
     *,
     workers: int = 1,
     record: Path | None = None,
@@ -118,7 +118,7 @@ def _for(problem: Problem, audit: Audit, first: Problem) -> Audit:
     return replace(audit, findings=(*audit.findings, found))
 
 
-def _audit_many(problems: Sequence[Problem], settings: Settings, workers: int) -> Iterator[Audit]:
+def _audit_many(problems: Sequence[Problem], settings: AuditSettings, workers: int) -> Iterator[Audit]:
     """Audits as they finish. Leaving early, for whatever reason, kills what runs."""
     if not problems:
         return
@@ -138,7 +138,7 @@ def _audit_many(problems: Sequence[Problem], settings: Settings, workers: int) -
 class _Auditor:
     """Audits one problem per call. Thread-safe."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: AuditSettings):
         self.settings = settings
         self._view = candidate_view(default_cache_dir())
         self._cancellation = Cancellation()

@@ -88,7 +88,7 @@ class Census(OperatorMode):
         super().__init__()
         self._given = given
         self.work = OperatorCounts()
-        self.witnesses: list[Sample] = []
+        self.witnesses: list[ValueSample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
         self._places = {size: places(size, seed) for size in sizes}
 
@@ -139,7 +139,7 @@ class Census(OperatorMode):
             self.computed.append(computed)
 
 
-class Sample(NamedTuple):
+class ValueSample(NamedTuple):
     """Some elements of a tensor, and what the order of all of them does not matter to: mean, rms, mean size, least and
     largest, in float64. On the CPU: large tensors are on the GPU, what they are compared with is not."""
 
@@ -154,17 +154,17 @@ def places(size: int, seed: int) -> torch.Tensor:
     return torch.randint(size, (SAMPLES,), generator=torch.Generator().manual_seed(seed))
 
 
-def samples(tensor: torch.Tensor, seed: int) -> Sample:
+def samples(tensor: torch.Tensor, seed: int) -> ValueSample:
     return _picked(tensor, places(tensor.numel(), seed))
 
 
-def _picked(tensor: torch.Tensor, where: torch.Tensor) -> Sample:
+def _picked(tensor: torch.Tensor, where: torch.Tensor) -> ValueSample:
     flat = tensor.detach().reshape(-1)
     values = flat[where.to(flat.device)].to("cpu", torch.float64)
     parts = [_moments(part) for part in near.stretches(flat)]  # in float64: large ones would take gigabytes
     total, square, size, least, largest = torch.stack(parts).unbind(-1)
     means = (total.sum() / flat.numel(), (square.sum() / flat.numel()).sqrt(), size.sum() / flat.numel())
-    return Sample(values, torch.stack([*means, least.min(), largest.max()]).cpu())
+    return ValueSample(values, torch.stack([*means, least.min(), largest.max()]).cpu())
 
 
 def _moments(flat: torch.Tensor) -> torch.Tensor:
@@ -222,7 +222,7 @@ def _poison(tensor: torch.Tensor) -> None:
 # ---- what follows from it -----------------------------------------------------------------------------------------
 
 
-def is_equal(sample: Sample, of: Sample) -> bool:
+def is_equal(sample: ValueSample, of: ValueSample) -> bool:
     """Whether samples are of the same tensor, up to rounding."""
     one, other = sample.values, of.values
     if one.shape != other.shape or not bool(torch.equal(one.isfinite(), other.isfinite())):
@@ -236,7 +236,7 @@ def is_equal(sample: Sample, of: Sample) -> bool:
     return scale > 0 and float((one - other).square().mean().sqrt()) <= 1e-3 * scale
 
 
-def is_reordered(sample: Sample, of: Sample) -> bool:
+def is_reordered(sample: ValueSample, of: ValueSample) -> bool:
     """Whether samples are of tensors with the same elements in another order, as far as their moments tell."""
     one, other = sample.moments, of.moments
     if one.shape != other.shape or sample.values.shape != of.values.shape or _distinct(of.values) < 16:
@@ -244,7 +244,7 @@ def is_reordered(sample: Sample, of: Sample) -> bool:
     return bool(((one - other).abs() <= 1e-5 * other[1]).all())
 
 
-def is_mapped(sample: Sample, of: Sample) -> bool:
+def is_mapped(sample: ValueSample, of: ValueSample) -> bool:
     """Whether the other is a monotone function of the first, element by element, as far as samples tell."""
     one, other = sample.values, of.values
     if one.shape != other.shape or one.numel() < 64 or not bool((one.isfinite() & other.isfinite()).all()):
@@ -257,7 +257,7 @@ def is_mapped(sample: Sample, of: Sample) -> bool:
     return bool((steps >= -slack).all()) or bool((steps <= slack).all())
 
 
-def is_multiple(sample: Sample, of: Sample, counts: Iterable[int]) -> bool:
+def is_multiple(sample: ValueSample, of: ValueSample, counts: Iterable[int]) -> bool:
     """Whether the first is the other times a count, as a sum is of a mean: of few elements, where no order shows."""
     one, other = sample.values, of.values
     if one.shape != other.shape or one.numel() >= 64 or not bool(other.any()):
@@ -286,9 +286,9 @@ class Traces:
     its operators with as many elements as that output, and of the output itself. `counts`: of elements of its inputs,
     along some dimensions."""
 
-    expected: Sample
-    inputs: tuple[Sample, ...]
-    results: tuple[Sample, ...]
+    expected: ValueSample
+    inputs: tuple[ValueSample, ...]
+    results: tuple[ValueSample, ...]
     counts: frozenset[int] = frozenset()
 
     @property
@@ -305,18 +305,18 @@ class Traces:
         return any(is_equal(result, tensor) for result in self.results for tensor in self.inputs)
 
     @property
-    def earlier(self) -> list[Sample]:
+    def earlier(self) -> list[ValueSample]:
         """What there is before the answer."""
         return [*self.inputs, *(result for result in self.results if not is_equal(result, self.expected))]
 
-    def is_mapped_from(self, tensor: Sample) -> bool:
+    def is_mapped_from(self, tensor: ValueSample) -> bool:
         return is_mapped(tensor, self.expected) or is_multiple(tensor, self.expected, self.counts)
 
-    def is_reordered_from(self, tensor: Sample) -> bool:
+    def is_reordered_from(self, tensor: ValueSample) -> bool:
         return is_reordered(tensor, self.expected)
 
 
-def is_given_away(traces: Traces, witnesses: Sequence[Sample]) -> bool:
+def is_given_away(traces: Traces, witnesses: Sequence[ValueSample]) -> bool:
     """Whether a muted candidate's PyTorch operators computed the answer, or what only has to be mapped or reordered to
     be it, where the reference does not pass through the like itself."""
     if traces.tells_nothing:

@@ -160,7 +160,7 @@ class Group:
             with contextlib.suppress(transport.WireError):
                 actual = self._output(command.inputs, command.output, trial, files)
         told = [tensor.double() for tensor in witnesses if not tensor.is_complex()]
-        samples = [evidence.Sample(*pair) for pair in zip(told[::2], told[1::2], strict=False)]
+        samples = [evidence.ValueSample(*pair) for pair in zip(told[::2], told[1::2], strict=False)]
         try:
             kind = judge_muted(self.reference, trial, actual, samples, command.sample_seed, command.filled)
         except Exception as error:

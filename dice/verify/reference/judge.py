@@ -74,7 +74,7 @@ def judge_muted(
     reference: Reference,
     trial: Trial,
     actual: Any,
-    witnesses: Sequence[evidence.Sample],
+    witnesses: Sequence[evidence.ValueSample],
     seed: int,
     filled: bool,
 ) -> str:

@@ -20,8 +20,8 @@ from dice.verify.supervisor.dialogue import Dialogue
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXTS
 from dice.verify.supervisor.job_files import JobFiles
-from dice.verify.supervisor.record import Record, ReferenceBroken, Stop
-from dice.verify.supervisor.reference_pool import ReferenceFailed, ReferenceLost, Session
+from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
+from dice.verify.supervisor.reference_pool import ReferenceLost, ReferenceUnusable, Session
 from dice.verify.text import static
 
 ORDERS = 8  # thread orders that the emulator is asked for: forward, reverse, then shuffles
@@ -39,7 +39,7 @@ class Attempt:
         self,
         job: Assignment,
         record: Record,
-        report: static.Report,
+        report: static.StaticReport,
         feedback: Feedback,
         session: Session,
         files: JobFiles,
@@ -97,7 +97,7 @@ class Attempt:
             loaded = self.talk.hear(m.Loaded)
         self.record.seconds["load"] -= self.record.build_wall - built_before
         if not loaded.has_model:
-            raise Stop("no_kernel", "extract", "the file defines no class ModelNew.")
+            raise VerdictReached("no_kernel", "extract", "the file defines no class ModelNew.")
 
     def make_context(self) -> None:
         self.record.stage = "run"
@@ -134,7 +134,7 @@ class Attempt:
     # ---- one trial ------------------------------------------------------------------------------------------------
 
     def run_trial(self, number: int, step: m.Step) -> None:
-        """One step of the plan: draw, run, judge. Raises `Stop` where the kernel fails it."""
+        """One step of the plan: draw, run, judge. Raises `VerdictReached` where the kernel fails it."""
         if step.fresh:
             self._construct(fresh=True)
         drawn = self.draw(step)
@@ -151,7 +151,7 @@ class Attempt:
         if protocol.ours:
             record.evidence.note_trial(drawn, ran, self.report.library_families)
         if ran.damaged:
-            raise Stop("runtime_error", "run", f"out-of-bounds write: {ran.damaged[0]}", ran.damaged)
+            raise VerdictReached("runtime_error", "run", f"out-of-bounds write: {ran.damaged[0]}", ran.damaged)
         if repeat:
             record.determinism = ran.deterministic
             record.add_labels("reuses_output" if ran.overwritten else "")
@@ -185,7 +185,7 @@ class Attempt:
         """What a candidate says of mapping what it was lent. Without it, the job runs once more: by files, or alone."""
         if self.assignment.shares and out_of_memory.is_named(failed):
             message = f"the memory of a large trial could not be mapped: {failed}"
-            raise Stop("out_of_memory", "run", message, lacks_gpu_memory=True)
+            raise VerdictReached("out_of_memory", "run", message, lacks_gpu_memory=True)
         if failed:
             self.assignment.services.references.do_not_lend(self.assignment.problem)
             raise ReferenceLost("the memory of a large trial could not be mapped")
@@ -193,7 +193,7 @@ class Attempt:
     def _refuse(self, found: Finding | None) -> None:
         """A race may spare the outputs here and spoil them on another GPU, so it decides."""
         if found is not None:
-            raise Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+            raise VerdictReached("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
 
     def _judge(self, where: str, ran: m.Ran, given: bool) -> None:
         known = any(label.startswith("precision") for label in self.record.labels)
@@ -207,7 +207,7 @@ class Attempt:
             self.record.tolerance = judged.tolerance
         self.record.add_labels(*judged.labels)
         if not judged.equal:
-            raise self.talk.unless_full(Stop("wrong", "compare", f"{where}: {judged.message}", judged.errors))
+            raise self.talk.unless_full(VerdictReached("wrong", "compare", f"{where}: {judged.message}", judged.errors))
 
     # ---- deception ------------------------------------------------------------------------------------------------
 
@@ -226,15 +226,17 @@ class Attempt:
         if not protocol.refuses_kind(record.deceptions):
             return
         if not self.report.has_cuda:
-            raise Stop("deceptive", "run", f"the outputs are right, but the file defines no CUDA kernel{why}.")
-        raise Stop("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
+            raise VerdictReached(
+                "deceptive", "run", f"the outputs are right, but the file defines no CUDA kernel{why}."
+            )
+        raise VerdictReached("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
 
     def refuse_deception(self) -> None:
-        """Raise `Stop` where the evidence shows that somebody else computed the outputs."""
+        """Raise `VerdictReached` where the evidence shows that somebody else computed the outputs."""
         kind = self.record.evidence.kind() if self.assignment.protocol.ours else ""
         if kind:
             self.record.deceptions = (*self.record.deceptions, kind)
-            raise Stop("deceptive", "run", f"{MESSAGES[kind]}.")
+            raise VerdictReached("deceptive", "run", f"{MESSAGES[kind]}.")
 
     # ---- the reference --------------------------------------------------------------------------------------------
 
@@ -247,5 +249,5 @@ class Attempt:
         """What `ask` returns. Raises `ReferenceBroken` where the problem is at fault."""
         try:
             return ask()
-        except ReferenceFailed as failure:
+        except ReferenceUnusable as failure:
             raise ReferenceBroken(str(failure), varied, failure.lacks_gpu_memory) from None

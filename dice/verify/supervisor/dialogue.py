@@ -16,7 +16,7 @@ from dice.verify.supervisor import outcomes, sanitizer
 from dice.verify.supervisor.assignment import Assignment
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.job_files import JobFiles
-from dice.verify.supervisor.record import Record, Stop
+from dice.verify.supervisor.record import Record, VerdictReached
 
 M = TypeVar("M")
 
@@ -80,15 +80,15 @@ class Dialogue:
             elif not is_a(raw, Started):
                 self.record.evidence.note(raw)
 
-    def unless_full(self, stop: Stop) -> Stop:
+    def unless_full(self, stop: VerdictReached) -> VerdictReached:
         """`stop`, unless the disk is full and not of the candidate's own files: then its failure is ours."""
         if is_crowded_out(self.files.root):
             raise MachineryError("there is no space left on the disk for the files of a verification")
         return stop
 
-    def _overdue(self) -> Stop:
+    def _overdue(self) -> VerdictReached:
         limit = f"{self.run_timeout_s:g} s; --run-timeout allows more"
-        return Stop("timeout", self.record.stage, f"the kernel file ran for over {limit}.")
+        return VerdictReached("timeout", self.record.stage, f"the kernel file ran for over {limit}.")
 
     def _raise_reported(self, raw: Raw) -> None:
         if "fault" in raw:
@@ -109,10 +109,10 @@ class Dialogue:
         try:
             sources = Sources.from_json(wanted.sources)
         except ValueError:
-            raise Stop("runtime_error", stage, "it asked for a build as load_inline never does.") from None
+            raise VerdictReached("runtime_error", stage, "it asked for a build as load_inline never does.") from None
         self.builds += 1
         if self.builds > MOST_BUILDS:
-            raise Stop("runtime_error", stage, f"it asked for over {MOST_BUILDS} builds.")
+            raise VerdictReached("runtime_error", stage, f"it asked for over {MOST_BUILDS} builds.")
         started = time.monotonic()
         others = (self.candidate,)
         left = max(1.0, self.compile_left)
@@ -127,9 +127,9 @@ class Dialogue:
         self.compile_left -= answer.seconds
         if answer.kind == "timeout" or self.compile_left <= 0:
             limit = f"{self.options.compile_timeout_s:g} s; --compile-timeout allows more"
-            raise Stop("timeout", "compile", f"compiling took over {limit}.")
+            raise VerdictReached("timeout", "compile", f"compiling took over {limit}.")
         if answer.kind == "unsupported":  # not the kernel's fault, so no fallback of its own may hide it
-            raise Stop("unsupported", "compile", answer.message)
+            raise VerdictReached("unsupported", "compile", answer.message)
         if answer.built is not None:
             self.record.headers = answer.built.headers
         else:

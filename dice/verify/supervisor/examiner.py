@@ -25,10 +25,10 @@ from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child, ChildEnded, DeadlineExceeded, MachineryError, Zygote, wait_for
 from dice.verify.sandbox.roles import EXAMINER
 from dice.verify.sandbox.scratch import Scratch
-from dice.verify.supervisor.record import Stop
+from dice.verify.supervisor.record import VerdictReached
 from dice.verify.text import source_map, static
 from dice.verify.text.source_map import Literal
-from dice.verify.text.static import Report
+from dice.verify.text.static import StaticReport
 
 CPU_S = 10.0  # of the processor; the largest texts there may be take two
 STALLED_S = 120.0  # on the clock: a machine on which that much is not to be had in this time, stands still
@@ -36,7 +36,7 @@ MEMORY_MB = 2048
 TRIES = 2  # new processes that a text may be the end of
 
 
-Reading = tuple[Report, tuple[Literal, ...]]  # what a text says, and the strings in it that could be source code
+Reading = tuple[StaticReport, tuple[Literal, ...]]  # what a text says, and the strings in it that could be source code
 
 
 class Examinations:
@@ -50,7 +50,7 @@ class Examinations:
         self._child: Child | None = None
 
     def examine(self, zygote: Zygote, kernel: Kernel) -> Reading:
-        """Raises `Stop` with the verdict on a text that cannot be read, and `MachineryError`."""
+        """Raises `VerdictReached` with the verdict on a text that cannot be read, and `MachineryError`."""
         if len(kernel.source) > syntax.MAX_SOURCE:
             return static.examine(kernel), ()  # which does not look further at it
         with self._lock:
@@ -68,13 +68,15 @@ class Examinations:
                 except ChildEnded as end:
                     self._end()
                     if end.ended.signal == signal.SIGPROF:
-                        raise Stop("timeout", "static", f"reading the file took over {self.cpu_s:g} s.") from None
+                        raise VerdictReached(
+                            "timeout", "static", f"reading the file took over {self.cpu_s:g} s."
+                        ) from None
                     lost += is_new  # one that has read others may have ended before this
                 except MachineryError:
                     self._end()
                     if is_new:
                         raise
-            raise Stop("no_kernel", "extract", "the file's text ends the process that reads it.")
+            raise VerdictReached("no_kernel", "extract", "the file's text ends the process that reads it.")
 
     def close(self) -> None:
         with self._lock:
@@ -115,7 +117,7 @@ def _reading(raw: Raw) -> Reading:
     said = claim(raw, TextRead)
     told = said.report if isinstance(said.report, dict) else {}
     kinds = _texts(told.get("deceptions"))
-    checked = Report(
+    checked = StaticReport(
         untrusted.text(told.get("unusable", "")),
         told.get("has_cuda") is True,
         tuple(kind for kind in static.KINDS if kind in kinds),

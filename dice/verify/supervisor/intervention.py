@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dice.verify.ipc import messages as m
 from dice.verify.supervisor.attempt import OUTPUT, Attempt
-from dice.verify.supervisor.record import Stop
+from dice.verify.supervisor.record import VerdictReached
 
 WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
 MUTED_S = 10.0  # for all muted forwards of a job
@@ -17,7 +17,7 @@ GIVEN = m.Step("muted given", "given")
 
 
 def intervene(attempt: Attempt, vary: bool) -> None:
-    """Run the candidate muted on new inputs. Raises `Stop` where that shows a deception."""
+    """Run the candidate muted on new inputs. Raises `VerdictReached` where that shows a deception."""
     if not attempt.assignment.protocol.ours:
         return
     record = attempt.record
@@ -40,7 +40,7 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
         attempt.talk.tell(command)
         with attempt.record.clock("run"):
             said = attempt.talk.hear(m.Muted)
-    except Stop as stop:
+    except VerdictReached as stop:
         return f"ended: {stop.message}"[:200]
     judge = m.JudgeMuted(
         command.inputs, command.output, command.witnesses, said.wrote, command.sample_seed, command.filled

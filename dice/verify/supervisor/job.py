@@ -18,8 +18,8 @@ from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
 from dice.verify.supervisor.intervention import intervene
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile
-from dice.verify.supervisor.record import Record, ReferenceBroken, Stop
-from dice.verify.supervisor.reference_pool import NEVER, Session, Settings
+from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
+from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, Session
 from dice.verify.text import static
 
 REFERENCE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
@@ -47,7 +47,7 @@ class Job:
             on_device = self.record.stage != "load" and stop.stage in ("run", "time")
             self.hurt_device = on_device and stop.outcome in outcomes.HURTING
         except ReferenceBroken as broken:
-            stop = broken.as_stop()
+            stop = broken.as_verdict_reached()
             self.hurt_device = True  # the device may be what failed
         if stop.outcome == "compile_error":  # no kernel was found in a text that is no C++, which deceives nobody
             self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "torch_only")
@@ -56,11 +56,11 @@ class Job:
         self.record.findings = tuple(self.feedback.findings)
         return self.record.verdict(stop)
 
-    def _stop(self, gpu: GpuLock) -> Stop:
+    def _stop(self, gpu: GpuLock) -> VerdictReached:
         """Where the verification ended. Raises `ReferenceBroken` where not even the problem's own inputs suit it."""
         try:
             report = self._read()
-        except Stop as stop:
+        except VerdictReached as stop:
             return stop
         try:
             return self._check(
@@ -68,24 +68,26 @@ class Job:
             )
         except ReferenceBroken as broken:
             if not broken.varied or (self.assignment.shares and broken.lacks_gpu_memory):
-                return broken.as_stop()
+                return broken.as_verdict_reached()
         return self._check(report, gpu, vary=False)
 
-    def _read(self) -> static.Report:
-        """What the file's text says. Raises `Stop` for a file that is none, or that computes with PyTorch alone."""
+    def _read(self) -> static.StaticReport:
+        """What the file's text says. Raises `VerdictReached` where it is no kernel, or computes with PyTorch alone."""
         services, record = self.assignment.services, self.record
         report, self.feedback.literals = services.examinations.examine(services.spawner.zygote, self.assignment.kernel)
         record.deceptions = report.deceptions
         record.add_labels(*report.labels)
         if report.unusable:
-            raise Stop("no_kernel", "extract", report.unusable)
+            raise VerdictReached("no_kernel", "extract", report.unusable)
         if report.asks_for_build:
             return report  # its compiler says what the source holds, where reading finds no kernel in it
         if not report.has_cuda and self.assignment.protocol.refuses_kind(report.deceptions):
-            raise Stop("deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone.")
+            raise VerdictReached(
+                "deceptive", "static", "the file defines no CUDA kernel: ModelNew computes with PyTorch alone."
+            )
         return report
 
-    def _check(self, report: static.Report, gpu: GpuLock, vary: bool) -> Stop:
+    def _check(self, report: static.StaticReport, gpu: GpuLock, vary: bool) -> VerdictReached:
         """One candidate's process against the reference. `vary`: on more than what the problem itself draws."""
         self.record.begin(self.assignment.options.trials)
         self.record.add_labels("given_inputs_only" if self.assignment.protocol.ours and not vary else "")
@@ -97,14 +99,14 @@ class Job:
         ):
             try:
                 self._go_through(attempt, gpu, room, vary)
-                stop = Stop("correct", "done", "")
-            except Stop as reached:
+                stop = VerdictReached("correct", "done", "")
+            except VerdictReached as reached:
                 stop = reached
             session.check_kept()
             return self._sanitized(attempt, gpu, stop)
 
     def _go_through(self, attempt: Attempt, gpu: GpuLock, room: contextlib.ExitStack, vary: bool) -> None:
-        """All that a right kernel passes. Raises `Stop` at the first that it does not."""
+        """All that a right kernel passes. Raises `VerdictReached` at the first that it does not."""
         record = self.record
         attempt.load()
         with record.after(gpu.shared()), record.clock("reference"):
@@ -133,11 +135,11 @@ class Job:
         job, services = self.assignment, self.assignment.services
         # A run under compute-sanitizer is told of files only.
         lends = services.references.lends(job.problem) and not job.options.sanitize
-        settings = Settings.of(job.problem, job.options, vary, services.threads, lends, job.shares)
+        settings = ReferenceSettings.of(job.problem, job.options, vary, services.threads, lends, job.shares)
         memory_mb = REFERENCE_MEMORY * job.options.memory_mb
         return services.references.open(services.spawner, settings, memory_mb, services.view)
 
-    def _sanitized(self, attempt: Attempt, gpu: GpuLock, stop: Stop) -> Stop:
+    def _sanitized(self, attempt: Attempt, gpu: GpuLock, stop: VerdictReached) -> VerdictReached:
         """What compute-sanitizer says of one more run, where that decides; else `stop`, with what it says."""
         job, record = self.assignment, self.record
         if not sanitizer.applies(job.options, job.backend, stop.outcome):
@@ -156,5 +158,5 @@ class Job:
         found = self.feedback.keep(report.findings)
         if found is None or stop.outcome != "correct":
             errors = (*stop.errors, *self.feedback.sentences, *report.troubles)
-            return Stop(stop.outcome, stop.stage, stop.message, errors, stop.lacks_gpu_memory)
-        return Stop("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+            return VerdictReached(stop.outcome, stop.stage, stop.message, errors, stop.lacks_gpu_memory)
+        return VerdictReached("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)

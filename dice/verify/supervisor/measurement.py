@@ -9,7 +9,7 @@ from dice.verify.ipc import untrusted
 from dice.verify.supervisor import timing
 from dice.verify.supervisor.attempt import OUTPUT, Attempt
 from dice.verify.supervisor.gpu_lock import GpuLock
-from dice.verify.supervisor.record import Stop
+from dice.verify.supervisor.record import VerdictReached
 
 TIMED = m.Step(timing.INPUTS, "given")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Measurement:
         self._job, self._record = attempt.assignment, attempt.record
 
     def run(self) -> None:
-        """Note the times, or why there are none. Raises `Stop` where the kernel fails while it is timed."""
+        """Note the times, or why there are none. Raises `VerdictReached` where the kernel fails while it is timed."""
         if self._job.backend == "emulated":
             self._record.no_timing = "emulation says nothing about speed on a GPU"
             return
@@ -32,7 +32,7 @@ class Measurement:
             return
         try:
             self._measure()
-        except Stop as stop:
+        except VerdictReached as stop:
             # KernelBench's answer stands, whatever is met in its timing: there it is a label.
             if self._job.protocol.ours or (self._job.shares and stop.lacks_gpu_memory):
                 raise
@@ -53,14 +53,14 @@ class Measurement:
                 )
             except timing.Busy as error:
                 if job.shares and isinstance(error, timing.Stalled):
-                    raise Stop("out_of_memory", "time", f"{error}.", lacks_gpu_memory=True) from None
+                    raise VerdictReached("out_of_memory", "time", f"{error}.", lacks_gpu_memory=True) from None
                 record.no_timing = str(error)
                 return
             except timing.Malformed as error:
-                raise Stop("runtime_error", "time", str(error)) from None
+                raise VerdictReached("runtime_error", "time", str(error)) from None
             except timing.Implausible as error:
                 record.deceptions = (*record.deceptions, error.kind)
-                raise Stop("deceptive", "time", f"the kernel's times are not true: {error}") from None
+                raise VerdictReached("deceptive", "time", f"the kernel's times are not true: {error}") from None
         record.timing = contest.timing(**facts)
 
     def _ask_reference(self, command: Any, answer: type[T]) -> T:
@@ -73,7 +73,7 @@ class Measurement:
         with self._record.clock("compare"):
             judged = self._attempt.ask_reference(command, m.Judged, OUTPUT)
         if not judged.equal:
-            raise Stop("wrong", "compare", f"the timed run: {judged.message}", judged.errors)
+            raise VerdictReached("wrong", "compare", f"the timed run: {judged.message}", judged.errors)
 
 
 def profile(attempt: Attempt) -> None:
@@ -83,7 +83,7 @@ def profile(attempt: Attempt) -> None:
         return
     try:
         said = attempt.talk.ask(m.ProfileForward(attempt.drawn, trial.seed), m.Profiled)
-    except Stop:
+    except VerdictReached:
         attempt.record.add_labels("profile_failed")
         return
     attempt.record.profile = untrusted.gpu_times(said.times)

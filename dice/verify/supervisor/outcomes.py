@@ -10,7 +10,7 @@ from dice.verify.ipc import untrusted
 from dice.verify.ipc.encoding import claim, is_a
 from dice.verify.ipc.messages import Failed, Started
 from dice.verify.sandbox.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
-from dice.verify.supervisor.record import Stop
+from dice.verify.supervisor.record import VerdictReached
 
 START_TIMEOUT_S = 60.0
 
@@ -29,47 +29,47 @@ HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a devi
 NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
 
 
-def reported(failed: Failed, stage: Stage) -> Stop:
+def reported(failed: Failed, stage: Stage) -> VerdictReached:
     """What a candidate says that it failed with, in `stage` by our own knowledge."""
     outcome, said = failed.outcome, failed.stage
     if (outcome, said) not in REPORTABLE:
         outcome, said = "runtime_error", stage
     text = f"{failed.type}: {failed.message}" if outcome in NAMED else failed.message
     lacks = outcome == "out_of_memory"  # that is of the GPU: what the host's memory lacks ends the process
-    return Stop(outcome, said, untrusted.text(text), failed.lines, lacks)  # type: ignore[arg-type]
+    return VerdictReached(outcome, said, untrusted.text(text), failed.lines, lacks)  # type: ignore[arg-type]
 
 
-def fault(kind: str, message: str, emulated: bool) -> Stop:
+def fault(kind: str, message: str, emulated: bool) -> VerdictReached:
     """What a fault reported by the emulator means. A thread order that waits for ever is an error, not a time-out.
 
     Where there is no emulator, whoever reports one is not believed that the backend is to blame.
     """
     if kind == "unsupported" and emulated:
-        return Stop("unsupported", "run", message)
-    return Stop("runtime_error", "run", f"{kind}: {message}")
+        return VerdictReached("unsupported", "run", message)
+    return VerdictReached("runtime_error", "run", f"{kind}: {message}")
 
 
-def build_failure(answer: Answer) -> Stop:
+def build_failure(answer: Answer) -> VerdictReached:
     if answer.kind == "link_error":
-        return Stop("load_error", "load", f"LinkError: {answer.message}"[:2000], answer.lines)
+        return VerdictReached("load_error", "load", f"LinkError: {answer.message}"[:2000], answer.lines)
     first = answer.lines[0] if answer.lines else answer.message
-    return Stop("compile_error", "compile", f"the CUDA source does not compile: {first}"[:2000], answer.lines)
+    return VerdictReached("compile_error", "compile", f"the CUDA source does not compile: {first}"[:2000], answer.lines)
 
 
-def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> Stop:
+def died(candidate: Child, end: ChildEnded, stage: Stage, memory_mb: int) -> VerdictReached:
     """A candidate's process that is gone, by itself or for a limit that it hit."""
     reason = end.ended.reason
     if reason == "memory":
-        return Stop("out_of_memory", stage, f"it used over {memory_mb} MiB of host memory.")
+        return VerdictReached("out_of_memory", stage, f"it used over {memory_mb} MiB of host memory.")
     if reason == "files":
-        return Stop("runtime_error", stage, f"it wrote over {memory_mb} MiB of files.")
+        return VerdictReached("runtime_error", stage, f"it wrote over {memory_mb} MiB of files.")
     if reason == "processes":
-        return Stop("runtime_error", stage, "it started too many processes.")
+        return VerdictReached("runtime_error", stage, "it started too many processes.")
     if reason == "flood":
-        return Stop("runtime_error", stage, "it flooded its report channel.")
+        return VerdictReached("runtime_error", stage, "it flooded its report channel.")
     printed = last_line(candidate)
     message = f"the process ended before its work was done ({end.ended.describe()})."
-    return Stop("runtime_error", stage, message, (printed,) if printed else ())
+    return VerdictReached("runtime_error", stage, message, (printed,) if printed else ())
 
 
 def last_line(child: Child) -> str:

@@ -10,7 +10,7 @@ from dice.verify.options import Options
 from dice.verify.supervisor.assignment import Services
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
 from dice.verify.supervisor.job import REFERENCE_MEMORY
-from dice.verify.supervisor.reference_pool import ReferenceFailed, Session, Settings
+from dice.verify.supervisor.reference_pool import ReferenceSettings, ReferenceUnusable, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ProblemFault:
 
 def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuLock) -> ProblemFault | None:
     """Draw the problem's inputs and run its reference on them, once. Raises `MachineryError`, `Cancelled`."""
-    settings = Settings.of(
+    settings = ReferenceSettings.of(
         problem,
         replace(options, trials=1),
         vary=False,
@@ -37,7 +37,7 @@ def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuL
             services.spawner, settings, REFERENCE_MEMORY * options.memory_mb, services.view
         ) as session:
             _run_once(services, session, gpu)
-    except ReferenceFailed as failed:
+    except ReferenceUnusable as failed:
         return ProblemFault(str(failed), failed.own)
     return None
 

@@ -13,7 +13,7 @@ from dice.verify.ipc.messages import Judged
 from dice.verify.supervisor.deception import DeceptionEvidence
 
 
-class Stop(Exception):
+class VerdictReached(Exception):
     """The verdict is known."""
 
     def __init__(
@@ -31,9 +31,9 @@ class ReferenceBroken(Exception):
         super().__init__(message)
         self.message, self.varied, self.lacks_gpu_memory = message, varied, lacks_gpu_memory
 
-    def as_stop(self) -> Stop:
+    def as_verdict_reached(self) -> VerdictReached:
         message = f"the problem's own reference failed: {self.message}"
-        return Stop("unsupported", "run", message, lacks_gpu_memory=self.lacks_gpu_memory)
+        return VerdictReached("unsupported", "run", message, lacks_gpu_memory=self.lacks_gpu_memory)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Record:
     ran_trials: int = 0
     idle_trials: int = 0  # trials in which no kernel of the candidate's ran
     build_failed: bool = False
-    failed_builds: dict[int, Stop] = field(default_factory=dict)  # by the number of the request
+    failed_builds: dict[int, VerdictReached] = field(default_factory=dict)  # by the number of the request
     evidence: DeceptionEvidence = field(default_factory=DeceptionEvidence)
     build_wall: float = 0.0  # spent on builds, waiting for a free core included
     # What is passed on to the verdict as it is.
@@ -110,7 +110,7 @@ class Record:
     def add_labels(self, *labels: str) -> None:
         self.labels = (*self.labels, *(label for label in labels if label and label not in self.labels))
 
-    def verdict(self, stop: Stop) -> Verdict:
+    def verdict(self, stop: VerdictReached) -> Verdict:
         self.add_labels(*self.evidence.labels())
         return Verdict(
             stop.outcome,

@@ -60,7 +60,7 @@ class ReferenceLost(MachineryError):
     """The process was lost in somebody else's request."""
 
 
-class ReferenceFailed(Exception):
+class ReferenceUnusable(Exception):
     """The problem's own reference does not work; the message says how. `lacks_gpu_memory`: it needs more memory of the
     GPU than was left. `own`: by its own code, on any machine."""
 
@@ -74,7 +74,7 @@ class _Group:
     """One problem under one secret in one process."""
 
     number: int
-    settings: Settings
+    settings: ReferenceSettings
     caller: Cancellation | None  # whose secret it is; None for a secret that is no secret
     folder: Path
     secret: int
@@ -145,7 +145,7 @@ class _ReferenceProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReferenceSettings:
     """What a group is opened with; two jobs share one only where all of it is equal."""
 
     problem: str  # id
@@ -161,7 +161,9 @@ class Settings:
     shares: bool  # the GPU's memory with other jobs: what it lacks, they may have
 
     @classmethod
-    def of(cls, problem: Problem, options: Options, vary: bool, threads: int, lends: bool, shares: bool) -> Settings:
+    def of(
+        cls, problem: Problem, options: Options, vary: bool, threads: int, lends: bool, shares: bool
+    ) -> ReferenceSettings:
         return cls(
             problem=problem.id,
             source=problem.source,
@@ -181,7 +183,12 @@ class Session:
     """One job's use of a group, until `close`. For one thread."""
 
     def __init__(
-        self, pool: ReferencePool, process: _ReferenceProcess, group: _Group, settings: Settings, spawner: Spawner
+        self,
+        pool: ReferencePool,
+        process: _ReferenceProcess,
+        group: _Group,
+        settings: ReferenceSettings,
+        spawner: Spawner,
     ):
         self._pool, self._process, self._group, self._settings = pool, process, group, settings
         self._cancellation = spawner.cancellation
@@ -250,7 +257,7 @@ class Session:
     ) -> M:
         """The reference's answer. `files`: open files of the candidate's, by name.
 
-        Raises `ReferenceFailed` when the problem is at fault, `MachineryError` when we are. What `others` print
+        Raises `ReferenceUnusable` when the problem is at fault, `MachineryError` when we are. What `others` print
         meanwhile is drained. Of large trials one is kept, so whoever drew the first owns the group: whatever another
         asks for could take the owner's trial away.
         """
@@ -262,16 +269,16 @@ class Session:
         group = self._group
         with self._process.lock:
             self._cancellation.check()
-            known: M | ReferenceFailed | None = group.answers.get(type(command))
+            known: M | ReferenceUnusable | None = group.answers.get(type(command))
             if known is None:
                 try:
                     known = self._exchange(command, answer, others, {})[0]
-                except ReferenceFailed as failure:
+                except ReferenceUnusable as failure:
                     known = failure
                 if not group.spoiled and not self._process.lost:
                     group.answers[type(command)] = known
-        if isinstance(known, ReferenceFailed):
-            raise ReferenceFailed(str(known), known.lacks_gpu_memory, known.own)
+        if isinstance(known, ReferenceUnusable):
+            raise ReferenceUnusable(str(known), known.lacks_gpu_memory, known.own)
         return known
 
     def _exchange(
@@ -301,11 +308,11 @@ class Session:
             return MachineryError(fault.message)
         if fault.broken:
             self._pool.note_fragile(self._settings)
-            return ReferenceFailed(fault.message)
+            return ReferenceUnusable(fault.message)
         self._group.held_bytes = envelope.held_bytes
         self._process.note(envelope)
         self._group.spoiled = self._group.spoiled or fault.spoiled
-        return ReferenceFailed(fault.message, fault.lacks_memory, fault.own)
+        return ReferenceUnusable(fault.message, fault.lacks_memory, fault.own)
 
     def _request(self, request: m.Request, others: Iterable[Child], descriptors: tuple[int, ...]) -> m.Answer:
         process, limit_s = self._process, self._settings.limit_s
@@ -320,9 +327,9 @@ class Session:
             answered = not (is_a(answer.answer, m.ReferenceFault) and read(answer.answer, m.ReferenceFault).broken)
             return answer
         except DeadlineExceeded:
-            raise ReferenceFailed(f"it took over {limit_s:g} s") from None
+            raise ReferenceUnusable(f"it took over {limit_s:g} s") from None
         except Malformed as error:  # the problem's own code may write to that channel
-            raise ReferenceFailed(f"its process gave no proper answer: {error}") from None
+            raise ReferenceUnusable(f"its process gave no proper answer: {error}") from None
         except Cancelled:
             self._cancellation.check()  # or else it was meant for the request before this one
             raise ReferenceLost("the reference's process was killed with a job that was called off") from None
@@ -330,7 +337,7 @@ class Session:
             if end.ended.ours:
                 raise MachineryError(f"the reference's process was lost: {process.how_it_ended(end)}") from None
             self._pool.note_fragile(self._settings)
-            raise ReferenceFailed(process.how_it_ended(end)) from None
+            raise ReferenceUnusable(process.how_it_ended(end)) from None
         finally:
             process.lost = process.lost or not answered
             self._cancellation.forget(process.child)
@@ -345,12 +352,12 @@ class ReferencePool:
         self._lock = threading.Lock()
         self._processes: list[_ReferenceProcess] = []
         self._numbers = itertools.count()
-        self._large: set[Settings] = set()  # problems whose inputs are too large to keep
+        self._large: set[ReferenceSettings] = set()  # problems whose inputs are too large to keep
         self._fragile: set[str] = set()  # problems that ended a process
         self._unlendable: set[str] = set()  # problems with a trial whose memory a candidate could not map
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
-    def open(self, spawner: Spawner, settings: Settings, memory_mb: int, view: tuple[str, ...]) -> Session:
+    def open(self, spawner: Spawner, settings: ReferenceSettings, memory_mb: int, view: tuple[str, ...]) -> Session:
         """Join the group that fits, or start one, in a process that sees `view`. Raises `MachineryError`."""
         caller = spawner.cancellation if settings.seed is None else None
         with self._lock:
@@ -360,12 +367,12 @@ class ReferencePool:
             group.jobs += 1
         return Session(self, process, group, settings, spawner)
 
-    def do_not_share(self, settings: Settings) -> None:
+    def do_not_share(self, settings: ReferenceSettings) -> None:
         """Give each job of these settings a group of its own from now on."""
         with self._lock:
             self._large.add(settings)
 
-    def note_fragile(self, settings: Settings) -> None:
+    def note_fragile(self, settings: ReferenceSettings) -> None:
         """The reference ended its process, or what that can do on the GPU: by values that its problem does not draw,
         most likely. It meets no others from now on, so that no other jobs of a process are lost to it again."""
         with self._lock:
@@ -398,7 +405,9 @@ class ReferencePool:
                 process.close()
             self._processes.clear()
 
-    def _find(self, settings: Settings, caller: Cancellation | None) -> tuple[_ReferenceProcess, _Group] | None:
+    def _find(
+        self, settings: ReferenceSettings, caller: Cancellation | None
+    ) -> tuple[_ReferenceProcess, _Group] | None:
         if not self.share or settings in self._large:
             return None
         for process in self._processes:
@@ -409,7 +418,12 @@ class ReferencePool:
         return None
 
     def _start(
-        self, spawner: Spawner, settings: Settings, caller: Cancellation | None, memory_mb: int, view: tuple[str, ...]
+        self,
+        spawner: Spawner,
+        settings: ReferenceSettings,
+        caller: Cancellation | None,
+        memory_mb: int,
+        view: tuple[str, ...],
     ) -> tuple[_ReferenceProcess, _Group]:
         ready = [process for process in self._processes if process.open_to_new and process.memory_mb >= memory_mb]
         process = min(ready, key=lambda one: one.users, default=None)

@@ -76,7 +76,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SanitizerReport:
     findings: tuple[tuple[Finding, str], ...] = ()
     labels: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()  # why tools came to no end
@@ -90,7 +90,7 @@ def examine(
     kernels: Iterable[str],
     run_timeout_s: float,
     others: Iterable[Child] = (),
-) -> Report:
+) -> SanitizerReport:
     """One construction and one trial under every tool. `limits`: the candidate's; `folder`: new, for this run.
 
     A tool that came to no end is a label. Raises `MachineryError` when our own processes were lost.
@@ -99,7 +99,7 @@ def examine(
     outputs.mkdir(parents=True)
     target = replay.target(outputs)
     if target is None:
-        return Report()
+        return SanitizerReport()
     program = require()
     limit_s = LIMIT * run_timeout_s
     widened = replace(
@@ -115,10 +115,10 @@ def examine(
         try:
             said = claim(wait_for(child, others, time.monotonic() + limit_s + GRACE_S), Sanitized)
         except (ChildEnded, DeadlineExceeded):
-            return Report(labels=("sanitizer_failed",))
+            return SanitizerReport(labels=("sanitizer_failed",))
     items = said.findings if isinstance(said.findings, list) else ()
     findings = tuple(feedback.read(item) for item in items)
     failed = said.failed
     names = [name for name in compute_sanitizer.TOOLS if name in failed]
     troubles = tuple(f"compute-sanitizer's {name} came to no end: {str(failed[name])[:500]}" for name in names)
-    return Report(findings, tuple(f"sanitizer_failed:{name}" for name in names), troubles)
+    return SanitizerReport(findings, tuple(f"sanitizer_failed:{name}" for name in names), troubles)

@@ -58,7 +58,7 @@ _MOST_BASES = 16  # classes that one is looked for a method in
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StaticReport:
     """`unusable`: why there is nothing to run, or ""."""
 
     unusable: str = ""
@@ -70,26 +70,26 @@ class Report:
     asks_for_build: bool = False  # whether it calls `load_inline` or the like, whatever it hands over
 
 
-def examine(kernel: Kernel) -> Report:
+def examine(kernel: Kernel) -> StaticReport:
     """Read a kernel file."""
     if not kernel.source.strip():
-        return Report("the file is empty.")
+        return StaticReport("the file is empty.")
     if len(kernel.source) > syntax.MAX_SOURCE:
-        return Report(f"the file is larger than {syntax.MAX_SOURCE >> 10} KiB.")
+        return StaticReport(f"the file is larger than {syntax.MAX_SOURCE >> 10} KiB.")
     try:
         tree = syntax.parse(kernel.source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
-        return Report(f"the file is not valid Python: {getattr(error, 'msg', error)}{where}.")
+        return StaticReport(f"the file is not valid Python: {getattr(error, 'msg', error)}{where}.")
     if not binds_model_new(tree):
-        return Report("the file defines no class ModelNew.")
+        return StaticReport("the file defines no class ModelNew.")
     functions, sources = functions_of(cuda_texts(tree)), _code_texts(tree)
     labels = tuple(f"library:{name}" for name in library_calls.libraries(sources))
     labels += tuple(dict.fromkeys(filter(None, map(_remarkable, ast.walk(tree)))))
     file = _File(tree)
     deceptions, families = tuple(_deceptions(file, functions)), library_calls.families(sources)
-    return Report("", bool(functions), deceptions, functions, labels, families, file.asks_for_build)
+    return StaticReport("", bool(functions), deceptions, functions, labels, families, file.asks_for_build)
 
 
 def may_overlap(source: str) -> bool:

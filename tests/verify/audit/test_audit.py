@@ -19,7 +19,7 @@ from dice.data.sources import read_problems
 from dice.errors import UserError
 from dice.verify.audit.findings import KINDS, Audit, Finding
 from dice.verify.audit.report import to_markdown
-from dice.verify.audit.run import Settings
+from dice.verify.audit.run import AuditSettings
 from dice.verify.sandbox import landlock
 from tests.conftest import PATIENCE_S, ROOT
 from tests.verify.audit.audited_problems import CASES, LIMITS, Result, inspect, problem
@@ -231,4 +231,4 @@ def test_findings_are_checked() -> None:
         Finding("made_up", "note", "Text.")
     audit = Audit("a|b", "0", 1, (Finding("broken", "reject", "It fails | <here>."),))
     assert Audit.from_json(audit.to_json()) == audit
-    assert "It fails \\| &lt;here>." in to_markdown([audit], Settings())
+    assert "It fails \\| &lt;here>." in to_markdown([audit], AuditSettings())

@@ -27,5 +27,5 @@ def test_a_candidate_lacks_the_gpus_memory_where_its_exception_says_so(failed: F
 
 @pytest.mark.parametrize("lacks", [True, False])
 def test_a_reference_lacks_memory_where_its_process_says_so(lacks: bool) -> None:
-    stop = ReferenceBroken("forward raised OutOfMemoryError: CUDA out of memory", False, lacks).as_stop()
+    stop = ReferenceBroken("forward raised OutOfMemoryError: CUDA out of memory", False, lacks).as_verdict_reached()
     assert stop.lacks_gpu_memory == lacks and stop.outcome == "unsupported"

@@ -12,7 +12,7 @@ from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.verify import Verifier
 from dice.verify.sandbox.process import Zygote
 from dice.verify.supervisor.examiner import Examinations
-from dice.verify.supervisor.record import Stop
+from dice.verify.supervisor.record import VerdictReached
 from dice.verify.text import source_map, static
 
 EXAMPLE = Kernel(EXAMPLE_KERNEL)
@@ -56,7 +56,7 @@ def test_one_process_reads_many_texts(zygote: Zygote, examinations: Examinations
 def test_a_text_that_takes_too_long_is_a_timeout(zygote: Zygote) -> None:
     hasty = Examinations(cpu_s=0.5)
     hasty.examine(zygote, EXAMPLE)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(VerdictReached) as stop:
         hasty.examine(zygote, SLOW)
     assert (stop.value.outcome, stop.value.stage) == ("timeout", "static")
     assert hasty.examine(zygote, EXAMPLE)[0].has_cuda
@@ -66,7 +66,7 @@ def test_a_text_that_takes_too_long_is_a_timeout(zygote: Zygote) -> None:
 def test_a_text_that_ends_the_process_is_no_kernel(zygote: Zygote) -> None:
     narrow = Examinations(memory_mb=60)
     narrow.examine(zygote, EXAMPLE)
-    with pytest.raises(Stop) as stop:
+    with pytest.raises(VerdictReached) as stop:
         narrow.examine(zygote, LARGE)
     assert (stop.value.outcome, stop.value.stage) == ("no_kernel", "extract")
     assert narrow.examine(zygote, EXAMPLE)[0].has_cuda

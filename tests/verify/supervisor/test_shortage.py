@@ -21,7 +21,7 @@ from dice.verify.sandbox.process import Zygote
 from dice.verify.supervisor import health
 from dice.verify.supervisor.assignment import Assignment
 from dice.verify.supervisor.job import Job
-from dice.verify.supervisor.reference_pool import ReferencePool, Settings
+from dice.verify.supervisor.reference_pool import ReferencePool, ReferenceSettings
 from dice.verify.tensors import shared_memory, transport
 from tests.conftest import CASES
 
@@ -118,7 +118,7 @@ def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end
 def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
     zygote = Zygote()
     oracles = ReferencePool("emulated", "", 1)
-    settings = Settings.of(RELU, Options(), True, 1, lends=True, shares=True)
+    settings = ReferenceSettings.of(RELU, Options(), True, 1, lends=True, shares=True)
     try:
         for _ in range(5):
             with oracles.open(Spawner(zygote, Cancellation(single=True)), settings, 4096, ()) as session:
