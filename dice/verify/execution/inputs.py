@@ -14,6 +14,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
+| `input i <kind>` | of an input that all draws leave alike, other values (`steady.py`) | kernels that ignore it |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 
+from dice.verify.execution import steady
 from dice.verify.ipc.messages import Step
 from dice.verify.tensors import transport
 
@@ -44,12 +46,14 @@ def plan(
     fresh: bool = False,
     cheap: bool = False,
     amplified: Sequence[tuple[int, float]] = (),
+    varied: Sequence[tuple[int, str]] = (),
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
     `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
     constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
-    by how much to amplify them.
+    by how much to amplify them. `varied`: what all draws leave alike, by its place among `steady.leaves`, and the kind
+    of other values for it.
     """
     draw = random.Random(seed)
     rotated = draw.sample(ROTATED, len(ROTATED))
@@ -63,13 +67,17 @@ def plan(
         steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
+    for place, kind in varied:
+        steps.append(Step(f"extra {place} {kind}", f"input {place} {kind}", core=False, place=place, kind=kind))
     draw.shuffle(steps)
     first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
     return (*first, *(step for step in steps if step.family != "fresh"))
 
 
-def vary(inputs: Any, step: Step) -> Any:
-    """The inputs with the step's family applied."""
+def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
+    """The inputs with the step's family applied. `seed` decides the values where others are drawn."""
+    if step.kind:
+        return steady.replaced(inputs, step.place, step.kind, seed)
     if step.index >= 0:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
     change = _CHANGES.get(step.family)

@@ -22,7 +22,8 @@ class Step:
 
     `core`: one of the trials that were asked for; the others are extra checks, left out where they do not suit.
     `fresh`: with the second set of parameters.
-    `index`, `factor`: the input to amplify. `number`: the place among KernelBench's seeds.
+    `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
+    `number`: the place among KernelBench's seeds.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Step:
     fresh: bool = False
     index: int = -1
     factor: float = 1.0
+    place: int = -1
+    kind: str = ""
     number: int = -1
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dice.verify.execution import inputs, running
+import torch
+
+from dice.verify.execution import inputs, running, steady
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import compare, transport, trees
 
 Forward = Callable[[Any], Any]
 MAX_PROBED = 16  # inputs looked at one by one
+MAX_VARIED = 8  # inputs that all draws leave alike; each costs a trial
 
 
 def weak_inputs(forward: Forward, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
@@ -50,3 +53,34 @@ def _factor_that_matters(
             return factor
         reacts = reacts or not trees.identical(before, after)
     return 0.0 if reacts else None
+
+
+def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[int, str]]) -> list[str]:
+    """The labels of `weak_inputs` without those of inputs that do matter, with other values than are drawn."""
+    tensors = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
+    places = {place for place, _ in varied}
+    return [label for label in labels if tensors[int(label.rpartition(":")[2])] not in places]
+
+
+def steady_inputs(forward: Forward, drawn: Any, again: Any, expected: Any, seed: int) -> list[tuple[int, str]]:
+    """Of what two draws have alike, the places among `steady.leaves` that matter to the reference, each with the first
+    kind of other values on which its output stays finite, keeps its shape, and changes."""
+    leaves = list(steady.leaves(drawn))
+    found: list[tuple[int, str]] = []
+    for place in steady.steady(drawn, again)[:MAX_PROBED]:
+        kind = next(
+            (kind for kind in steady.kinds(leaves[place]) if _matters(forward, drawn, expected, place, kind, seed)), ""
+        )
+        if kind and len(found) < MAX_VARIED:
+            found.append((place, kind))
+    return found
+
+
+def _matters(forward: Forward, drawn: Any, expected: Any, place: int, kind: str, seed: int) -> bool:
+    try:
+        other = forward(steady.replaced(drawn, place, kind, seed))
+    except ReferenceFailed:  # such values do not suit the problem
+        return False
+    if trees.shape_of(other) != trees.shape_of(expected) or not trees.is_finite(other):
+        return False
+    return not compare.compare(expected, other).equal

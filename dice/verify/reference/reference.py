@@ -85,20 +85,23 @@ class Reference:
         if not vary or not self.protocol.ours:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self.subject.draw(derive(secret, "trial 0"))
+        second = None
         if self.subject.sizes.inputs < self.subject.large_bytes:  # drawn on the CPU, which takes its time
-            self._ahead = {derive(secret, "trial 0"): first}
+            second = self.subject.draw(derive(secret, "trial 1"))
+            self._ahead = {derive(secret, f"trial {number}"): draw for number, draw in enumerate((first, second))}
         drawn, seed = self.device.place(first), derive(secret, "plan")
         with unchanged(self.model):
             expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
             amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
+            varied = probing.steady_inputs(forward, drawn, self.device.place(second), expected, seed) if second else []
             fresh = self.fresh_states
             if fresh is not None and not self._bears(fresh[True], drawn, seed):
                 self.fresh_states = fresh[False], fresh[False]
-        self.labels = tuple(labels)
+        self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
-        return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified)
+        return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified, varied=varied)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)
@@ -183,7 +186,7 @@ class Reference:
         `must_suit`: None where the reference is not well-posed on the inputs. `spare`: the inputs may be written to,
         as nobody needs them afterwards.
         """
-        base = inputs.vary(self.device.place(drawn), step)
+        base = inputs.vary(self.device.place(drawn), step, seed)
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
             before = running.fingerprints(model)

@@ -1,0 +1,184 @@
+"""Inputs that every draw of a problem leaves alike, and what else they could be.
+
+A mask of ones, a state of zeros, full lengths, `arange` for an index, a Python number: a kernel that ignores one of
+them is right on all that the problem draws. Each can be otherwise within what its own values show: in their range, in
+their order, and as what they are (a mask stays a mask). What such a value means nobody tells, so several kinds are
+tried, and the reference decides: one is used where its output stays finite, keeps its shape, and changes.
+
+| kind | for | the other values |
+|---|---|---|
+| `cleared` | masks: bools, 0 and 1, 0 and minus infinity | a quarter of what is set is cleared, but one in each row |
+| `set` | masks of bools or floats in which nothing is set | a quarter of it is |
+| `shorter` | equal whole numbers, as lengths | from 1 up to that number |
+| `repeated` | whole numbers that rise, as offsets | the ends stay, some between them repeat their neighbour |
+| `shuffled` | other whole numbers | in another order |
+| `moved` | numbers, zeros, ones, values that are all equal | off by up to a half |
+| `more`, `less` | a Python whole number | one more, one less |
+| `negated` | a Python bool | the other |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+CLEARED = 0.25  # of what is set in a mask
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Tensors and Python numbers of a tree, in order."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, torch.Tensor | bool | int | float):
+        yield value
+
+
+def steady(one: Any, other: Any) -> list[int]:
+    """The places, among `leaves`, of what two draws have alike. None where the draws are of different form."""
+    ours, theirs = list(leaves(one)), list(leaves(other))
+    if len(ours) != len(theirs):
+        return []
+    return [place for place, pair in enumerate(zip(ours, theirs, strict=True)) if _is_same(*pair)]
+
+
+def kinds(leaf: Any) -> list[str]:
+    """What to try for a leaf, in this order."""
+    if isinstance(leaf, bool):
+        return ["negated"]
+    if isinstance(leaf, int):
+        return ["more", "less"]
+    if isinstance(leaf, float):
+        return ["moved"]
+    if not leaf.numel() or leaf.is_complex() or (leaf.is_floating_point() and leaf.dtype.itemsize < 2):
+        return []
+    return [name for name, (suits, _) in _TENSORS.items() if suits(leaf)]
+
+
+def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
+    """The same tree with the leaf at `place` of that kind. The seed decides the values."""
+    generator = torch.Generator().manual_seed(seed)
+    count = iter(range(1 << 30))
+
+    def walk(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: walk(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            items = [walk(inner) for inner in item]
+            return items if isinstance(item, list) else tuple(items)
+        if isinstance(item, torch.Tensor | bool | int | float) and next(count) == place:
+            return _other(item, kind, generator)
+        return item
+
+    return walk(value)
+
+
+def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
+    if kind == "negated":
+        return not leaf
+    if kind in ("more", "less"):
+        return leaf + 1 if kind == "more" else leaf - 1
+    if isinstance(leaf, float):
+        return leaf + 0.25 + 0.25 * float(torch.rand((), generator=generator))
+    # On the CPU, whose generators give the same everywhere; such inputs are seldom large.
+    return _TENSORS[kind][1](leaf.detach().cpu(), generator).to(leaf.device)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+def _is_set(mask: torch.Tensor) -> torch.Tensor:
+    """Which elements of a mask let their place take part."""
+    infinite = mask.is_floating_point() and bool(torch.isneginf(mask).any())
+    return ~torch.isneginf(mask) if infinite else mask != 0
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    if tensor.dtype == torch.bool:
+        return True
+    if not tensor.is_floating_point():
+        return bool(((tensor == 0) | (tensor == 1)).all())
+    return bool(((tensor == 0) | (tensor == 1)).all()) or bool(((tensor == 0) | torch.isneginf(tensor)).all())
+
+
+def _is_filled_mask(tensor: torch.Tensor) -> bool:
+    return _is_mask(tensor) and bool(_is_set(tensor).any())
+
+
+def _is_empty_mask(tensor: torch.Tensor) -> bool:
+    """Not of whole numbers: those may be indices into what has but one row, which would end a GPU's context."""
+    return not _is_whole(tensor) and _is_mask(tensor) and not bool(_is_set(tensor).any())
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def _is_length(tensor: torch.Tensor) -> bool:
+    first = tensor.reshape(-1)[0]
+    return _is_whole(tensor) and int(first) > 1 and bool((tensor == first).all())
+
+
+def _is_rising(tensor: torch.Tensor) -> bool:
+    return _is_whole(tensor) and tensor.dim() == 1 and len(tensor) > 2 and bool((tensor[1:] > tensor[:-1]).all())
+
+
+def _is_shuffled(tensor: torch.Tensor) -> bool:
+    finite = tensor.is_floating_point() and bool(torch.isfinite(tensor).all())
+    whole = _is_whole(tensor) or (finite and bool((tensor == tensor.round()).all()))
+    return whole and tensor.numel() > 1 and not bool((tensor == tensor.reshape(-1)[0]).all())
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and bool((tensor == tensor.reshape(-1)[0]).all())
+
+
+def _cleared(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    taking_part = _is_set(mask)
+    clear = (torch.rand(mask.shape, generator=generator) < CLEARED) & taking_part
+    if mask.dim():
+        # The first place that takes part stays: a row in which none does has no softmax and no mean.
+        first = taking_part & (taking_part.cumsum(-1) == 1)
+        clear &= ~first
+    return mask.masked_fill(clear, float("-inf") if bool(torch.isneginf(mask.float()).any()) else 0)
+
+
+def _set(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return mask.masked_fill(torch.rand(mask.shape, generator=generator) < CLEARED, 1)
+
+
+def _shorter(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    most = int(tensor.reshape(-1)[0])
+    return torch.randint(1, most + 1, tensor.shape, generator=generator).to(tensor.dtype)
+
+
+def _repeated(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    places = torch.randint(0, len(tensor), (len(tensor),), generator=generator).sort().values
+    places[0], places[-1] = 0, len(tensor) - 1
+    return tensor[places]
+
+
+def _shuffled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return tensor.reshape(-1)[torch.randperm(tensor.numel(), generator=generator)].reshape(tensor.shape)
+
+
+def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return tensor + (torch.rand(tensor.shape, generator=generator) - 0.5).to(tensor.dtype)
+
+
+_TENSORS: dict[str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor, torch.Generator], torch.Tensor]]] = {
+    "cleared": (_is_filled_mask, _cleared),
+    "set": (_is_empty_mask, _set),
+    "shorter": (_is_length, _shorter),
+    "repeated": (_is_rising, _repeated),
+    "shuffled": (_is_shuffled, _shuffled),
+    "moved": (_is_constant, _moved),
+}
