@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from dice.verify.build.units import BINDING, CPP_SOURCE, CUDA_SOURCE
-from dice.verify.toolchain import torch_includes
+from dice.verify.build.units import BINDING, CPP_SOURCE, CUDA_SOURCE, strip_comments
+from dice.verify.toolchain import CUDA_API_HEADERS, SHADOW_HEADERS, torch_includes
 
 MAX_LINES = 20
 OWN_FILES = (CUDA_SOURCE, CPP_SOURCE, BINDING)
@@ -74,7 +74,26 @@ def headers_to_blame(log: str, source: str = "") -> bool:
     errors = read_errors(log)
     if errors and _is_unknown_everywhere(errors[0]):
         return False
+    if errors and any(_known_to_pytorch(name) for name in _macros_that_are_not_ours(source)):
+        return True  # the message about what an unknown macro stands before names anything but the macro
+    for alias in _NAMESPACE_ALIAS.findall(source):
+        errors = [replace(error, text=re.sub(rf"([‘'\"]){alias}(?=\W)", r"\1torch", error.text)) for error in errors]
     return any(_suspicious(error) or _is_found_unscoped(error, source) for error in errors)
+
+
+_NAMESPACE_ALIAS = re.compile(r"\bnamespace\s+(\w+)\s*=\s*(?:::)?(?:torch|at|c10)\b[\w:]*\s*;")
+
+
+def _macros_that_are_not_ours(source: str) -> set[str]:
+    return set(_MACRO.findall(strip_comments(source))) - _words_of_ours()
+
+
+@cache
+def _words_of_ours() -> frozenset[str]:
+    """All words of the shadow headers, and what a build defines."""
+    folders = (SHADOW_HEADERS, CUDA_API_HEADERS)
+    texts = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.*h"))
+    return frozenset({"TORCH_EXTENSION_NAME"}.union(*(re.findall(r"[A-Za-z_]\w+", text) for text in texts)))
 
 
 _HEADER = re.compile(r"(?<![\w./+-])([\w./+-]+\.(?:h|hpp|cuh))\b")
@@ -144,7 +163,7 @@ def _is_unknown_everywhere(error: Diagnostic) -> bool:
 
 
 _OF_PYTORCH = re.compile(r"\b(at|c10|torch|caffe2|pybind11|py|dice)\b")
-_MACRO = re.compile(r"(AT|TORCH|C10|PYBIND11)_\w+")
+_MACRO = re.compile(r"\b(?:AT|TORCH|C10|PYBIND11)_\w+")
 
 
 def _missing_names(text: str) -> list[str]:

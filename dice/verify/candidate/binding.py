@@ -51,12 +51,23 @@ def load(built: Built, name: str = "extension") -> ModuleType:
         module = _import_pybind_module(built.path, name)
     else:
         module = _initialise(library, built.path, name)
+    _keep(library)
+    return module
+
+
+def load_operators(built: Built) -> None:
+    """Open a library that is no Python module. Its `TORCH_LIBRARY` registers what it defines. Raises `LoadError`."""
+    _export_torch_symbols()
+    _keep(_open(built.path))
+
+
+def _keep(library: ctypes.PyDLL) -> None:
+    """Have a library count, and do what those loaded before it do at present."""
     _libraries.append(library)
     if _Switches.muted:
         set_muted(True)
     if _Switches.reading:
         _set_reader(_READER)
-    return module
 
 
 def _initialise(library: ctypes.PyDLL, path: Path, name: str) -> ModuleType:

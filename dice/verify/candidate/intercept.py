@@ -110,7 +110,10 @@ class Loader:
 
     def _load(self, name: str, sources: Sources, is_python_module: bool) -> ModuleType | str:
         built = self.build(sources, name)
-        return binding.load(built, name) if is_python_module else str(built.path)
+        if is_python_module:
+            return binding.load(built, name)
+        binding.load_operators(built)
+        return str(built.path)
 
 
 def _texts(sources: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ def call_op(name: str, arguments: Arguments, options: Options | None) -> Any:
     match = _choose(name, kinds, tuple(sorted(options or {})))
     if match is None:
         raise TypeError(f"no overload of at::{name} takes ({', '.join(kinds)})")
+    # C++ makes a list of a bare number where a list is asked for: `x.view(-1)`.
+    arguments = tuple([value] if index in match.lists else value for index, value in enumerate(arguments))
     positional = arguments[: match.positional]
     named = dict(zip(match.names, arguments[match.positional :], strict=False))
     return match.overload(*positional, **named, **_fitting(options, match.options))
@@ -46,6 +48,7 @@ class _Match:
     positional: int
     names: tuple[str, ...]  # keyword-only arguments that C++ passes by position
     options: frozenset[str]
+    lists: frozenset[int]  # places of numbers where the schema has a list
 
 
 _OPTION_NAMES = frozenset({"dtype", "device", "layout", "pin_memory", "memory_format"})
@@ -82,7 +85,12 @@ def _match(overload: Any, kinds: tuple[str, ...], options: tuple[str, ...]) -> _
         return None
     positional = sum(not argument.kwarg_only for argument in arguments[: len(kinds)])
     names = tuple(argument.name for argument in arguments[positional : len(kinds)])
-    return _Match(overload, positional, names, takes_options)
+    lists = frozenset(
+        index
+        for index, (argument, kind) in enumerate(zip(arguments, kinds, strict=False))
+        if kind == "int" and "List[int]" in str(argument.type)
+    )
+    return _Match(overload, positional, names, takes_options, lists)
 
 
 def _kind(value: Any) -> str:

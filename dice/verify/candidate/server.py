@@ -198,12 +198,15 @@ class Candidate:
         binding.reset_launches()
         census = self.census = evidence.Census()
         with self._recording(census.work), binding.reading(), self.reads.trial():
-            output = running.forward(self.model, inputs, command.seed, self.device, rng, census)
+            output = running.forward(self.model, inputs, command.seed, self.device, rng, census, finish=False)
         census.work.host += binding.host_elements()
         launches = binding.launches()
         _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []
+        # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
+        # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
+        self.device.synchronize()
         aliased = running.aliased(output, inputs)
         changed = trees.changed(inputs, self.values.shown(name))
         written = running.written(self.model, before)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from dice.verify.emulator import ptx
 from dice.verify.emulator.tokens import Tokens
 from dice.verify.emulator.translate import Unsupported, translate
 
@@ -26,7 +27,6 @@ _HEADERS = (
     (r"cutlass/", "CUTLASS"),
     (r"cute/", "CuTe"),
     (r"cuda/(?!(std/)?functional$)", "libcu++ (cuda::)"),
-    (r"cuda_pipeline", "asynchronous copy pipelines"),
     (r"cuda_awbarrier", "asynchronous barriers"),
     (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
     (r"cuComplex\.h$", "cuComplex"),
@@ -35,9 +35,6 @@ _HEADERS = (
 
 # Words that are the feature.
 _WORDS = {
-    "asm": "inline PTX (asm)",
-    "__asm__": "inline PTX (asm)",
-    "__asm": "inline PTX (asm)",
     "bmma_sync": "tensor-core fragments of less than a byte",
     "CUtensorMap": "the tensor memory accelerator (TMA)",
     "__cluster_dims__": "thread block clusters",
@@ -50,7 +47,6 @@ _WORDS = {
     "cudaSurfaceObject_t": "surfaces",
     "tex1Dfetch": "textures",
     "tex2D": "textures",
-    "__pipeline_memcpy_async": "asynchronous copy pipelines",
 }
 _LIBRARY_CALLS = re.compile(r"(cublas|cudnn|cufft|curand|cusparse|cusolver|nvrtc)(?=[A-Z]|_init|_uniform|_normal)\w+")
 _NAMESPACES = {
@@ -110,6 +106,11 @@ def _feature_of_header(path: str) -> str | None:
 
 def _feature_of_word(tokens: Tokens, index: int) -> str | None:
     word = tokens.text(index)
+    if word in ptx.WORDS:
+        try:
+            ptx.statement(tokens, index)
+        except ptx.UnknownPtx as unknown:
+            return f"inline PTX ({unknown})"
     if word in _WORDS:
         return _WORDS[word]
     if word in _NAMESPACES and tokens.text(index + 1) == "::" and tokens.text(index - 1) != "::":

@@ -14,7 +14,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
-| `input i <kind>` | of an input that all draws leave alike, other values (`steady.py`) | kernels that ignore it |
+| `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def plan(
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
     for place, kind in varied:
-        steps.append(Step(f"extra {place} {kind}", f"input {place} {kind}", core=False, place=place, kind=kind))
+        family = f"input {place} with other values: {kind}"
+        steps.append(Step(f"extra {place} {kind}", family, core=False, place=place, kind=kind))
     draw.shuffle(steps)
     first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
     return (*first, *(step for step in steps if step.family != "fresh"))

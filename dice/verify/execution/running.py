@@ -123,15 +123,18 @@ def forward(
     device: Device,
     rng: Sequence[torch.Tensor] = (),
     census: evidence.Census | None = None,
+    finish: bool = True,
 ) -> Any:
-    """One `forward` without gradients, finished when this returns. Seeded, or with generators as in `rng`."""
+    """One `forward` without gradients. Seeded, or with generators as in `rng`. `finish`: the GPU has done all of
+    its work when this returns; else it is enqueued, as the forward's caller finds it."""
     seed_everything(seed)
     for state, restore in zip(rng, (torch.set_rng_state, torch.cuda.set_rng_state), strict=False):
         restore(state)
     fake_cuda.HostCopies.elements = 0
     with torch.no_grad(), device.active(), evidence.watching(census):
         output = model(*inputs)
-    device.synchronize()
+    if finish:
+        device.synchronize()
     if census is not None:
         census.work.host += fake_cuda.HostCopies.elements
     return output
@@ -159,16 +162,17 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
-def fingerprints(model: Any) -> dict[str, int]:
-    """A checksum of each parameter's bytes."""
+def fingerprints(model: Any, buffers: bool = False) -> dict[str, int]:
+    """A checksum of each parameter's bytes; `buffers`: and of each buffer's."""
     if not isinstance(model, torch.nn.Module):
         return {}
-    return {name: _fingerprint(value) for name, value in model.named_parameters()}
+    kept = (*model.named_parameters(), *(model.named_buffers() if buffers else ()))
+    return {name: _fingerprint(value) for name, value in kept}
 
 
 def written(model: Any, before: dict[str, int]) -> list[str]:
-    """The parameters that changed since `before`."""
-    after = fingerprints(model)
+    """What changed of that since `before`."""
+    after = fingerprints(model, buffers=True)
     return [name for name, value in before.items() if after.get(name) != value]
 
 

@@ -157,7 +157,8 @@ class Attempt:
             record.add_labels("reuses_output" if ran.overwritten else "")
         self._refuse(self.feedback.note_findings(ran.findings))
         parameters = ", other parameters" if step.fresh else ""
-        where = f"trial {number + 1} ({drawn.family} inputs{parameters})"
+        values = drawn.family if step.kind else f"{drawn.family} inputs"
+        where = f"trial {number + 1} ({values}{parameters})"
         self._judge(where, ran, step.family == "given")
         if step.core:
             record.trials_passed += 1

@@ -93,6 +93,25 @@ def test_other_values_that_the_reference_cannot_bear_are_dropped(make: Make) -> 
     assert not any(step.kind for step in reference.plan(SECRET, 3))
 
 
+@pytest.mark.parametrize("family", ["ties", "zeros"])
+def test_an_order_among_equal_values_is_asked_of_nobody(make: Make, family: str) -> None:
+    sorts = "values, order = x.sort(dim=1)\n"
+    step = Step(f"extra {family}", family, core=False)
+    inputs = "[torch.rand(batch_size, 40)]"
+    assert make(texts.problem(sorts + "return values, order", inputs)).trial(SECRET, step) is None
+    assert make(texts.problem(sorts + "return values", inputs)).trial(SECRET, step) is not None
+    assert make(texts.problem("return x.argmax(dim=1) + x.sum(1)", inputs)).trial(SECRET, step) is not None
+
+
+def test_a_statistic_that_the_reference_keeps_may_be_written_to(make: Make) -> None:
+    reference = make(
+        texts.problem("return self.norm(x)", "[torch.rand(batch_size, 8)]", "self.norm = nn.BatchNorm1d(8)")
+    )
+    trial = draw(reference)
+    assert judge(reference, trial, trial.expected, written=["norm.running_mean"]).equal
+    assert not judge(reference, trial, trial.expected, written=["norm.weight"]).equal
+
+
 def test_an_error_of_rounding_is_accepted_and_a_larger_one_is_not(make: Make) -> None:
     for source in (texts.MATMUL, texts.LINEAR, texts.WIDE_SOFTMAX, texts.WIDE_LAYER_NORM, texts.OFFSET):
         reference = make(source)

@@ -13,5 +13,6 @@
 #include "dice_emu/math.h"
 #include "dice_emu/intrinsics.h"
 #include "dice_emu/warp.h"
+#include "dice_emu/ptx.h"
 #include "dice_emu/atomics.h"
 #include "dice_emu/host_api.h"

@@ -92,6 +92,12 @@ extern "C" __attribute__((weak)) bool dice_host_code(bool on);
 #define C10_DEVICE
 #define C10_HOST
 #endif
+// As PyTorch has them for the newest GPUs: a block has at most 1024 threads, a multiprocessor 2048.
+#define C10_MAX_THREADS_PER_BLOCK(threads) (((threads) <= 1024) ? (threads) : 256)
+#define C10_MIN_BLOCKS_PER_SM(threads, blocks) ((((threads) * (blocks) <= 2048) ? (blocks) : ((2048 + (threads)-1) / (threads))))
+#define C10_LAUNCH_BOUNDS_0 __launch_bounds__(256, 4)
+#define C10_LAUNCH_BOUNDS_1(threads) __launch_bounds__(C10_MAX_THREADS_PER_BLOCK(threads))
+#define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(C10_MAX_THREADS_PER_BLOCK(threads), C10_MIN_BLOCKS_PER_SM(threads, blocks))
 #define C10_ALWAYS_INLINE inline __attribute__((always_inline))
 #define C10_UNUSED __attribute__((__unused__))
 #define C10_NODISCARD [[nodiscard]]

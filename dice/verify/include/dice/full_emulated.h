@@ -13,5 +13,18 @@ namespace at {
 template <class Item> struct RestrictPtrTraits { using PtrType = Item* __restrict__; };
 }  // namespace at
 
+// What is registered for a GPU's tensors is for those in host memory.
+#define DICE_KEY_CUDA CPU
+#define DICE_KEY_CPU CPU
+#define DICE_KEY_AutogradCUDA AutogradCPU
+#define DICE_KEY_AutogradCPU AutogradCPU
+#define DICE_KEY_Autograd Autograd
+#define DICE_KEY_Meta Meta
+#define DICE_KEY_CompositeExplicitAutograd CompositeExplicitAutograd
+#define DICE_KEY_CompositeImplicitAutograd CompositeImplicitAutograd
+#define DICE_LIBRARY_IMPL(ns, key, variable) _TORCH_LIBRARY_IMPL(ns, key, variable, C10_UID)
+#undef TORCH_LIBRARY_IMPL
+#define TORCH_LIBRARY_IMPL(ns, key, variable) DICE_LIBRARY_IMPL(ns, DICE_KEY_##key, variable)
+
 #define kCUDA kCPU
 #define is_cuda is_cpu

@@ -1,0 +1,2 @@
+#pragma once
+#include <dice/cuda_allocator.h>
