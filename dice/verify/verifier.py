@@ -207,12 +207,13 @@ class Verifier:
                 return self._describe(verdict)
             except Cancelled:
                 raise
+            except (ReferenceLost, DeviceLost) as error:  # in somebody else's request
+                failure = str(error)
             except (MachineryError, OSError) as error:  # a full disk, no descriptors left
                 failure = str(error)
                 if zygote is not None:
                     zygote.settle()
-                if not isinstance(error, ReferenceLost | DeviceLost):
-                    ours += 1
+                ours += 1
             except Exception as error:  # a fault in this program must cost no other job its verdict
                 log.exception("verifying %s against %s failed", kernel.name, problem.name)
                 failure = f"the verifier failed with {describe(error)}"
