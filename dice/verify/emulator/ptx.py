@@ -8,10 +8,11 @@ bits as its own type (`dice_emu/ptx.h`). Everything else is `Unsupported`, by na
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 
-from dice.verify.emulator.tokens import Tokens
+from dice.verify.emulator.tokens import Edits, Tokens
 
 WORDS = frozenset({"asm", "__asm__", "__asm"})
 MOST_TEXT = 8 << 10  # characters of one statement
@@ -242,6 +243,16 @@ class _Statement:
         elif item.startswith("%") and item.lstrip("%") in _SPECIAL:
             return f"((unsigned)({_SPECIAL[item.lstrip('%')]}))"
         raise UnknownPtx(f"the operand {item[:40]}")
+
+
+def translate(tokens: Tokens, edits: Edits) -> None:
+    """Replace each `asm` by what it means; one that has no translation stays, for `find_unsupported` to name."""
+    for index, token in enumerate(tokens.list):
+        if token.text in WORDS:
+            with contextlib.suppress(UnknownPtx):
+                end, text = statement(tokens, index)
+                edits.blank(token.start, tokens[end - 1].end)
+                edits.insert(tokens[end - 1].end, text)
 
 
 def statement(tokens: Tokens, index: int) -> tuple[int, str]:

@@ -63,22 +63,12 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
             edits.replace(token.start, token.end, "__attribute__((noinline))")
         elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
             _drop_function_cast(tokens, edits, index + 2)
-        elif token.text in ptx.WORDS:
-            _translate_ptx(tokens, edits, index)
+    ptx.translate(tokens, edits)
     ends = _Ends(tokens)
     _translate_shared(tokens, edits, functions, ends)
     for function in functions:
         _keep_lockstep(tokens, edits, function, ends)
     return edits.apply()
-
-
-def _translate_ptx(tokens: Tokens, edits: Edits, index: int) -> None:
-    try:
-        end, text = ptx.statement(tokens, index)
-    except ptx.UnknownPtx:
-        return  # `find_unsupported` has said so, where it is PTX
-    edits.blank(tokens[index].start, tokens[end - 1].end)
-    edits.insert(tokens[end - 1].end, text)
 
 
 def kernel_names(source: str) -> tuple[str, ...]:
@@ -139,9 +129,8 @@ def _marker_macros(tokens: Tokens) -> dict[str, bool]:
     return macros
 
 
-_NOT_A_PARAMETER_LIST = {"__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2", "__attribute__",
-                         "__align__", "alignas", "__maxnreg__", "decltype", "__cluster_dims__", "noexcept",
-                         "__declspec"}  # fmt: skip
+_NOT_A_PARAMETER_LIST = {"__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2", "__attribute__", "alignas",
+                         "__align__", "__maxnreg__", "decltype", "__cluster_dims__", "noexcept", "__declspec"}  # fmt: skip
 
 
 def _heads(tokens: Tokens) -> list[tuple[int, int]]:

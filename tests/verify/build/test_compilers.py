@@ -120,8 +120,8 @@ def test_an_answers_words_are_cleaned_and_cut() -> None:
         "log": None,
     }
     read = _read(said)
-    assert read["message"].startswith("?[2J") and len(read["message"]) <= service.MAX_MESSAGE
-    assert read["lines"][0] == "?a" and len(read["lines"]) <= 40 and isinstance(read["log"], str)
+    assert read.message.startswith("?[2J") and len(read.message) <= 16 << 10
+    assert read.lines[0] == "?a" and len(read.lines) <= 40 and read.log == ""
 
 
 @pytest.fixture

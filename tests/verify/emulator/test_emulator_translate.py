@@ -69,7 +69,7 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
 @pytest.mark.parametrize(
     ("source", "word"),
     [
-        ('__global__ void k() { asm volatile("bar.sync 0;"); }', "inline PTX"),
+        ('__global__ void k() { asm volatile("mma.sync 0;"); }', "inline PTX"),
         ("void f() { wmma::bmma_sync(d, a, b, c); }", "tensor-core"),
         ("#include <cublas_v2.h>\n", "cuBLAS"),
         ("void f() { cublasSgemm(h); }", "cuBLAS (cublasSgemm)"),
