@@ -130,7 +130,7 @@ def _marker_macros(tokens: Tokens) -> dict[str, bool]:
 
 
 _NOT_A_PARAMETER_LIST = {"__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2", "__attribute__", "alignas",
-                         "__align__", "__maxnreg__", "decltype", "__cluster_dims__", "noexcept", "__declspec"}  # fmt: skip
+    "__align__", "__maxnreg__", "decltype", "__cluster_dims__", "noexcept", "__declspec"}  # fmt: skip
 
 
 def _heads(tokens: Tokens) -> list[tuple[int, int]]:
