@@ -58,7 +58,8 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
     ]
     rows.append(("backend", ", ".join(where)))
     if verdict.sandbox:
-        rows.append(("sandbox", verdict.sandbox + f" (lacking: {', '.join(verdict.lacking)})" * bool(verdict.lacking)))
+        lacking = f" (lacking: {', '.join(verdict.lacking)})" if verdict.lacking else ""
+        rows.append(("sandbox", verdict.sandbox + lacking))
     if verdict.seconds:
         rows.append(("seconds", ", ".join(f"{stage} {value:.1f}" for stage, value in verdict.seconds.items())))
     return rows

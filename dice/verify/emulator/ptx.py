@@ -297,7 +297,8 @@ def _operand_list(tokens: Tokens, places: list[int]) -> list[tuple[str, str, str
         expression = tokens.source[tokens[opening].end : tokens[closing].start]
         found.append((_string(tokens.text(places[at])), " ".join(expression.replace("\\\n", " ").split()), name))
         at += 2 + closing - opening
-        at += at < len(places) and tokens.text(places[at]) == ","
+        if at < len(places) and tokens.text(places[at]) == ",":
+            at += 1
     return found
 
 
