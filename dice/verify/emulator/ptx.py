@@ -257,6 +257,13 @@ def translate(tokens: Tokens, edits: Edits) -> None:
 
 def statement(tokens: Tokens, index: int) -> tuple[int, str]:
     """The `asm` at this token: the index past its last parenthesis, and the C++ for it. Raises `UnknownPtx`."""
+    try:
+        return _statement(tokens, index)
+    except (IndexError, ValueError):  # it ends where more must come, or has other operands than its instruction
+        raise UnknownPtx("asm that cannot be read") from None
+
+
+def _statement(tokens: Tokens, index: int) -> tuple[int, str]:
     opening = index + 1
     while tokens.text(opening) in ("volatile", "__volatile__", "__volatile"):
         opening += 1

@@ -100,6 +100,10 @@ def test_statement(library: Library, name: str) -> None:
         ('asm("mov.f32 %0, %1;" : "=q"(y) : "f"(x));', '"=q"'),
         ('asm(TEXT : "=f"(y));', "no string"),
         ("asm(", "cannot be read"),
+        ('asm("" : [', "cannot be read"),
+        ('asm("" : [y] );', "cannot be read"),
+        ('asm("mov.f32;");', "mov.f32"),
+        ('asm("{ .reg .pred p; setp.lt.f32 p; }");', "cannot be read"),
     ],
 )
 def test_what_has_no_translation_is_named(text: str, told: str) -> None:
