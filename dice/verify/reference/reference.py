@@ -19,7 +19,7 @@ import torch
 from dice.verify.execution import evidence, inputs, running
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
-from dice.verify.reference import input_rounding, probing, workload
+from dice.verify.reference import input_rounding, orders, probing, workload
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
 from dice.verify.tensors import compare, transport, trees
@@ -28,7 +28,6 @@ FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 TIED = ("ties", "zeros")  # families with many equal values
-ORDERS = frozenset({"topk", "sort", "kthvalue", "median", "mode"})  # whose order among equal values PyTorch leaves open
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 
 
@@ -201,7 +200,7 @@ class Reference:
             heavy = workload.is_heavy(base, output)
             del placed
             output = trees.own(output, heavy and not aliased)
-        if must_suit and (step.family in TIED or step.kind) and _orders_equal_values(census, output):
+        if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         if must_suit and not input_rounding.is_well_posed(output, exact):
@@ -273,9 +272,3 @@ class Reference:
                 found = map(compare.rms_difference, transport.tensors(output), transport.tensors(rounded))
                 moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
         return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))
-
-
-def _orders_equal_values(census: evidence.Census, output: Any) -> bool:
-    """Whether the output tells, by indices, an order that may be another among equal values."""
-    tells = any(not tensor.is_floating_point() for tensor in transport.tensors(output))
-    return tells and not ORDERS.isdisjoint(census.work.elements)

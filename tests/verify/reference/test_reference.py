@@ -103,6 +103,23 @@ def test_an_order_among_equal_values_is_asked_of_nobody(make: Make, family: str)
     assert make(texts.problem("return x.argmax(dim=1) + x.sum(1)", inputs)).trial(SECRET, step) is not None
 
 
+def test_another_order_of_equal_values_is_right_and_of_others_is_not(make: Make) -> None:
+    inputs = "[torch.randint(0, 4, (batch_size, 30)).float()]"
+    reference = make(texts.problem("values, order = x.topk(9, dim=1)\nreturn values, order", inputs))
+    trial = draw(reference)
+    values, order = trial.expected
+    stable = torch.sort(trial.inputs[0], dim=1, descending=True, stable=True).indices[:, :9]
+    backwards = 29 - torch.sort(trial.inputs[0].flip(1), dim=1, descending=True, stable=True).indices[:, :9]
+    assert not torch.equal(stable, backwards)
+    for right in (stable, backwards):
+        assert judge(reference, trial, (values, right)).equal
+    assert not judge(reference, trial, (values, order[:, :1].expand(-1, 9).contiguous())).equal  # one place nine times
+    assert not judge(reference, trial, (values, order.roll(1, 0))).equal
+    assert (
+        not judge(reference, trial, (values, order + 30)).equal and not judge(reference, trial, (values, -order)).equal
+    )
+
+
 def test_a_statistic_that_the_reference_keeps_may_be_written_to(make: Make) -> None:
     reference = make(
         texts.problem("return self.norm(x)", "[torch.rand(batch_size, 8)]", "self.norm = nn.BatchNorm1d(8)")

@@ -1,0 +1,62 @@
+"""Indices that tell an order: among equal values PyTorch leaves it open, so another one is as right.
+
+`sort` and `topk` of values that are equal may give any of their places. What counts is where indices point to: in the
+problem's own inputs, along one dimension, at the same values, and at no place twice where the reference's do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dice.verify.ipc.operator_counts import OperatorCounts
+from dice.verify.tensors import transport
+
+ORDERS = frozenset({"topk", "sort", "kthvalue", "median", "mode"})
+
+
+def leaves_open(work: OperatorCounts, output: Any) -> bool:
+    """Whether an output tells, by indices, an order that may be another among equal values."""
+    tells = any(not tensor.is_floating_point() for tensor in transport.tensors(output))
+    return tells and not ORDERS.isdisjoint(work.elements)
+
+
+def as_ordered(actual: Any, expected: Any, inputs: Any) -> Any:
+    """`actual` with the reference's indices wherever its own point to the same values."""
+    theirs = iter(transport.tensors(expected))
+
+    def settled(own: torch.Tensor) -> torch.Tensor:
+        other = next(theirs, own)
+        if own.dtype != torch.int64 or own.shape != other.shape or other.dtype != own.dtype or torch.equal(own, other):
+            return own
+        return other if any(_point_alike(own, other, *place) for place in _places(other, inputs)) else own
+
+    return transport.map_tensors(settled, actual)
+
+
+def _places(indices: torch.Tensor, inputs: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    """Inputs, and their dimensions, that such indices may point into."""
+    for tensor in transport.tensors(inputs):
+        for dim in range(tensor.dim()):
+            rest = [size for place, size in enumerate(tensor.shape) if place != dim]
+            if tensor.dim() == indices.dim() and rest == [
+                size for place, size in enumerate(indices.shape) if place != dim
+            ]:
+                yield tensor, dim
+
+
+def _point_alike(own: torch.Tensor, other: torch.Tensor, values: torch.Tensor, dim: int) -> bool:
+    if not own.numel() or min(int(own.min()), int(other.min())) < 0:
+        return False
+    if max(int(own.max()), int(other.max())) >= values.shape[dim]:
+        return False
+    same = torch.equal(values.gather(dim, own), values.gather(dim, other))
+    return same and (_repeats(own, dim) <= _repeats(other, dim))
+
+
+def _repeats(indices: torch.Tensor, dim: int) -> int:
+    """How often an index stands a second time in its row."""
+    rows = indices.sort(dim).values
+    return int((rows.diff(dim=dim) == 0).sum())
