@@ -22,11 +22,11 @@ types: .venv/.ready
 quick-tests: .venv/.ready
 	@$(PY) -m pytest -q -n 2 -m "not process and not slow and not gpu"
 
-test: .venv/.ready  ## the test suite without its slow tests; many wait for processes, so more than two at a time
-	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "not slow"
+test: .venv/.ready  ## the test suite without its slow tests
+	@$(PY) -m pytest -q -n 2 --dist loadgroup -m "not slow"
 
 test-all: .venv/.ready  ## the whole test suite
-	@$(PY) -m pytest -q -n 4 --dist loadgroup
+	@$(PY) -m pytest -q -n 2 --dist loadgroup
 
 test-gpu: .venv/.ready  ## the tests that need a GPU, and a table of what ran; one at a time, since some of them time
 	@$(PY) -m pytest -q -m gpu --table

@@ -49,7 +49,9 @@ class Job:
         except ReferenceBroken as broken:
             stop = broken.as_verdict_reached()
             self.hurt_device = True  # the device may be what failed
-        if stop.outcome == "compile_error":  # no kernel was found in a text that is no C++, which deceives nobody
+        # No kernel was found in the text: where it is no C++, which deceives nobody, and where it was put together from
+        # pieces, and its kernels have run.
+        if stop.outcome == "compile_error" or self.record.launches:
             self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "torch_only")
         self.short_of_memory = self.assignment.shares and stop.lacks_gpu_memory
         self.record.seconds["total"] = time.monotonic() - started
