@@ -225,6 +225,7 @@ class Verifier:
     def _find_fault(self, cancellation: Cancellation, problem: Problem) -> ProblemFault | None:
         try:
             spawner = Spawner(self._get_zygote(), cancellation)
+            self._builds.prepare(spawner)  # before anybody asks what candidates may see
             with self._devices.device() as device:
                 services = self._services(device, spawner, self.default_workers)
                 return find_fault(services, problem, self.options, device.gpu_lock)

@@ -47,6 +47,18 @@ def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
     assert verdict.max_abs_error == 0.0
 
 
+def test_what_is_made_for_the_first_job_is_seen_by_it_though_a_problem_was_looked_at_before() -> None:
+    # Not below /tmp, of which each candidate has its own.
+    with tempfile.TemporaryDirectory(dir=options.default_cache_dir().parent) as folder:
+        cache = borrowed_cache(Path(folder))
+        for link in cache.glob("emulator-*"):
+            link.unlink()
+        (cache / "emulator-of-another-version").mkdir()
+        with Verifier(backend="emulated", options=Options(cache_dir=cache)) as fresh:
+            assert fresh.find_faults([RELU]) == [None]
+            assert fresh.verify(RELU, RIGHT).correct
+
+
 def test_a_build_counts_once_where_a_kernel_is_loaded_again(verifier: Verifier, tmp_path: Path) -> None:
     verifier.verify(RELU, RIGHT)  # so that there is something to borrow
     broken = Problem.from_file(CASES / "problems" / "broken.py")
