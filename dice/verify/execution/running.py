@@ -172,8 +172,8 @@ def fingerprints(model: Any, buffers: bool = False) -> dict[str, int]:
 
 def written(model: Any, before: dict[str, int]) -> list[str]:
     """What changed of that since `before`."""
-    after = fingerprints(model, buffers=True)
-    return [name for name, value in before.items() if after.get(name) != value]
+    now = {**dict(model.named_buffers()), **dict(model.named_parameters())} if before else {}
+    return [name for name, value in before.items() if name not in now or _fingerprint(now[name]) != value]
 
 
 def _fingerprint(tensor: torch.Tensor) -> int:
