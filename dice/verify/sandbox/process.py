@@ -307,6 +307,14 @@ class Zygote:
         if not self._ready:
             raise MachineryError(f"the zygote did not start: {self._last_words()}")
 
+    def _said_ready(self) -> bool:
+        """Without waiting for it."""
+        if not self._ready:
+            with contextlib.suppress(OSError):
+                self._link.settimeout(0)
+                self._ready = self._link.recv(16) == b"ready"
+        return self._ready
+
     def _last_words(self) -> str:
         if self._log.closed:
             return "it was closed"
@@ -323,6 +331,8 @@ class Zygote:
         """End the zygote and with it every child."""
         with contextlib.suppress(OSError):
             self._link.send(FAREWELL)
+        if not self._said_ready():  # it imports PyTorch, for seconds, and has neither children nor ears until then
+            self._process.kill()
         self._link.close()
         try:
             self._process.wait(timeout=5)

@@ -122,9 +122,9 @@ def main() -> None:
         module = importlib.import_module(name)
         if hasattr(module, "warm_up"):  # does once what every such child does, so that forks share what that loads
             module.warm_up()
-    groups = cgroups.open_parent()
     gc.collect()
     gc.freeze()  # forks then share these pages for good
+    groups = cgroups.open_parent()
     farewell = False
     with contextlib.suppress(OSError):
         link.send(b"ready")

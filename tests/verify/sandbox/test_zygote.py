@@ -266,3 +266,10 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_a_zygote_that_still_starts_is_not_waited_for() -> None:
+    """Its imports take seconds, and a command that has failed by then would end only after them."""
+    zygote = Zygote()
+    zygote.close()
+    assert zygote._process.returncode == -signal.SIGKILL
