@@ -28,7 +28,6 @@ TEACHER = "--base-url http://localhost:1/v1 --model m"
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DICE_CACHE", str(tmp_path / "cache"))
     Path("problem.py").write_text(EXAMPLE_PROBLEM)
     Path("kernel.py").write_text(EXAMPLE_KERNEL)
     for suffix in (".py", ".json", ".jsonl", ".parquet", ".arrow", ".txt"):
