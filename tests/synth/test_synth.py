@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
+from verified_pairs import assert_right, covering, of_every_style
 
 from dice import prompts, synth
 from dice.synth import FAMILIES, Pair
@@ -231,18 +232,17 @@ def _outputs(source: str) -> torch.Tensor:
     return result
 
 
-def test_a_sample_of_every_family_and_style_is_right(train: list[Pair]) -> None:
-    """One pair of each style through the emulated verifier; `ELSEWHERE`: families of test_synth_families.py."""
-    verify = pytest.importorskip("dice.verify")
-    try:
-        verify.resolve_backend("emulated")
-    except verify.BackendUnavailable as reason:
-        pytest.skip(str(reason))
-    chosen = {(pair.family, pair.style): pair for pair in reversed(train) if pair.family not in ELSEWHERE}
-    pairs = [chosen[key] for key in sorted(chosen)]
-    with verify.Verifier(backend="emulated", options=verify.Options(trials=2, timing=False)) as verifier:
-        verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)
-        wrong = [
-            (pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct
-        ]
-    assert not wrong
+@pytest.fixture(scope="module")
+def every_style(train: list[Pair]) -> list[Pair]:
+    """One pair of each style of each family but those of test_synth_families.py."""
+    return of_every_style([pair for pair in train if pair.family not in ELSEWHERE])
+
+
+def test_a_sample_of_the_families_and_styles_is_right(every_style: list[Pair]) -> None:
+    """Each family and each style at least once, though not each style of each family."""
+    assert_right(covering(every_style))
+
+
+@pytest.mark.slow
+def test_every_style_of_every_family_is_right(every_style: list[Pair]) -> None:
+    assert_right(every_style, trials=2)

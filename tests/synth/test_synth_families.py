@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from verified_pairs import assert_right, covering, of_every_style
 
 from dice import synth
 from dice.synth import FAMILIES, Pair
@@ -158,22 +158,17 @@ def test_sweeps_cover_all_elements_once() -> None:
     assert all("{body}" in sweep.loop and sweep.grid for sweep in SWEEPS)
 
 
-@pytest.mark.parametrize("share", [0, 1])
-def test_every_style_of_the_families_is_right(drawn: dict[str, list[Pair]], share: int) -> None:
-    """Each style of each new family once through the emulated verifier, in two halves."""
-    verify = pytest.importorskip("dice.verify")
-    try:
-        verify.resolve_backend("emulated")
-    except verify.BackendUnavailable as reason:
-        pytest.skip(str(reason))
-    chosen: dict[str, dict[str, Pair]] = defaultdict(dict)
-    for family in NEW[share::2]:
-        for pair in drawn[family]:
-            chosen[family].setdefault(pair.style, pair)
-    pairs = [pair for styles in chosen.values() for pair in styles.values()]
-    with verify.Verifier(backend="emulated", options=verify.Options(trials=1, timing=False)) as verifier:
-        verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)
-        wrong = [
-            (pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct
-        ]
-    assert not wrong
+@pytest.fixture(scope="module")
+def every_style(drawn: dict[str, list[Pair]]) -> list[Pair]:
+    """One pair of each style of each new family."""
+    return of_every_style([pair for family in NEW for pair in drawn[family]])
+
+
+def test_a_sample_of_the_styles_of_the_families_is_right(every_style: list[Pair]) -> None:
+    """Each new family and each style at least once, though not each style of each family."""
+    assert_right(covering(every_style))
+
+
+@pytest.mark.slow
+def test_every_style_of_the_families_is_right(every_style: list[Pair]) -> None:
+    assert_right(every_style)
