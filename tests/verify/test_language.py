@@ -60,8 +60,13 @@ def with_host_code(declarations: str, statements: str, device: str = DEVICE_OF_T
     return declarations + device + HOST.replace("HERE", statements)
 
 
-@pytest.mark.parametrize("name", NEWER)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("to_array", "aggregate") else pytest.param(name, marks=pytest.mark.slow) for name in NEWER],
+)
 def test_cpp20_in_the_cuda_source_builds(name: str) -> None:
+    """Each alone, for one that a shortcut lacks has all the others built without it. Not slow: one of the library, and
+    one of the language; the next test has them all."""
     assert made("emulated", with_host_code(*NEWER[name])).headers == "slim"
 
 
@@ -71,15 +76,6 @@ ALL_NEWER = (
 )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_cpp20_builds_in_host_device_and_cpp_source(backend: Backend) -> None:
-    declarations, statements = ALL_NEWER
-    assert made(backend, with_host_code(declarations, statements)).headers == "slim"
-    assert made(backend, with_host_code("", "", DEVICE)).headers == "slim"
-    cpp = f"{DECLARATION}\n{declarations}\nint other() {{ {statements} return 0; }}"
-    assert made(backend, with_host_code("", ""), cpp).headers == "slim"
-
-
 RARE = """
 std::queue<int> q; std::stack<int> s; std::forward_list<int> f; std::valarray<int> v; std::condition_variable c;
 std::span<const int> w; auto r = std::views::iota(0, 3); (void)r;
@@ -87,7 +83,18 @@ std::span<const int> w; auto r = std::views::iota(0, 3); (void)r;
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_standard_headers_that_pytorch_brings_are_there(backend: Backend) -> None:
+def test_cpp20_and_the_headers_of_pytorch_build_in_host_device_and_cpp_source(backend: Backend) -> None:
+    """In one build, of which each takes nvcc ten seconds."""
+    declarations, statements = ALL_NEWER
+    cpp = f"{DECLARATION}\n{declarations}\nint other() {{ {statements} return 0; }}"
+    device = DEVICE.replace("struct Pair { int a, b; };\n", "")  # the host's declarations have it
+    assert device != DEVICE
+    assert made(backend, with_host_code(declarations, f"{statements}\n{{ {RARE} }}", device), cpp).headers == "slim"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_standard_headers_that_pytorch_brings_are_there_without_an_include(backend: Backend) -> None:
     assert made(backend, with_host_code("", RARE)).headers == "slim"
 
 
@@ -104,18 +111,35 @@ def test_an_error_in_any_standard_names_its_line(backend: Backend) -> None:
     assert len(caught.value.lines) == 1
 
 
-@pytest.mark.skipif(NO_NVCC, reason="there is no nvcc")
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize(
-    ("declarations", "statements"),
-    [
-        ("#include <map>\nnamespace stl = std;", "stl::map<int, stl::ostringstream> m; (void)m;"),
-        ("#define JOIN(a, b) a##b", "JOIN(__ha, lf) h = JOIN(__float2ha, lf)(1.0f); (void)h;"),
-        ("#define JOIN(a, b) a##b", "x = x.JOIN(si, n)().JOIN(co, s)();"),
-    ],
-    ids=["standard library under another name", "half in two pieces", "operators in two pieces"],
+WORDS = {
+    "standard library under another name": (
+        "#include <map>\nnamespace stl = std;",
+        "stl::map<int, stl::ostringstream> m; (void)m;",
+    ),
+    "half in two pieces": ("#define JOIN(a, b) a##b", "JOIN(__ha, lf) h = JOIN(__float2ha, lf)(1.0f); (void)h;"),
+    "operators in two pieces": ("#define JOIN(a, b) a##b", "x = x.JOIN(si, n)().JOIN(co, s)();"),
+}
+REST_OF_THE_WORDS = (
+    *(("standard library under another name", whole) for whole in (False, True)),
+    *(("half in two pieces", True), ("operators in two pieces", False)),
 )
-def test_words_that_no_guess_finds_build_for_a_gpu(declarations: str, statements: str, whole: bool) -> None:
-    """nvcc is spared the parts of the headers whose words the source lacks; a source may use them all the same."""
+
+
+@pytest.mark.skipif(NO_NVCC, reason="there is no nvcc")
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("half in two pieces", False),
+        ("operators in two pieces", True),
+        *(pytest.param(name, whole, marks=pytest.mark.slow) for name, whole in REST_OF_THE_WORDS),
+    ],
+)
+def test_words_that_no_guess_finds_build_for_a_gpu(name: str, whole: bool) -> None:
+    """nvcc is spared the parts of the headers whose words the source lacks; a source may use them all the same.
+
+    Not slow, for ten seconds each: a part of CUDA's headers where the source is split for nvcc, and one of PyTorch's
+    where it is compiled whole.
+    """
+    declarations, statements = WORDS[name]
     declarations += "\n#ifdef __CUDACC__\n#endif\n" if whole else ""
     made("cuda", with_host_code(declarations, statements))
