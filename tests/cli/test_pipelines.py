@@ -21,13 +21,14 @@ def test_pipeline_is_valid_shell(script: Path) -> None:
 
 
 def test_tiny_pipeline_runs_to_its_end(tmp_path: Path) -> None:
-    """With everything cut down to a first look; a second call finds all of it done."""
+    """With everything cut down to a first look. The seed draws problems that the emulator runs in moments."""
     spaced = tmp_path / "a folder" / "python"
     spaced.parent.mkdir()
     spaced.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     spaced.chmod(0o755)
     environment = os.environ | {
-        "PYTHON": str(spaced), "PYTHONPATH": str(ROOT), "PAIRS": "2", "SFT_FLAGS": "--max-steps 2",
+        "PYTHON": str(spaced), "PYTHONPATH": str(ROOT), "PAIRS": "2",
+        "SYNTH_FLAGS": "--seed 2", "SFT_FLAGS": "--max-steps 2",
         "RL_FLAGS": "--infill-steps 1 --generate-steps 1 --problems 2 --responses 2 --max-new-tokens 64",
         "EVAL_FLAGS": "--max-new-tokens 64",
     }  # fmt: skip
