@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 
 from dice.bench import verify
+from dice.cli import main
 from dice.commands.bench import verify as command
 from dice.commands.bench.bars import Bar, draw_bars
-from tests.conftest import PATIENCE_S
+from dice.verdict import Backend
+from dice.verify import Verifier
+from dice.verify.build.service import BuildService
+from tests.conftest import PATIENCE_S, borrowed_cache
 
 PAIRS = tuple(command.distinct_pairs(5, seed=3))
 
@@ -124,19 +128,34 @@ def test_the_picture_is_xml_with_every_bar_that_was_measured() -> None:
     assert "nothing" not in texts
 
 
-def test_a_small_run_and_its_resumption(tmp_path: Path) -> None:
+@pytest.fixture
+def lent_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches of a run begin without builds, but with what all builds share, which takes half a minute to make."""
+
+    def service(backend: Backend, cache_dir: Path) -> BuildService:
+        return BuildService(backend, borrowed_cache(cache_dir))
+
+    with Verifier(backend="emulated") as verifier:
+        verifier.verify(*PAIRS[0])  # so that there is something to borrow
+    monkeypatch.setattr(verify, "BuildService", service)
+    monkeypatch.setattr("shutil.copytree", lambda source, target: target.symlink_to(source.resolve()))
+
+
+@pytest.mark.usefixtures("lent_headers")
+def test_a_small_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is resumed by a process, as a user starts it."""
     arguments = ["--candidates", "2", "--alone", "1", "--workers", "1", "--stock-candidates", "0", "--stock-alone", "0"]
-    line = [sys.executable, "-m", "dice", "bench", "verify", "--backend", "emulated", "--out", str(tmp_path), "--json"]
-    first = subprocess.run([*line, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert first.returncode == 0, first.stderr
-    result = json.loads(first.stdout)
+    words = ["bench", "verify", "--backend", "emulated", "--out", str(tmp_path), *arguments]
+    assert main([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
     assert result["figures"]["builds"]["took"] == {"slim": 2}
     assert result["figures"]["verdicts"]["outcomes"] == result["figures"]["warm"]["outcomes"] == {"correct": 2}
     assert result["figures"]["alone"]["count"] == 1
     assert result["figures"]["remembered"]["per_minute"] > result["figures"]["verdicts"]["per_minute"]
     assert json.loads((tmp_path / "bench_verify.json").read_text())["figures"] == result["figures"]
     ElementTree.parse(tmp_path / "bench_verify.svg")
-    again = subprocess.run([*line[:-1], *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+    line = [sys.executable, "-m", "dice", *words]
+    again = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S)
     assert again.returncode == 0, again.stderr
     assert "measuring" not in again.stderr
     assert "No GPU here" in again.stdout
