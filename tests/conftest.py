@@ -10,9 +10,14 @@ import os
 import shutil
 import signal
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from dice.verify.sandbox.process import Zygote
 
 # Before anything imports PyTorch. Threads gain nothing on the small tensors of tests, and those of parallel test
 # processes wait for each other by spinning.
@@ -110,6 +115,40 @@ def borrowed_cache(folder: Path) -> Path:
         (folder / path.name).symlink_to(path)
     (folder / "extensions").mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def zygotes() -> Iterator[Callable[[Iterable[str]], Zygote]]:
+    """Starts zygotes that outlive their verifiers: whoever asks for one like it is given it again."""
+    from dice.verify.sandbox.jail import WITHOUT
+    from dice.verify.sandbox.process import Zygote
+
+    class Lasting(Zygote):
+        def close(self) -> None:
+            """It ends with the tests."""
+
+        def end(self) -> None:
+            super().close()
+
+    made: dict[object, Lasting] = {}
+
+    def start(warm: Iterable[str] = ()) -> Lasting:
+        key = (*warm, *(os.environ.get(name) for name in (WITHOUT, "TMPDIR", "PYTHONPATH", "PATH", "CXX")))
+        if key not in made or not made[key].alive:
+            made[key] = Lasting(warm)
+        return made[key]
+
+    yield start
+    for zygote in made.values():
+        zygote.end()
+
+
+@pytest.fixture
+def lasting_zygote(zygotes: Callable[[Iterable[str]], Zygote], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifiers and audits of a test share a zygote with those of others: its start takes seconds. For tests that
+    are about what a command says and writes, and not about the processes that it starts and leaves."""
+    monkeypatch.setattr("dice.verify.verifier.Zygote", zygotes)
+    monkeypatch.setattr("dice.verify.audit.run.Zygote", zygotes)
 
 
 @pytest.fixture(scope="session")

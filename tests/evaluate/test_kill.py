@@ -1,4 +1,4 @@
-"""A run of nano, killed with SIGKILL ten times at random points, against an undisturbed one."""
+"""A run of nano, killed with SIGKILL several times at random points, against an undisturbed one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from dice.evaluate.run_folder import RunFolder
 from tests.conftest import ROOT
 
 PROBLEMS = ("relu", "row_sum", "log", "add")
-KILLS = 10
 # Has imported all that a run needs, and forks a process with a session of its own for each command line it reads.
 LAUNCHER = """
 import json, os, sys
@@ -112,11 +111,12 @@ def files(path: Path) -> dict[str, bytes]:
     }
 
 
-def test_ten_kills_change_nothing(launcher: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_change_nothing(launcher: Launcher, tmp_path: Path, kills: int) -> None:
     calm, killed = tmp_path / "calm", tmp_path / "killed"
     launcher.run(calm)
     chance, reached = random.Random(9), set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         launcher.run(killed, chance)
         before = files(killed)
         reached.add(tuple(content.count(b"\n") + 1 for content in before.values()))
@@ -125,7 +125,7 @@ def test_ten_kills_change_nothing(launcher: Launcher, tmp_path: Path) -> None:
     after = files(killed)
     assert all(after[name].startswith(content) for name, content in before.items()), "what is stored is never rewritten"
     assert last["generated"] == len(PROBLEMS) - stored
-    assert len(reached) > 2, "the kills struck at different points"
+    assert len(reached) > kills // 4, "the kills struck at different points"
     assert facts(killed) == facts(calm) and len(facts(calm)["generations"]) == len(PROBLEMS)
     for name, content in after.items():
         rows = [json.loads(line) for line in content.splitlines() if line.endswith(b"}")]

@@ -22,9 +22,10 @@ from dice.model.checkpoint import NANO_FOLDER
 from dice.verdict import Timing
 from dice.verify import Verifier
 from dice.verify import options as verify_options
-from tests.conftest import ROOT
+from tests.conftest import ROOT, borrowed_cache
 from tests.endpoint.server import serving
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")
 CASES = ROOT / "tests" / "cases"
 PROBLEMS = {"19_ReLU": "relu", "20_RowSum": "row_sum", "21_Log": "log"}
 TIMING = Timing(1.0, 2.0, 2.0, 9)
@@ -98,7 +99,8 @@ def test_answers_are_judged_under_each_protocol_and_again(bench: Path, capsys: p
 def test_runs_share_verdicts_where_asked_to(
     bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DICE_CACHE", str(bench / "cache"))
+    assert main(command(bench, bench / "before", "--ids", "19")) == 0  # so that there is something to borrow
+    monkeypatch.setenv("DICE_CACHE", str(borrowed_cache(bench / "cache")))
     ran, run = [], Verifier._run
     monkeypatch.setattr(Verifier, "_run", lambda self, *asked: ran.append(asked[1]) or run(self, *asked))
     for name, verified in (("one", 1), ("two", 1), ("apart", 2)):
