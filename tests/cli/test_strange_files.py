@@ -21,6 +21,7 @@ from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from tests.conftest import ROOT
 
 NANO = ROOT / "dice" / "nano"
+pytestmark = pytest.mark.usefixtures("lasting_zygote")
 LIMIT_S = 200  # what hangs is ended; all of it takes moments
 TEACHER = "--base-url http://localhost:1/v1 --model m"
 

@@ -12,7 +12,7 @@ import pytest
 from dice.cli import main
 from tests.conftest import CASES
 
-pytestmark = pytest.mark.xdist_group("cli")
+pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.usefixtures("lasting_zygote")]
 
 GOOD = """
 import torch

@@ -39,7 +39,9 @@ def fresh(text: str) -> str:
     return f"{text}\n// {uuid.uuid4()}\n"
 
 
+@pytest.mark.slow
 def test_a_compiler_of_a_folder_that_no_candidate_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow, for all that builds share is made anew for it."""
     found = shutil.which("g++")
     assert found is not None
     (tmp_path / "compiler").symlink_to(found)

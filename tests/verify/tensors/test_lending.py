@@ -103,12 +103,12 @@ def get_init_inputs():
 
 def test_who_comes_late_to_a_large_problem_spoils_nobodys_trial() -> None:
     """Both join one group before its size is known; the second comes for inputs while the first has a later trial."""
-    problem = Problem(LARGE.replace("4096, 100_000", "1024, 2048"), name="large")
+    problem = Problem(LARGE.replace("4096, 100_000", "64, 1024"), name="large")
     right = (CASES / "right_relu.py").read_text()
     slow = right.replace("def forward(self, x):", "def forward(self, x):\n        __import__('time').sleep(0.2)")
     assert slow != right
     late = [f"__import__('time').sleep({seconds})\n{right}" for seconds in (1, 2)]
-    with Verifier(backend="emulated", cache=False) as verifier:
+    with Verifier(backend="emulated", options=Options(large_bytes=1 << 16), cache=False) as verifier:
         verifier.verify(problem, Kernel(right))  # built, so that only what sleeps takes time
         pairs = [(problem, Kernel(source)) for source in (slow, *late)]
         found = [verdict for _, verdict in verifier.verify_many(pairs, workers=4, ordered=True)]
