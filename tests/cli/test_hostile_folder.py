@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ NAMES = (
     *("httpx", "pybind11", "triton", "setuptools", "ninja", "peft", "transformers", "runpy", "sysconfig", "traceback"),
 )
 SITE = ("sitecustomize", "usercustomize")  # what Python imports before any line of ours
+Check = Callable[[list[str], Path, str | None], None]
 SCRIPT = "import sys\nfrom dice.__main__ import main\nsys.exit(main())\n"  # as pip writes it for `dice`
 
 
@@ -65,32 +67,46 @@ def check_verify(command: list[str], folder: Path, python_path: str | None) -> N
     assert json.loads(done.stdout)["verdict"]["outcome"] == "correct"
 
 
+def check_inspect(command: list[str], folder: Path, python_path: str | None) -> None:
+    """A command with a zygote and processes below it, but without builds."""
+    done = run([*command, "data", "inspect", "problem.py", "--json"], folder, python_path)
+    assert imported(folder) == []
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)
+
+
 @pytest.mark.parametrize(
-    "starts, entry",
+    "starts, entry, check",
     [
-        ("script", ".:{dice}:{here}"),
-        ("module", "{dice}"),
+        pytest.param("script", ".:{dice}:{here}", check_inspect, id="script"),
+        pytest.param("script", ".:{dice}:{here}", check_verify, id="script verifies", marks=pytest.mark.slow),
+        pytest.param("module", "{dice}", check_verify, id="module verifies"),
     ],
 )
-def test_verify_among_hostile_modules(tmp_path: Path, starts: str, entry: str) -> None:
+def test_commands_with_processes_among_hostile_modules(tmp_path: Path, starts: str, entry: str, check: Check) -> None:
+    """To verify takes the twenty seconds in which what builds share is made, anew for each place of the package."""
     script = tmp_path / "bin" / "dice"
     script.parent.mkdir()
     script.write_text(SCRIPT)
     place = installed(tmp_path / "place")
     folder = fill(tmp_path / "here", NAMES + (SITE if entry == "{dice}" else ()))
     command = [sys.executable, str(script)] if starts == "script" else [sys.executable, "-m", "dice"]
-    check_verify(command, folder, entry.format(dice=place, here=folder))
+    check(command, folder, entry.format(dice=place, here=folder))
 
 
-@pytest.mark.parametrize("more", [(), ("doctor",)])
-def test_a_checkout_with_hostile_modules_beside_the_package(tmp_path: Path, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "check",
+    [check_inspect, None, pytest.param(check_verify, marks=pytest.mark.slow)],
+    ids=["inspect", "doctor", "verify"],
+)
+def test_a_checkout_with_hostile_modules_beside_the_package(tmp_path: Path, check: Check | None) -> None:
     shutil.copytree(ROOT / "dice", tmp_path / "here" / "dice", ignore=shutil.ignore_patterns("__pycache__"))
     folder = fill(tmp_path / "here", NAMES + SITE)
-    if more:
-        run([sys.executable, "-m", "dice", *more], folder, None)
+    if check is None:
+        run([sys.executable, "-m", "dice", "doctor"], folder, None)
         assert imported(folder) == []
     else:
-        check_verify([sys.executable, "-m", "dice"], folder, "")
+        check([sys.executable, "-m", "dice"], folder, "")
 
 
 SYNTH = ["data", "synth", "--pairs", "600", "--heldout", "1", "--control", "0", "--no-verify", "--workers", "2"]
