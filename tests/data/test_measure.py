@@ -29,6 +29,8 @@ from dice.verdict import Timing, Verdict
 from dice.verify import Options
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 CASES = Path(__file__).parent.parent / "cases"
 PAIRS = [pair for pair in (synth.generate(21, index) for index in range(300)) if pair.family == "elementwise"]
 

@@ -23,6 +23,8 @@ from dice.data.sample import Sample, write_samples
 from dice.verdict import Verdict
 from dice.verify.audit.findings import Audit, Finding
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 CORRECT = Verdict("correct", "done")
 PAIRS = [synth.generate(31, index) for index in range(60)]
 DEGENERATE = """import torch

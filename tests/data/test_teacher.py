@@ -30,6 +30,8 @@ from dice.data.teacher import TeachingSettings, decide, teach  # noqa: E402 - af
 from dice.data.teacher.record import Record  # noqa: E402
 from dice.endpoint.client import Endpoint, EndpointStopped  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 CASES = ROOT / "tests" / "cases"
 RELU = Problem.from_file(CASES / "problems" / "relu.py")
 

@@ -14,6 +14,8 @@ from made_runs import reference
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 from dice.verdict import Timing, Verdict
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "kernelbench_scores.py"
 
 # What the evaluator says of an answer is written in the answer. Each call leaves a line in $CALLS.

@@ -25,6 +25,8 @@ from dice.verify import Verifier
 from dice.verify.options import why_no_cuda
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 RELU = ROOT / "tests" / "cases" / "problems" / "relu.py"
 
 

@@ -20,6 +20,8 @@ from dice.evaluate.report.printing import latex, markdown, show, tex
 from dice.evaluate.report.tables import Table, all_tables
 from dice.terminal import Console as DiceConsole
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

@@ -25,6 +25,8 @@ from dice.synth import corpus, drafting
 from dice.verdict import Verdict
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 SMALL: dict[str, Any] = {"pairs": 60, "seed": 3, "heldout": 26, "control": 10, "verify": False, "shard_pairs": 20}
 
 

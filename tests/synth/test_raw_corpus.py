@@ -13,6 +13,8 @@ from dice.kernel import Kernel
 from dice.prompts import reply
 from dice.verify import Verifier
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 
 def rows(count: int) -> list[dict[str, object]]:
     pairs = [synth.generate(11, index) for index in range(count)]

@@ -22,6 +22,8 @@ from dice.synth.tables.forms import FORMS
 from dice.synth.tables.index_maps import INDEX_MAPS
 from dice.synth.tables.networks import NETWORKS
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 NEW = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")
 DRAWS = 250
 

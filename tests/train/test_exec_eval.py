@@ -17,6 +17,8 @@ from dice.train.config import SFTConfig
 from dice.train.exec_eval import exec_verdicts
 from dice.train.sft import train_sft
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 PROBLEMS = Path(__file__).parents[1] / "cases" / "problems"
 
 

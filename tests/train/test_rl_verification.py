@@ -23,6 +23,8 @@ from dice.train.world import World
 from dice.verdict import Verdict
 from dice.verify.sandbox.process import MachineryError
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 
 @dataclass
 class Flaky:

@@ -18,6 +18,8 @@ from dice.verify import Options, Verifier
 from dice.verify.tensors import shared_memory, transport
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+
 PROBLEMS = CASES / "problems"
 
 
