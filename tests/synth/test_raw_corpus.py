@@ -11,7 +11,7 @@ import raw_corpus
 from dice import synth
 from dice.kernel import Kernel
 from dice.prompts import reply
-from dice.verify import Verifier
+from dice.verify import Options, Verifier
 
 pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
 
@@ -32,13 +32,14 @@ def rows(count: int) -> list[dict[str, object]]:
 @pytest.mark.parametrize("bare", [False, True])
 def test_deceptive_answers_deceive(bare: bool) -> None:
     pairs = [synth.generate(11, index) for index in range(12)]
-    found = []
-    with Verifier(backend="emulated", cache=False) as verifier:
-        for pair in pairs:
-            source = raw_corpus.deceptive(pair.problem.source, pair.kernel.source, bare)
-            assert source is not None and ("load_inline" in source) != bare
-            found.append(verifier.verify(pair.check_problem, Kernel(source)).outcome)
-    assert set(found) == {"deceptive"}
+    asked = []
+    for pair in pairs:
+        source = raw_corpus.deceptive(pair.problem.source, pair.kernel.source, bare)
+        assert source is not None and ("load_inline" in source) != bare
+        asked.append((pair.check_problem, Kernel(source)))
+    with Verifier(backend="emulated", options=Options(trials=1), cache=False) as verifier:
+        found = [verdict.outcome for _, verdict in verifier.verify_many(asked, workers=2)]
+    assert found == ["deceptive"] * len(asked)
 
 
 def test_harder_problems_have_more_deceptive_answers_and_all_that_changed_is_told() -> None:
