@@ -121,6 +121,7 @@ class Verdict:
     scale: JsonObject = field(default_factory=dict)  # how `--scale` shrank the inputs; empty when it did not
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage; `wait`: for others
     protocol: str = ""  # how right was judged, see dice/verify/protocols.py; "" in verdicts from before it was noted
+    provenance: str = ""  # how it is known who computed: "construction" | "evidence" | "" (nobody asked)
     determinism: bool | None = None  # the same inputs gave the same bits twice; None when not tried
     evidence: JsonObject = field(
         default_factory=dict

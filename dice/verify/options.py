@@ -18,6 +18,8 @@ from dice.verify.toolchain import NO_NVCC, ToolchainError, ask, find_nvcc, host_
 
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 
+Provenance = Literal["any", "construction", "evidence"]
+
 PROBE_TIMEOUT_S = 120
 _PROBE = """
 import json, torch
@@ -53,6 +55,7 @@ class Options:
     memory_mb: int = 8192  # host memory
     large_bytes: int = 64 << 20  # inputs and outputs of a trial from this size on cross no file, and stay on a GPU
     protocol: Protocol = "dice"
+    provenance: Provenance = "any"  # how it is known who computed; "any": by construction where that can be had
     compile_baseline: bool = False  # also time the reference under torch.compile (inductor), once for each problem
     profile: bool = False  # cuda: also say which kernels the GPU's time goes to
     sanitize: bool = False  # also look for races and the like: much slower, and what they find decides

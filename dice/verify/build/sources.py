@@ -106,6 +106,22 @@ class Unsupported(Exception):
     """Emulation cannot run this source; the message names the construct."""
 
 
+# Names of what stands between C++ and Python, and of what makes other names.
+_INNER_WORD = re.compile(r"\b(_?Py[A-Z_]\w*|_object|aoti_\w+|[Dd][Ii][Cc][Ee](_\w*)?)\b|##|\?\?=|%:%:")
+
+
+def inner_word(sources: Sources) -> str:
+    """The first word in the sources that reaches for what their headers are made of, or could; "" for none.
+
+    Code that only uses PyTorch's C++ interface and CUDA has no such word.
+    """
+    for text in (*sources.cpp, *sources.cuda, *sources.cflags, *sources.cuda_cflags):
+        found = _INNER_WORD.search(text.replace("\\\n", ""))
+        if found:
+            return found.group()
+    return ""
+
+
 _SAFE_FLAG = re.compile(
     r"-O[0-3s]|-std=(c|gnu)\+\+\d\w|-D\w+(=[\w.+-]*)?|-U__CUDA_NO_\w+|-lineinfo|--?use_fast_math|-ftz=\w+|-prec-(div|sqrt)=\w+"
     r"|-fmad=\w+|--(ftz|prec-div|prec-sqrt|fmad)=\w+|--?maxrregcount=\d+|--?expt-(relaxed-constexpr|extended-lambda)|--?extended-lambda"

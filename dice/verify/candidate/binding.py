@@ -35,7 +35,8 @@ class LoadError(ImportError):
 class _Switches:
     """What is on at present, also for libraries that are loaded meanwhile."""
 
-    muted = False  # launches of candidates' kernels are counted and do nothing
+    muted = 0  # 1: launches of candidates' kernels are counted and do nothing; 2: nor do copies, for want of data
+    watching = False  # what memory libraries take passes dispatch modes
     reading = False  # `host_reads` answers for what libraries copy to the host
 
 
@@ -44,7 +45,8 @@ _libraries: list[ctypes.PyDLL] = []  # never closed: candidates keep function po
 
 
 def load(built: Built, name: str = "extension") -> ModuleType:
-    """Module with the functions that the library binds. Raises `LoadError`, or what the binding code raises."""
+    """Module with the functions that the library binds. `name`: that Python would import it by, or "" for any. Raises
+    `LoadError`, or what the binding code raises."""
     _export_torch_symbols()
     library = _open(built.path)
     if built.headers == "full":
@@ -65,7 +67,9 @@ def _keep(library: ctypes.PyDLL) -> None:
     """Have a library count, and do what those loaded before it do at present."""
     _libraries.append(library)
     if _Switches.muted:
-        set_muted(True)
+        _mute(_Switches.muted)
+    if _Switches.watching:
+        _watch_memory(True)
     if _Switches.reading:
         _set_reader(_READER)
 
@@ -76,9 +80,9 @@ def _initialise(library: ctypes.PyDLL, path: Path, name: str) -> ModuleType:
     except AttributeError:
         raise LoadError(f"dynamic module does not define module export function (PyInit_{name})") from None
     own_name = ctypes.c_char_p.in_dll(library, "dice_module_name").value or b""
-    if own_name.decode() not in ("TORCH_EXTENSION_NAME", name):
+    if name and own_name.decode() not in ("TORCH_EXTENSION_NAME", name):
         raise LoadError(f"dynamic module does not define module export function (PyInit_{name})")
-    module = ModuleType(name)
+    module = ModuleType(name or own_name.decode())
     module.__file__ = str(path)
     init.argtypes = [ctypes.py_object, ctypes.c_void_p]
     init.restype = ctypes.c_int
@@ -141,14 +145,31 @@ def reading() -> Iterator[None]:
 @contextlib.contextmanager
 def watched_memory() -> Iterator[None]:
     """In the block, dispatch modes see what memory libraries take for their tensors, which takes some microseconds."""
-    watches = [watch for library in _libraries if (watch := getattr(library, "dice_watch_memory", None))]
-    for watch in watches:
-        watch(1)
+    _watch_memory(True)
     try:
         yield
     finally:
-        for watch in watches:
-            watch(0)
+        _watch_memory(False)
+
+
+def _watch_memory(on: bool) -> None:
+    _Switches.watching = on
+    for library in _libraries:
+        watch = getattr(library, "dice_watch_memory", None)
+        if watch is not None:
+            watch(int(on))
+
+
+@contextlib.contextmanager
+def without_data() -> Iterator[None]:
+    """In the block, tensors that libraries are given may have no memory: nothing is launched and nothing is copied."""
+    reset_launches()
+    _mute(2)
+    try:
+        with watched_memory():
+            yield
+    finally:
+        _mute(0)
 
 
 def _set_reader(reader: Any) -> None:
@@ -174,14 +195,18 @@ def add_launches(counts: Mapping[str, int]) -> None:
 
 def is_muted() -> bool:
     """Whether candidates' kernels do nothing just now."""
-    return _Switches.muted
+    return _Switches.muted != 0
 
 
 def set_muted(on: bool) -> None:
     """While on, launches of candidates' kernels are counted and do nothing; also in libraries loaded meanwhile."""
-    _Switches.muted = on
+    _mute(int(on))
+
+
+def _mute(how: int) -> None:
+    _Switches.muted = how
     for library in _counters():
-        library.dice_set_muted(int(on))
+        library.dice_set_muted(how)
 
 
 def _counters() -> list[ctypes.PyDLL]:

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch.utils.cpp_extension as cpp_extension
 
 from dice.verify.build.sources import Built, Sources
-from dice.verify.candidate import binding
+from dice.verify.candidate import binding, capture
 
 Build = Callable[[Sources, str], Built]  # raises what `dice.verify.build.build.build` raises
 _CUDA_SUFFIXES = (".cu", ".cuh")
@@ -111,7 +111,7 @@ class Loader:
     def _load(self, name: str, sources: Sources, is_python_module: bool) -> ModuleType | str:
         built = self.build(sources, name)
         if is_python_module:
-            return binding.load(built, name)
+            return capture.watch_calls(binding.load(built, name), built)
         binding.load_operators(built)
         return str(built.path)
 

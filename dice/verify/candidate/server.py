@@ -18,7 +18,7 @@ import torch
 
 from dice.verify import emulator
 from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
-from dice.verify.candidate import binding, failures, graphs, intercept, profiler_census, profiling, threads, tripwires
+from dice.verify.candidate import binding, capture, failures, graphs, intercept, profiler_census, profiling, threads, tripwires
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races
@@ -30,6 +30,11 @@ from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import EVENT, name_of, read
 from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
+
+
+def warm_up() -> None:
+    """PyTorch loads large parts of itself at the first operator on tensors without data."""
+    capture.warm_up()
 
 
 def main(link: socket.socket) -> None:
@@ -61,10 +66,15 @@ class Candidate:
     def run(self) -> None:
         """Load the file, then do as told until the channel closes."""
         self._prepare()
+        self._intercept()
         self.channel.send(m.Started())
         with self.device.active():
             self.module = running.exec_file(self.file.source, self.values.outputs, "kernel", self.file.preamble)
         self.channel.send(m.Loaded(hasattr(self.module, "ModelNew")))
+        self._serve({m.Capture: self._capture})
+
+    def _serve(self, more: dict[type[Any], Callable[[Any], object]]) -> None:
+        """Do as told until the channel closes."""
         self.stage = "run"
         handlers: dict[type[Any], Callable[[Any], object]] = {
             m.OpenDevice: self._open,
@@ -74,6 +84,7 @@ class Candidate:
             m.RunTrial: self._trial,
             m.RunMuted: self._muted,
             m.ProfileForward: self._profile,
+            **more,
         }
         timing: dict[type[Any], Callable[[Any], object]] = {
             m.StartTiming: self._start_timing,
@@ -106,8 +117,11 @@ class Candidate:
                 self.runtime.dice_findings_json.restype = ctypes.c_char_p
         else:
             graphs.install(self._note_replay)
-        intercept.install(self._build)
         threads.install(self.device.active, lambda: self.census)
+
+    def _intercept(self) -> None:
+        """Take the place of what a kernel file calls, and watch what it does."""
+        intercept.install(self._build)
         self._watch()
         self.records = not self.file.preamble and profiler_census.works()  # other protocols count nothing
 
@@ -135,6 +149,20 @@ class Candidate:
         headers: Any = answer.headers
         return Built(Path(answer.path), headers, answer.seconds, answer.cached, backend, answer.log)
 
+    def _capture(self, command: m.Capture) -> m.Captured:
+        """The file's model, run without data, as a program."""
+        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
+        running.seed_everything(command.seed)
+        known: Any = command.state
+        try:
+            with torch.no_grad():
+                model = self.module.ModelNew(*arguments)
+                program, literals = capture.capture(model, capture.outline(command.signature), known)
+        except Exception as error:
+            return m.Captured(None, capture.why_not(error))
+        transport.write(literals, self.values.outputs, command.literals)
+        return m.Captured(program, "")
+
     def _open(self, command: m.OpenDevice) -> m.DeviceOpened:
         self.device.open()
         return m.DeviceOpened()
@@ -149,14 +177,10 @@ class Candidate:
 
     def _construct(self, command: m.Construct) -> m.Constructed:
         self.model = None
-        arguments = transport.read(self.values.inputs, "init")
         if command.cast is not None:  # KernelBench's order of things
             self.tf32 = True
             self.device.allow_tf32(True)
-            arguments = self.device.place(arguments)
-        running.seed_everything(command.seed)
-        with self.device.active():
-            model = self.module.ModelNew(*arguments)
+        model = self._new_model(command)
         loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
             state = transport.show(self.values.inputs, command.state)
@@ -170,6 +194,14 @@ class Candidate:
             self.model = self.model.to(dtype=getattr(torch, command.cast))
         self.device.synchronize()
         return m.Constructed(loadable, fewer)
+
+    def _new_model(self, command: m.Construct) -> Any:
+        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
+        if command.cast is not None:
+            arguments = self.device.place(arguments)
+        running.seed_everything(command.seed)
+        with self.device.active():
+            return self.module.ModelNew(*arguments)
 
     def _recording(self, work: OperatorCounts) -> contextlib.AbstractContextManager[None]:
         if not self.records:

@@ -13,6 +13,10 @@ from typing import Annotated, Any
 from dice.verdict import Backend
 from dice.verify.roofline import Ceilings, Work
 
+# The folder below that of a group's inputs with what even a process may see that sees none of them: the constructor's
+# arguments.
+CONSTRUCTOR = "constructor"
+
 # ---- both ways ----------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +116,40 @@ class RunFile:
     preamble: str
     cache_dir: str
     sanitize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrograms:
+    """The first message to a runner: where things are, as in `RunFile`. `builds`: folder of literals."""
+
+    backend: Backend
+    threads: int
+    inputs: str
+    outputs: str
+    builds: str
+    cache_dir: str
+    sanitize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Make the model under `seed` and run it without data, on inputs like the `signature`. `state`: type and shape of
+    the reference's parameters and buffers, by name. `literals`: the name of what it writes. Answered by `Captured`."""
+
+    seed: int
+    signature: object
+    state: object
+    literals: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProgram:
+    """The program to be constructed next, the name of its literals, and the paths of the libraries that it may call: ""
+    for one that it may not. Answered by `ProgramTaken`."""
+
+    program: object
+    literals: str
+    libraries: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +279,21 @@ class Constructed:
 
     loadable: bool
     fewer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """`program`: see `ipc/program.py`; nothing where there is none, for this `reason`."""
+
+    program: object
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTaken:
+    """`refused`: why it cannot be run, or ""."""
+
+    refused: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,19 +517,25 @@ class GroupOpened:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConstructed:
-    pass
+    """`state`: type and shape of its parameters and buffers, by name."""
+
+    state: object
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
+    """`signature`: of the inputs that the problem draws (`transport.signature`)."""
+
     plan: tuple[Step, ...]
     labels: tuple[str, ...]
+    signature: object
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """`family`: that was drawn, "" for none that suits. `sizes`: elements of the output tensors. `lent`: bytes of
-    memory that came with it as open files, for inputs and outputs. `shareable`: small enough to be kept for others."""
+    memory that came with it as open files, for inputs and outputs. `shareable`: small enough to be kept for others.
+    `signature`: of the inputs."""
 
     family: str
     shareable: bool
@@ -486,6 +545,7 @@ class Drawn:
     input_elements: int = 0
     sizes: tuple[int, ...] = ()
     lent: tuple[int, ...] = ()
+    signature: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,13 +111,14 @@ class Group:
     def _construct(self) -> m.ReferenceConstructed:
         arguments, state = self.reference.construct(self.spec.seed)
         self.reference.construct_fresh(self.spec.fresh_seed)
-        self._show(arguments, "init")
+        self._show(arguments, "init", m.CONSTRUCTOR)
         self._show(state, "state")
-        return m.ReferenceConstructed()
+        outline = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in state.items()}
+        return m.ReferenceConstructed(outline)
 
-    def _show(self, value: Any, name: str) -> None:
+    def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""
-        transport.write(value, self._folder, name)
+        transport.write(value, self._folder / folder, name)
         self._shown_bytes += sum(tensor.nbytes for tensor in transport.tensors(value))
 
     def _plan(self) -> m.Planned:
@@ -126,7 +127,7 @@ class Group:
         if any(step.fresh for step in steps) and fresh is not None:
             self._show(fresh[False], "fresh state")
             self._show(fresh[True], "fresh state varied")
-        return m.Planned(steps, self.reference.labels)
+        return m.Planned(steps, self.reference.labels, self.reference.signature)
 
     def _judge(self, command: m.JudgeOutput, files: Files) -> m.Judged:
         trial = self.trials.known(command.inputs)

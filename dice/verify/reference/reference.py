@@ -36,13 +36,14 @@ class Reference:
 
     `labels` say what is remarkable about the problem: `unused_input:1`, `weak_input:1` (no magnitude that we tried
     makes it matter). `writes`: parameters that the reference's forward changes. `fresh_states`: a second set of
-    parameters, plain and varied, see `construct_fresh`.
+    parameters, plain and varied, see `construct_fresh`. `signature`: of the inputs that the problem draws.
     """
 
     def __init__(self, subject: Subject):
         self.subject, self.device, self.protocol = subject, subject.device, subject.protocol
         self.labels: tuple[str, ...] = ()
         self.writes: tuple[str, ...] = ()
+        self.signature: object = None
         self.model: Any = None
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
@@ -86,6 +87,7 @@ class Reference:
         if not vary or not self.protocol.ours:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self.subject.draw(derive(secret, "trial 0"))
+        self.signature = transport.signature(first)
         second = None
         if self.subject.sizes.inputs < self.subject.large_bytes:  # drawn on the CPU, which takes its time
             second = self.subject.draw(derive(secret, "trial 1"))

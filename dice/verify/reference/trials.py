@@ -66,6 +66,7 @@ class Trials:
             input_elements=sum(tensor.numel() for tensor in transport.tensors(trial.inputs)),
             sizes=tuple(sorted({tensor.numel() for tensor in transport.tensors(trial.expected)})),
             lent=tuple(lent.sizes) if lent else (),
+            signature=transport.signature(trial.inputs),
         )
 
     def descriptors(self, name: str) -> list[int]:

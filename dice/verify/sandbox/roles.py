@@ -16,6 +16,7 @@ class Role:
 
 REFERENCE = Role("reference", "dice.verify.reference.server", trusted=True)
 CANDIDATE = Role("candidate", "dice.verify.candidate.server")
+RUNNER = Role("runner", "dice.verify.candidate.runner")
 SANITIZED = Role("sanitized", "dice.verify.candidate.sanitized")
 BUILDER = Role("builder", "dice.verify.build.builder")
 PREPARE = Role("prepare", "dice.verify.build.prepare")
@@ -24,4 +25,4 @@ HEALTH = Role("health", "dice.verify.supervisor.health")
 GUARANTEES = Role("guarantees", "dice.verify.supervisor.guarantees")
 
 # Their modules are imported before any fork, and what these have a `warm_up` for is done once.
-WARM = (REFERENCE, CANDIDATE, BUILDER, EXAMINER)
+WARM = (REFERENCE, CANDIDATE, RUNNER, BUILDER, EXAMINER)

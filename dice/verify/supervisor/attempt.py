@@ -12,9 +12,10 @@ from dice.verify.ipc import out_of_memory
 from dice.verify.protocols import KERNELBENCH_SEED
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child
-from dice.verify.sandbox.roles import CANDIDATE
+from dice.verify.sandbox.roles import CANDIDATE, RUNNER, Role
 from dice.verify.supervisor import outcomes, sanitizer
 from dice.verify.supervisor.assignment import Assignment, candidate_limits
+from dice.verify.supervisor.author import Author, NotCaptured
 from dice.verify.supervisor.deception import MESSAGES
 from dice.verify.supervisor.dialogue import Dialogue
 from dice.verify.supervisor.feedback import Feedback
@@ -25,6 +26,7 @@ from dice.verify.supervisor.reference_pool import ReferenceLost, ReferenceUnusab
 from dice.verify.text import static
 
 ORDERS = 8  # thread orders that the emulator is asked for: forward, reverse, then shuffles
+DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
 OUTPUT = "output"  # the name of what a candidate writes
 EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 
@@ -32,7 +34,8 @@ T = TypeVar("T")
 
 
 class Attempt:
-    """`report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again. `drawn`: the
+    """`constructs`: the candidate runs a program, which another process makes of the file. Raises `NotCaptured` where
+    there is none. `report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again. `drawn`: the
     last trial's name."""
 
     def __init__(
@@ -43,15 +46,19 @@ class Attempt:
         feedback: Feedback,
         session: Session,
         files: JobFiles,
+        constructs: bool,
     ):
         self.assignment, self.record, self.report, self.feedback = job, record, report, feedback
         self.session, self.files = session, files
         self.replay = sanitizer.Replay()
-        self.candidate = self._spawn()
         looked_at = job.options.sanitize and job.backend == "emulated"
         patience = EMULATED_SANITIZER_PATIENCE if looked_at else 1
         timeout_s = job.options.run_timeout_s * patience
+        self._author = Author(job, record, feedback, session, files, timeout_s) if constructs else None
+        self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
+        self._state: object = {}  # types and shapes of the reference's
+        self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
@@ -60,6 +67,8 @@ class Attempt:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if self._author is not None:
+            self._author.close()
         self.candidate.__exit__(*error)
 
     # ---- the candidate's process ----------------------------------------------------------------------------------
@@ -69,11 +78,11 @@ class Attempt:
         view = (*self.assignment.services.view, str(self.session.inputs), str(self.files.builds))
         return candidate_limits(self.assignment.options.memory_mb, view, self.assignment.services.references.gpu)
 
-    def _spawn(self) -> Child:
+    def _spawn(self, role: Role) -> Child:
         # Making contexts is what the driver does one at a time; streams need not overlap where nothing is timed.
         one_queue = not (self.assignment.options.timing and static.may_overlap(self.assignment.kernel.source))
         limits = replace(self.limits(), scratch=str(self.files.outputs), one_queue=one_queue)
-        return self.assignment.services.spawner.spawn(CANDIDATE, limits)
+        return self.assignment.services.spawner.spawn(role, limits)
 
     def load(self) -> None:
         """Have it run the kernel file."""
@@ -88,16 +97,23 @@ class Attempt:
             cache_dir=str(self.assignment.options.cache_dir),
             sanitize=self.assignment.options.sanitize,
         )
-        self.replay.file = file
-        self.talk.tell(file)
+        if self._author is None:
+            self.talk.load(file)
+            return
+        self.talk.tell(
+            m.RunPrograms(
+                backend=file.backend,
+                threads=file.threads,
+                inputs=file.inputs,
+                outputs=file.outputs,
+                builds=str(self.files.builds),
+                cache_dir=file.cache_dir,
+                sanitize=file.sanitize,
+            )
+        )
+        self._author.load(file)
         outcomes.await_start(self.candidate)
         self.record.sandbox = self.candidate.sandbox
-        built_before = self.record.build_wall  # by an earlier process of this job
-        with self.record.clock("load"):
-            loaded = self.talk.hear(m.Loaded)
-        self.record.seconds["load"] -= self.record.build_wall - built_before
-        if not loaded.has_model:
-            raise VerdictReached("no_kernel", "extract", "the file defines no class ModelNew.")
 
     def make_context(self) -> None:
         self.record.stage = "run"
@@ -107,15 +123,28 @@ class Attempt:
     def prepare(self, vary: bool) -> tuple[m.Step, ...]:
         """Both models constructed; the plan of the trials."""
         with self.record.clock("reference"):
-            self.of_reference(self.session.construct)
+            self._state = self.of_reference(self.session.construct).state
             planned = self.of_reference(self.session.plan, varied=vary)
         self.record.add_labels(*planned.labels)
+        self._signature = planned.signature
         if not planned.plan[0].fresh:
             self._construct()
         return planned.plan
 
+    def _take_program(self, seed: int) -> None:
+        """Have the runner take the program of a model made under `seed`."""
+        if self._author is None:
+            return
+        with self.record.clock("load"):
+            program, literals = self._author.capture(seed, self._signature, self._state)
+        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, tuple(self.files.callable)), m.ProgramTaken)
+        if taken.refused:
+            raise NotCaptured(taken.refused)
+        self.record.provenance = "construction"
+
     def _construct(self, fresh: bool = False) -> None:
         seed = self.session.seeds[1 if fresh else 0]
+        self._take_program(seed)
         state, varied = ("fresh state", "fresh state varied") if fresh else ("state", "")
         protocol = self.assignment.protocol
         command = m.Construct(
@@ -140,13 +169,16 @@ class Attempt:
         drawn = self.draw(step)
         if not drawn.family:
             return
+        if self._author is not None and drawn.signature != self._signature:
+            self._signature = drawn.signature
+            self._construct(fresh=step.fresh)
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
         command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, number % ORDERS, repeat, drawn.rng)
         self.replay.trial = command
         with record.clock("run"):
-            ran = self.talk.ask(command, m.Ran)
+            ran = self._ran(command)
         record.note_launches(ran.launches, step.core, drawn.sizes)
         if protocol.ours:
             record.evidence.note_trial(drawn, ran, self.report.library_families)
@@ -164,6 +196,14 @@ class Attempt:
             record.trials_passed += 1
         if step.fresh:
             self._construct()
+
+    def _ran(self, command: m.RunTrial) -> m.Ran:
+        try:
+            return self.talk.ask(command, m.Ran)
+        except VerdictReached as stop:
+            if self._author is not None and stop.message.startswith(DEPARTED):
+                raise NotCaptured(stop.message.removeprefix(DEPARTED)) from None
+            raise
 
     def draw(self, step: m.Step) -> m.Drawn:
         """The step's inputs, under the name `drawn` in the folder of inputs."""

@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from dice.verify.build.sources import Sources
+from dice.verify.build.sources import Sources, inner_word
 from dice.verify.ipc.encoding import Raw, claim, is_a
-from dice.verify.ipc.messages import Build, Failed, Fault, Started
+from dice.verify.ipc.messages import Build, Failed, Fault, Loaded, RunFile, Started
 from dice.verify.sandbox.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
 from dice.verify.sandbox.scratch import is_crowded_out
 from dice.verify.supervisor import outcomes, sanitizer
@@ -80,6 +80,19 @@ class Dialogue:
             elif not is_a(raw, Started):
                 self.record.evidence.note(raw)
 
+    def load(self, file: RunFile) -> None:
+        """Have it run the kernel file. Raises `VerdictReached` where that defines no model."""
+        self.replay.file = file
+        self.tell(file)
+        outcomes.await_start(self.candidate)
+        self.record.sandbox = self.candidate.sandbox
+        built_before = self.record.build_wall  # by an earlier process of this job
+        with self.record.clock("load"):
+            loaded = self.hear(Loaded)
+        self.record.seconds["load"] -= self.record.build_wall - built_before
+        if not loaded.has_model:
+            raise VerdictReached("no_kernel", "extract", "the file defines no class ModelNew.")
+
     def unless_full(self, stop: VerdictReached) -> VerdictReached:
         """`stop`, unless the disk is full and not of the candidate's own files: then its failure is ours."""
         if is_crowded_out(self.files.root):
@@ -119,7 +132,7 @@ class Dialogue:
         services = self.services
         answer = services.builds.build(services.spawner, sources, wanted.name, left, others, self.options.sanitize)
         if answer.built is not None:
-            answer = replace(answer, built=self.files.show(answer.built))
+            answer = replace(answer, built=self.files.show(answer.built, plain=not inner_word(sources)))
         self.replay.note_build(sources, answer.told(wanted.request))
         self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
         self.record.build_wall += time.monotonic() - started

@@ -13,6 +13,7 @@ from dice.verify.options import Options
 from dice.verify.supervisor import outcomes, sanitizer
 from dice.verify.supervisor.assignment import Assignment, Services
 from dice.verify.supervisor.attempt import Attempt
+from dice.verify.supervisor.author import NotCaptured
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
 from dice.verify.supervisor.intervention import intervene
@@ -90,14 +91,29 @@ class Job:
         return report
 
     def _check(self, report: static.StaticReport, gpu: GpuLock, vary: bool) -> VerdictReached:
-        """One candidate's process against the reference. `vary`: on more than what the problem itself draws."""
+        """The candidate against the reference: its program where it has one, else its own process. `vary`: on more than
+        what the problem itself draws."""
+        job, wanted = self.assignment, self.assignment.options.provenance
+        replayed = job.options.sanitize and job.backend == "cuda"  # compute-sanitizer runs the file itself
+        if job.protocol.ours and vary and wanted != "evidence" and not replayed:
+            try:
+                return self._compare(report, gpu, vary, constructs=True)
+            except NotCaptured as reason:
+                self.record.not_captured = str(reason)
+        if wanted == "construction":
+            why = self.record.not_captured or "it cannot be had under these options"
+            return VerdictReached("unsupported", "run", f"there is no program by construction: {why}")
+        return self._compare(report, gpu, vary, constructs=False)
+
+    def _compare(self, report: static.StaticReport, gpu: GpuLock, vary: bool, constructs: bool) -> VerdictReached:
         self.record.begin(self.assignment.options.trials)
+        self.record.provenance = "evidence" if self.assignment.protocol.ours and not constructs else ""
         self.record.add_labels("given_inputs_only" if self.assignment.protocol.ours and not vary else "")
         with (
             contextlib.ExitStack() as room,  # of the GPU's memory: given back last
             self._open_session(vary) as session,
             job_files(self.assignment.options.cache_dir) as files,
-            Attempt(self.assignment, self.record, report, self.feedback, session, files) as attempt,
+            Attempt(self.assignment, self.record, report, self.feedback, session, files, constructs) as attempt,
         ):
             try:
                 self._go_through(attempt, gpu, room, vary)

@@ -30,38 +30,56 @@ def job_files(cache_dir: Path) -> Iterator[JobFiles]:
 
 
 class JobFiles:
-    """`root`: the job's own folder. `builds`: the folder where its candidate finds libraries."""
+    """`root`: the job's own folder. `builds`: the folder where its candidate finds libraries. `callable`: their paths, ""
+    for those that no program may call."""
 
     def __init__(self, root: Path, builds: Path):
         self.root, self.builds = root, builds
-        self._shown = 0
+        self.callable: list[str] = []
 
     @property
     def outputs(self) -> Path:
         """Where the candidate writes, as it sees it."""
         return self.root / "outputs"
 
-    def show(self, built: Built) -> Built:
-        """The library where this job's candidate sees it, and no other does: the cache itself is hidden from all."""
-        folder = self.builds / str(self._shown)
-        self._shown += 1
+    @property
+    def authored(self) -> Path:
+        """Where the process writes that runs the file without data."""
+        return self.root / "authored"
+
+    def show(self, built: Built, plain: bool) -> Built:
+        """The library where this job's candidate sees it, and no other does: the cache itself is hidden from all.
+        `plain`: a program may call it."""
+        folder = self.builds / str(len(self.callable))
         folder.mkdir()
         path = folder / built.path.name
         try:
             os.link(built.path, path)
         except OSError:
             shutil.copyfile(built.path, path)
+        self.callable.append(str(path) if plain and built.headers == "slim" else "")
         return replace(built, path=path)
 
+    def pass_on(self, child: Child, author: Path, value: str, max_bytes: int) -> None:
+        """Copy a value that `child` wrote in `author` to where this job's other processes can read it. Raises
+        `OSError`, also for one that is not there or is larger."""
+        with self.opened(child, value, folder=author) as files:
+            for name in (value + suffix for suffix in SUFFIXES):
+                if name not in files or os.fstat(files[name]).st_size > max_bytes:
+                    raise OSError(f"{name} is not there, or larger than {max_bytes >> 20} MB")
+                with open(os.dup(files[name]), "rb") as source, open(self.builds / name, "wb") as target:
+                    source.seek(0)
+                    shutil.copyfileobj(source, target)
+
     @contextlib.contextmanager
-    def opened(self, child: Child, *values: str) -> Iterator[dict[str, int]]:
+    def opened(self, child: Child, *values: str, folder: Path | None = None) -> Iterator[dict[str, int]]:
         """The files of the named values that `child` wrote, open to read, by their names."""
         with contextlib.ExitStack() as stack:
-            folder = child.folder
-            if folder is None:
-                folder = os.open(self.outputs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                stack.callback(os.close, folder)
-            files = open_files(folder, [value + suffix for value in values for suffix in SUFFIXES])
+            opened = child.folder
+            if opened is None:
+                opened = os.open(folder or self.outputs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, opened)
+            files = open_files(opened, [value + suffix for value in values for suffix in SUFFIXES])
             for descriptor in files.values():
                 stack.callback(os.close, descriptor)
             yield files

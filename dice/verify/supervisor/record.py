@@ -52,8 +52,10 @@ class Record:
     build_failed: bool = False
     failed_builds: dict[int, VerdictReached] = field(default_factory=dict)  # by the number of the request
     evidence: DeceptionEvidence = field(default_factory=DeceptionEvidence)
+    not_captured: str = ""  # why there is no program
     build_wall: float = 0.0  # spent on builds, waiting for a free core included
     # What is passed on to the verdict as it is.
+    provenance: str = ""
     deceptions: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -73,7 +75,7 @@ class Record:
     def begin(self, trials: int) -> None:
         """Forget what an earlier process of this job showed."""
         self.launches, self.idle_trials, self.ran_trials = {}, 0, 0
-        self.determinism = None
+        self.provenance, self.determinism = "", None
         self.trials, self.trials_passed = trials, 0
 
     def note_errors(self, judged: Judged) -> None:
@@ -116,6 +118,7 @@ class Record:
             stop.outcome,
             stop.stage,
             stop.message,
+            provenance=self.provenance,
             deceptions=self.deceptions,
             errors=stop.errors,
             max_abs_error=self.max_abs_error,
@@ -134,7 +137,7 @@ class Record:
             seconds={stage: round(value, 4) for stage, value in self.seconds.items()},
             protocol=self.protocol,
             determinism=self.determinism,
-            evidence=self.evidence.to_json(),
+            evidence=self.evidence.to_json() | ({"not_captured": self.not_captured} if self.not_captured else {}),
             labels=self.labels,
             findings=self.findings,
             profile=self.profile,

@@ -205,6 +205,11 @@ class Session:
         return self._group.folder
 
     @property
+    def constructor(self) -> Path:
+        """The folder for a process that may see no inputs."""
+        return self._group.folder / m.CONSTRUCTOR
+
+    @property
     def seeds(self) -> tuple[int, int]:
         """Of the parameters, and of the second set of parameters."""
         return self._group.seeds
@@ -432,7 +437,7 @@ class ReferencePool:
             self._processes.append(process)
         number = next(self._numbers)
         folder = process.scratch.root / "inputs" / str(number)
-        folder.mkdir()
+        (folder / m.CONSTRUCTOR).mkdir(parents=True)
         seed = settings.seed
         secret = secrets.randbits(SECRET_BITS) if seed is None else seed
         seeds = (

@@ -121,6 +121,16 @@ def pour(shown: torch.Tensor, target: torch.Tensor) -> None:
             _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
+def signature(value: object) -> JsonObject:
+    """A value's tree with the types and shapes of its tensors, and without their bytes. Raises `WireError`."""
+    return _encode(value, _Nowhere(torch.device("cpu")), 0)
+
+
+def outline(tree: Any, device: torch.device) -> Any:
+    """The value that a signature describes, its tensors on a device that holds no bytes. Raises `WireError`."""
+    return _decode(tree, _Nowhere(device), 0)
+
+
 def room(value: object) -> int:
     """Bytes of memory that `write` needs for a value."""
     return sum(-(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN for tensor in tensors(value))
@@ -163,6 +173,24 @@ class _Bytes(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+
+class _Nowhere:
+    """No bytes at all."""
+
+    size = 1 << 62
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def put(self, tensor: torch.Tensor) -> int:
+        return 0
+
+    def fill(self, tensor: torch.Tensor, offset: int) -> None:
+        pass
+
+    def elements(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
 
 
 class _File:

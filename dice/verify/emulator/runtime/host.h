@@ -6,5 +6,6 @@ namespace dice_emu {
 constexpr int kErrorInvalidValue = 1;
 constexpr int kErrorInvalidConfiguration = 9;
 void set_last_error(int error);
+extern bool without_data;  // tensors have no memory: nothing is launched, and nothing is copied
 
 }  // namespace dice_emu

@@ -218,8 +218,11 @@ void dice_launch(Kernel* kernel, Entry entry, const void* body) {
 
 void dice_set_order(int mode) { order = mode; }
 
-// From now on launches are checked and counted, and do nothing.
-void dice_set_muted(int on) { muted = on != 0; }
+// From now on launches are checked and counted, and do nothing. 2: nor do copies, as tensors have no memory.
+void dice_set_muted(int how) {
+  muted = how != 0;
+  without_data = how == 2;
+}
 
 // {"name": times launched, ...}; valid until the next call.
 const char* dice_launches_json() {

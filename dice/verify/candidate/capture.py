@@ -1,0 +1,390 @@
+"""A kernel file's `forward`, run without data, as a program (`ipc/program.py`).
+
+Tensors on the GPU are PyTorch's meta tensors here: they have a shape, a type and strides, and no values. Operators on
+them, and calls of functions that the file's libraries bind, are written down and give meta tensors again; the libraries'
+host code runs, with null pointers, and launches nothing. Tensors on the host are what they always are: what a file makes
+there without looking at its inputs are constants, and cross as *literals* when they meet one on the GPU.
+
+Nothing that a file does here can pass for a computation: what is verified, timed and scored is the program, which another
+process executes. So all this is a convenience, and no guard: a file that spoils it has no program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dice.verify.build.sources import Built
+from dice.verify.candidate import binding
+from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.execution.fake_cuda import DEVICE
+from dice.verify.tensors import transport
+
+META = torch.device("meta")
+_READS = "aten::_local_scalar_dense"
+
+
+class NotCaptured(Exception):
+    """What `forward` does is no program over its inputs; the message says why, as the end of a sentence."""
+
+
+class Recorder(OperatorMode):
+    """Writes down what happens to meta tensors in a block. `reason`: why the result is no program, or ""."""
+
+    def __init__(self, state: dict[str, torch.Tensor], inputs: list[torch.Tensor]):
+        super().__init__()
+        self.steps: list[list[Any]] = []
+        self.literals: list[torch.Tensor] = []
+        self.reason = ""
+        self._kept: list[torch.Tensor] = []  # so that no number of theirs is given away again
+        self._terms: dict[int, dict[str, Any]] = {}
+        self._values = 0
+        self._in_call = False
+        self._literal_of: dict[int, int] = {}
+        for number, tensor in enumerate(inputs):
+            self._name(tensor, {"input": number})
+        for name, tensor in state.items():
+            self._name(tensor, {"state": name})
+
+    def _name(self, tensor: torch.Tensor, term: dict[str, Any]) -> dict[str, Any]:
+        self._kept.append(tensor)
+        return self._terms.setdefault(id(tensor), term)
+
+    def fail(self, reason: str) -> NotCaptured:
+        self.reason = self.reason or reason
+        return NotCaptured(reason)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = {key: META if _is_cuda(value) else value for key, value in (kwargs or {}).items()}
+        if options.get("device") == META:
+            options.pop("pin_memory", None)
+        given = transport.tensors([list(args), list(options.values())])
+        if not any(tensor.is_meta for tensor in given) and options.get("device") != META:
+            return func(*args, **options)
+        name = func.name()
+        if name == _READS or (name == "aten::_to_copy" and _is_host(options.get("device"))):
+            raise self.fail("forward reads values of tensors")
+        try:
+            result = func(*_on_meta(args), **_on_meta(options))
+        except NotImplementedError:
+            raise self.fail(f"what {name} gives depends on values") from None
+        if self._in_call:
+            return result
+        if not name.startswith("aten::"):
+            if not name.startswith("prim::"):
+                raise self.fail(f"{name} is no operator of PyTorch's")
+            return result
+        arguments, keywords = self.terms(args), {key: self.term(value) for key, value in options.items()}
+        self.steps.append([name, 0, "", arguments, keywords, self._gives(result), 0])
+        return result
+
+    def call(self, library: int, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a function that a library binds."""
+        if self._in_call:
+            return function(*args, **kwargs)
+        arguments, keywords = self.terms(args), {key: self.term(value) for key, value in kwargs.items()}
+        self._in_call = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._in_call = False
+        if binding.host_elements():
+            raise self.fail("host code copies values of tensors to the host")
+        if any(not tensor.is_meta for tensor in transport.tensors(result)):
+            raise self.fail(f"{name} returns a tensor that is not on the GPU")
+        line = sys._getframe(2).f_lineno
+        self.steps.append(["", library, name, arguments, keywords, self._gives(result), line])
+        return result
+
+    def terms(self, values: Any) -> list[Any]:
+        return [self.term(value) for value in values]
+
+    def term(self, value: Any) -> Any:
+        """A value as a term. Raises `NotCaptured`."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": repr(float(value))}
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, tuple):
+            return {"tuple": self.terms(value)}
+        if isinstance(value, list):
+            return self.terms(value)
+        if isinstance(value, dict):
+            return {"dict": [[str(key), self.term(item)] for key, item in value.items()]}
+        if isinstance(value, torch.device):
+            return {"device": "cpu" if value.type == "cpu" else "cuda"}
+        for key, kind in (
+            ("dtype", torch.dtype),
+            ("layout", torch.layout),
+            ("memory_format", torch.memory_format),
+        ):
+            if isinstance(value, kind):
+                return {key: str(value).removeprefix("torch.")}
+        raise self.fail(f"an argument is a {type(value).__name__}")
+
+    def _tensor(self, tensor: torch.Tensor) -> dict[str, Any]:
+        known = self._terms.get(id(tensor))
+        if known is not None:
+            return known
+        if tensor.is_meta:
+            raise self.fail("a tensor comes from where nothing was recorded, such as another thread")
+        self._kept.append(tensor)
+        number = self._literal_of.setdefault(id(tensor), len(self.literals))
+        if number == len(self.literals):
+            self.literals.append(tensor.detach())
+        return {"literal": number}
+
+    def _gives(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            term = self._name(value, {"value": self._values})
+            self._values += term == {"value": self._values}
+            return term
+        if isinstance(value, tuple):
+            return {"tuple": [self._gives(item) for item in value]}
+        if isinstance(value, list):
+            return [self._gives(item) for item in value]
+        return self.term(value)
+
+
+class DataFree(TorchFunctionMode):
+    """What is asked for on CUDA is a meta tensor, and says that it is on CUDA; to read from one is refused."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.device:
+            return func(*args, **kwargs)
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if first is not None and first.is_meta:
+            moves = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], kwargs.get("device"))))
+            if func in _TO_HOST or moves:
+                raise self._recorder.fail("forward reads values of tensors")
+            if func is torch.Tensor.data_ptr:
+                raise self._recorder.fail("forward takes a tensor's address")
+        answer = _ANSWERS.get(func)
+        if answer is not None:
+            return answer(*args, **kwargs)
+        if func in _OF_DATA and (_is_cuda(kwargs.get("device")) or (first is not None and first.is_meta)):
+            return _from_data(func, first, *args, **kwargs)  # which as a meta tensor would lose its values
+        args = tuple(META if _is_cuda(value) else value for value in args)
+        kwargs = {key: META if key == "device" and _is_cuda(value) else value for key, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def warm_up() -> None:
+    """Run an operator on tensors without data, whose first use imports a part of PyTorch, but not its compiler: see
+    `_without_compiler`."""
+    with _without_compiler(), torch.no_grad():
+        tensor = torch.empty((2, 2), device=META)
+        torch.nn.functional.linear(tensor, tensor, tensor[0])
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """In the block, what PyTorch has to hide from its compiler is hidden from nobody: it would import the compiler, with
+    all that belongs to it, at the first operator that is written in Python."""
+    name = "torch._dynamo"
+    if name in sys.modules:
+        yield
+        return
+    stand_in: Any = types.ModuleType(name)
+    stand_in.disable = lambda function=None, recursive=True, **options: function
+    sys.modules[name] = stand_in
+    torch._dynamo = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        del torch._dynamo
+
+
+def why_not(error: Exception) -> str:
+    """What to say of an exception that a file let out as it ran without data, as the end of a sentence."""
+    return str(error) if isinstance(error, NotCaptured) else f"without data, it raises {type(error).__name__}: {error}"
+
+
+def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """A model's `forward` on inputs of this outline (meta tensors), as a program in JSON and its literals. `known`: type
+    and shape of the parameters that the reference has, by name.
+
+    The second of two runs has to give what the first one gave. Raises `NotCaptured`, and what the file raises.
+    """
+    state, own = _move_state(model, known)
+    told = {name: [_dtype(tensor), list(tensor.shape), parameter, -1] for name, (tensor, parameter) in state.items()}
+    programs = []
+    for _ in range(2):
+        random_state, cpu_state = random.getstate(), torch.get_rng_state()
+        inputs = transport.map_tensors(torch.clone, outline)
+        recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
+        for name, value in own.items():
+            told[name][3] = recorder._tensor(value)["literal"]
+        with _without_compiler(), binding.without_data(), Recording(recorder), recorder, DataFree(recorder):
+            output = model(*inputs)
+        if recorder.reason:  # which the file may have caught
+            raise NotCaptured(recorder.reason)
+        if random.getstate() != random_state or not torch.equal(torch.get_rng_state(), cpu_state):
+            raise NotCaptured("forward draws random numbers on the host")
+        count = len(transport.tensors(inputs))
+        program = {"inputs": count, "literals": len(recorder.literals), "state": told, "steps": recorder.steps}
+        programs.append((program | {"output": recorder.term(output)}, recorder.literals))
+    (first, ones), (second, others) = programs
+    if first != second or not all(map(_equal, ones, others)):
+        raise NotCaptured("forward does something else the second time")
+    return second, others
+
+
+class Recording:
+    """For the length of a block, calls of bound functions go to a recorder."""
+
+    current: Recorder | None = None
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        Recording.current = self._recorder
+
+    def __exit__(self, *_: object) -> None:
+        Recording.current = None
+
+
+def watch_calls(module: types.ModuleType, built: Built) -> types.ModuleType:
+    """A built module whose functions are recorded while there is a recorder."""
+    library = int(built.path.parent.name) if built.path.parent.name.isdigit() else -1
+    for name, function in list(vars(module).items()):
+        if callable(function) and not name.startswith("__"):
+            setattr(module, name, _watched(function, library if built.headers == "slim" else -1, name))
+    return module
+
+
+def _watched(function: Callable[..., Any], library: int, name: str) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recorder = Recording.current
+        if recorder is None:
+            return function(*args, **kwargs)
+        if library < 0:
+            raise recorder.fail("its host code needs PyTorch's own headers")
+        return recorder.call(library, name, function, args, kwargs)
+
+    return call
+
+
+def outline(tree: Any) -> Any:
+    """The value that a signature describes, its tensors without data."""
+    return transport.outline(tree, META)
+
+
+def _move_state(
+    model: Any, known: dict[str, Any]
+) -> tuple[dict[str, tuple[torch.Tensor, bool]], dict[str, torch.Tensor]]:
+    """Replace the parameters and buffers of a model by meta tensors, as `.cuda()` would move them. They, and whether each
+    is a parameter, by name; and the values of those that are not `known`."""
+    if not isinstance(model, torch.nn.Module):
+        return {}, {}
+    state: dict[str, tuple[torch.Tensor, bool]] = {}
+    own: dict[str, torch.Tensor] = {}
+    moved: dict[int, torch.Tensor] = {}
+    kept = set(model.state_dict())
+    for prefix, module in model.named_modules():
+        for owners, parameter in ((module._parameters, True), (module._buffers, False)):
+            for key, tensor in list(owners.items()):
+                if tensor is None or tensor.is_meta:
+                    continue
+                name = f"{prefix}.{key}" if prefix else key
+                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+                twin = moved.setdefault(id(tensor), empty)
+                owners[key] = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad) if parameter else twin
+                state[name] = (owners[key], parameter)
+                if name not in kept or known.get(name) != [_dtype(tensor), list(tensor.shape)]:
+                    own[name] = tensor.detach()
+    return state, own
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+    if isinstance(value, list | tuple):
+        return type(value)(_on_meta(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _on_meta(item) for key, item in value.items()}
+    return value
+
+
+def _is_cuda(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value) == "cpu"
+
+
+def _to_cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor if tensor.is_meta else tensor.to(META)
+
+
+def _on_cuda(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta
+
+
+def _from_data(func: Any, first: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A tensor made of numbers, or of a tensor, and moved to the GPU."""
+    kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
+    if func is torch.Tensor.new_tensor and first is not None:
+        made = torch.tensor(*args[1:], **{"dtype": first.dtype} | kwargs)
+    elif first is not None and first.is_meta:
+        made = first.clone() if func is torch.tensor else first
+        made = made.to(kwargs.get("dtype") or made.dtype)
+    else:
+        made = func(*args, **kwargs)
+    return made.to(META)
+
+
+_TO_HOST = (
+    torch.Tensor.cpu,
+    torch.Tensor.numpy,
+    torch.Tensor.tolist,
+    torch.Tensor.item,
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+)
+_OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.cuda: _to_cuda,
+    torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
+    torch.Tensor.record_stream: lambda *args, **kwargs: None,
+    torch.Tensor.is_cuda.__get__: _on_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda tensor: DEVICE if tensor.is_meta else tensor.device,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: lambda tensor: 0 if tensor.is_meta else -1,
+}
+
+

@@ -1,0 +1,190 @@
+"""A program (`ipc/program.py`) as a model: its steps are run by PyTorch and by the libraries, on real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from dice.verify.execution.running import Device
+from dice.verify.ipc import program as p
+from dice.verify.ipc.program import Program
+from dice.verify.tensors import transport
+
+# Operators that look outside of the process.
+_REFUSED = ("aten::from_file",)
+
+
+class NotThere(Exception):
+    """The program cannot be run: it names an operator or a function that there is not."""
+
+
+class Departed(Exception):
+    """A step gave something else than it gave without data; the message says what."""
+
+
+class ProgramModel(torch.nn.Module):
+    """Takes what the file's `forward` took, and has its parameters by their names.
+
+    Args:
+        program: What to run.
+        libraries: The modules that calls name.
+        literals: Tensors on the host, made by the file.
+        device: Where parameters are, and what is asked for on CUDA.
+
+    Raises: `NotThere`, and from `forward` what PyTorch and the libraries raise.
+    """
+
+    def __init__(
+        self, program: Program, libraries: Sequence[ModuleType | None], literals: Sequence[torch.Tensor], device: Device
+    ):
+        super().__init__()
+        self._device = torch.device("cpu" if device.emulated else "cuda")
+        self._literals = list(literals)
+        self._inputs: list[torch.Tensor] = []
+        self._values: list[Any] = []
+        for name, one in program.state.items():
+            _put(self, name, one, self._literals)
+        bound = [self._bound(step, libraries) for step in program.steps]
+        self._steps = [(*step, over) for step, over in zip(bound, _last_uses(program), strict=True)]
+        self._output = self._taker(program.output)
+
+    def forward(self, *inputs: Any) -> Any:
+        self._inputs = transport.tensors(list(inputs))
+        values = self._values = []
+        for function, arguments, options, gives, over in self._steps:
+            result = function(*[take() for take in arguments], **{key: take() for key, take in options})
+            _note(gives, result, values)
+            for number in over:
+                values[number] = None
+        output = self._output()
+        self._inputs, self._values = [], []
+        return output
+
+    def _bound(self, step: p.Step, libraries: Sequence[ModuleType | None]) -> tuple[Any, ...]:
+        if step.operator:
+            function = _operator(step.operator)
+        else:
+            function = getattr(libraries[step.library], step.function, None)
+            if not callable(function):
+                raise NotThere(f"no library binds {step.function}")
+        options = [(key, self._taker(term)) for key, term in step.options.items()]
+        return function, [self._taker(term) for term in step.arguments], options, step.gives
+
+    def _taker(self, term: Any) -> Callable[[], Any]:
+        """What gives the value that a term stands for, in the forward that is under way."""
+        if isinstance(term, list):
+            takers = [self._taker(item) for item in term]
+            return lambda: [take() for take in takers]
+        if not isinstance(term, dict):
+            return lambda: term
+        ((key, value),) = term.items()
+        if key == "value":
+            return lambda: self._values[value]
+        if key == "input":
+            return lambda: self._inputs[value]
+        if key == "state":
+            owner, last = _owner(self, value)
+            return lambda: getattr(owner, last)
+        if key == "tuple":
+            items = self._taker(value)
+            return lambda: tuple(items())
+        if key == "dict":
+            pairs = [(name, self._taker(item)) for name, item in value]
+            return lambda: {name: take() for name, take in pairs}
+        constant = self._literals[value] if key == "literal" else self._constant(key, value)
+        return lambda: constant
+
+    def _constant(self, key: str, value: Any) -> Any:
+        if key == "float":
+            return float(value)
+        if key == "complex":
+            return complex(*value)
+        if key == "device":
+            return self._device if value == "cuda" else torch.device("cpu")
+        return _named(key, value)
+
+
+_KINDS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+
+
+def _named(key: str, name: str) -> Any:
+    """A dtype, a layout or a memory format."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, _KINDS[key]):
+        raise NotThere(f"this PyTorch has no {key} {name}")
+    return found
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    space, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    if name in _REFUSED or found is None:
+        raise NotThere(f"this PyTorch has no operator {name}")
+    return found  # type: ignore[no-any-return]
+
+
+def _put(model: torch.nn.Module, name: str, state: p.State, literals: Sequence[torch.Tensor]) -> None:
+    """Give the model a parameter or a buffer of this name, in modules that its parts name."""
+    dtype = _named("dtype", state.dtype)
+    tensor = torch.zeros(state.shape, dtype=dtype) if state.literal < 0 else literals[state.literal].clone()
+    if tensor.dtype != dtype or tensor.shape != state.shape:
+        raise NotThere(f"parameter {name} has another shape")
+    try:
+        owner, last = _owner(model, name)
+        if state.parameter:
+            floats = dtype.is_floating_point or dtype.is_complex
+            owner.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=floats))
+        else:
+            owner.register_buffer(last, tensor)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NotThere(f"no model can have a parameter {name}: {error}") from None
+
+
+def _owner(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    """The module that has the parameter of this name, made where it is not there yet, and its name in it."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in model._modules:
+            model.add_module(part, torch.nn.Module())
+        model = model.get_submodule(part)
+    return model, last
+
+
+def _note(gives: Any, result: Any, values: list[Any]) -> None:
+    """Keep what a step gave, as its program says that it gives."""
+    if isinstance(gives, dict):
+        ((key, value),) = gives.items()
+        if key in p.LEAVES:
+            if not isinstance(result, torch.Tensor):
+                raise Departed(f"a step gave a {type(result).__name__} in place of a tensor")
+            if key == "value" and value == len(values):
+                values.append(result)
+            return
+        gives, result = value, result if key == "tuple" else result
+    if isinstance(gives, list):
+        if not isinstance(result, list | tuple) or len(result) != len(gives):
+            raise Departed("a step gave another number of values")
+        for one, other in zip(gives, result, strict=True):
+            _note(one, other, values)
+    elif gives != result:
+        raise Departed(f"a step gave {str(result)[:80]} in place of {str(gives)[:80]}")
+
+
+def _last_uses(program: Program) -> list[list[int]]:
+    """For each step, the values that nobody needs after it."""
+    last: dict[int, int] = {}
+    for number, step in enumerate(program.steps):
+        for kind, value in p.leaves([step.arguments, list(step.options.values()), step.gives]):
+            if kind == "value":
+                last[int(value)] = number  # type: ignore[call-overload]
+    for kind, value in p.leaves(program.output):
+        if kind == "value":
+            last.pop(int(value), None)  # type: ignore[call-overload]
+    over: list[list[int]] = [[] for _ in program.steps]
+    for value, number in last.items():
+        over[number].append(value)
+    return over

@@ -1,0 +1,75 @@
+"""The process that has the data: runs a file's program (`ipc/program.py`) and its libraries, and none of its Python.
+
+It answers what a candidate's process answers, since the model that it makes is called like the file's. A library is
+loaded only where all that it takes from outside is on a list (`imports.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dice.verify.build.sources import Built
+from dice.verify.candidate import binding, failures, imports, profiler_census
+from dice.verify.candidate.program_model import NotThere, ProgramModel
+from dice.verify.candidate.server import Candidate
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import program
+from dice.verify.ipc.channel import Channel
+from dice.verify.ipc.program import NoProgram
+from dice.verify.tensors import transport
+
+
+def main(link: socket.socket) -> None:
+    channel = Channel(link)
+    runner = Runner(channel, channel.expect(m.RunPrograms))
+    try:
+        runner.run()
+    except BaseException as error:  # noqa: B036 - what host code raises is a report too
+        channel.send(failures.report(error, runner.stage))
+
+
+class Runner(Candidate):
+    """A candidate whose model is a program."""
+
+    def __init__(self, channel: Channel, told: m.RunPrograms):
+        file = m.RunFile(told.backend, told.threads, told.inputs, told.outputs, "", "", told.cache_dir, told.sanitize)
+        super().__init__(channel, file)
+        self._builds = Path(told.builds)
+        self._libraries: dict[str, ModuleType] = {}  # by path
+        self._make_model: Callable[[], ProgramModel] | None = None
+
+    def run(self) -> None:
+        self._prepare()
+        self.records = profiler_census.works()
+        self.channel.send(m.Started())
+        self._serve({m.TakeProgram: self._take_program})
+
+    def _take_program(self, command: m.TakeProgram) -> m.ProgramTaken:
+        try:
+            read = program.read(command.program, len(command.libraries))
+            libraries = self._load(read, command.libraries)
+            literals = transport.tensors(transport.read(self._builds, command.literals))
+            self._make_model = functools.partial(ProgramModel, read, libraries, literals, self.device)
+            self._make_model()
+        except (NoProgram, NotThere, imports.Foreign, transport.WireError, binding.LoadError) as error:
+            return m.ProgramTaken(str(error))
+        return m.ProgramTaken("")
+
+    def _load(self, read: program.Program, paths: Sequence[str]) -> list[ModuleType | None]:
+        """The libraries that the program calls. Raises `imports.Foreign`."""
+        called = {paths[step.library] for step in read.steps if not step.operator}
+        for path in called - set(self._libraries):
+            if not path:
+                raise imports.Foreign("its host code reaches for the inside of its headers, or needs PyTorch's own")
+            imports.check(Path(path))
+            self._libraries[path] = binding.load(Built(Path(path), "slim", 0.0, True, self.file.backend), "")
+        return [self._libraries.get(path) for path in paths]
+
+    def _new_model(self, command: m.Construct) -> Any:
+        assert self._make_model is not None
+        return self._make_model()

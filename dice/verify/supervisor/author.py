@@ -1,0 +1,70 @@
+"""The process that runs a kernel file without data, and what leaves it: programs (`ipc/program.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dice.verify.ipc import messages as m
+from dice.verify.ipc import program, untrusted
+from dice.verify.ipc.program import NoProgram, Program
+from dice.verify.sandbox.process import Child
+from dice.verify.sandbox.roles import CANDIDATE
+from dice.verify.supervisor import sanitizer
+from dice.verify.supervisor.assignment import Assignment, candidate_limits
+from dice.verify.supervisor.dialogue import Dialogue
+from dice.verify.supervisor.feedback import Feedback
+from dice.verify.supervisor.job_files import JobFiles
+from dice.verify.supervisor.record import Record, VerdictReached
+from dice.verify.supervisor.reference_pool import Session
+
+MAX_LITERAL_BYTES = 256 << 20
+
+
+class NotCaptured(Exception):
+    """The file's `forward` is no program, or none that can be run; the message says why."""
+
+
+class Author:
+    """One candidate's process that sees no inputs, no parameters and no outputs of the reference's."""
+
+    def __init__(
+        self,
+        job: Assignment,
+        record: Record,
+        feedback: Feedback,
+        session: Session,
+        files: JobFiles,
+        timeout_s: float,
+    ):
+        self._job, self._session, self._files = job, session, files
+        view = (*job.services.view, str(session.constructor), str(files.builds))
+        limits = candidate_limits(job.options.memory_mb, view, job.services.references.gpu)
+        limits = replace(limits, scratch=str(files.authored), one_queue=True)
+        self.child: Child = job.services.spawner.spawn(CANDIDATE, limits)
+        self.talk = Dialogue(job, self.child, files, timeout_s, record, feedback, sanitizer.Replay())
+        self._captures = 0
+
+    def load(self, file: m.RunFile) -> None:
+        self.talk.load(replace(file, outputs=str(self._files.authored)))
+
+    def capture(self, seed: int, signature: object, state: object) -> tuple[Program, str]:
+        """The program for inputs of this signature, of a model made under `seed`, and the name of its literals, which
+        the job's other processes can read. Raises `NotCaptured`."""
+        name = f"literals {self._captures}"
+        self._captures += 1
+        try:
+            said = self.talk.ask(m.Capture(seed, signature, state, name), m.Captured)
+        except VerdictReached as stop:
+            raise NotCaptured(f"without data, {stop.message}") from None
+        if said.program is None:
+            raise NotCaptured(untrusted.text(said.reason, 300))
+        try:
+            taken = program.read(said.program, len(self._files.callable))
+            self._files.pass_on(self.child, self._files.authored, name, MAX_LITERAL_BYTES)
+        except (NoProgram, OSError) as error:
+            raise NotCaptured(f"what the file gave is no program: {error}") from None
+        return taken, name
+
+    def close(self, *error: Any) -> None:
+        self.child.__exit__(None, None, None)
