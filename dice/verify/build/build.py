@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dice.verdict import Backend
 from dice.verify import emulator
-from dice.verify.build import split_build
+from dice.verify.build import imports, split_build
 from dice.verify.build.cache import Cache, content_key
 from dice.verify.build.commands import compiler_for
 from dice.verify.build.compiler import Compiler
@@ -98,8 +98,9 @@ def compile_into(
     arch: str,
     timeout_s: float,
     sanitize: bool = False,
-) -> tuple[Headers, str]:
-    """Leave the library of `sources` as `LIBRARY` in `scratch`; which headers it took, and the log.
+) -> tuple[Headers, str, str]:
+    """Leave the library of `sources` as `LIBRARY` in `scratch`; which headers it took, the log, and why it may not run
+    where there is data (`imports.foreign`).
 
     Raises as `build` does, and `SharedMissing`.
     """
@@ -114,7 +115,10 @@ def compile_into(
     flags = safe_flags(sources.cflags), safe_flags(sources.cuda_cflags)
     compiler = compiler_for(backend, arch, shared, *flags, sanitize)
     plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline)
-    return plan.compile(scratch)
+    headers, log = plan.compile(scratch)
+    if headers == "full":
+        return headers, log, "its host code needs PyTorch's own headers"
+    return headers, log, imports.foreign(scratch.glob("*.o"), scratch / LIBRARY, sources)
 
 
 def prepare(backend: Backend, cache_dir: Path, arch: str | None = None, headers: str = "slim") -> str:

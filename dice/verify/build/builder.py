@@ -40,7 +40,7 @@ def _compile(order: Compile) -> Compiled:
     shared = Shared(Path(order.cache_dir), makes=False)
     sources = Sources.from_json(order.sources)
     try:
-        headers, log = compile_into(
+        headers, log, foreign = compile_into(
             Path(order.scratch),
             sources,
             order.backend,
@@ -57,7 +57,7 @@ def _compile(order: Compile) -> Compiled:
         return _refused("shared_missing", str(error))
     except toolchain.ToolchainError as error:
         return _refused("machine", str(error))
-    return Compiled("built", headers=headers, log=log[:MAX_LOG])
+    return Compiled("built", headers=headers, log=log[:MAX_LOG], foreign=foreign)
 
 
 def _kind(error: CompileError) -> str:

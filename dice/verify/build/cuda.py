@@ -43,7 +43,8 @@ _KERNELS = ("__cudaRegisterFunction", "__cudaGetKernel")
 _COPIES = tuple(f"cudaMemcpy{kind}{how}" for kind in ("", "2D", "FromSymbol") for how in ("", "Async"))
 
 
-WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES)
+_FILLS = ("cudaMemset", "cudaMemsetAsync", "cudaMemset2D", "cudaMemset2DAsync")
+WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES, *_FILLS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,22 +27,25 @@ class NotElf(Exception):
     """The file is no 64-bit little-endian ELF file."""
 
 
-def symbols(data: bytes) -> Iterator[Symbol]:
-    """Symbols of a 64-bit ELF file. Raises `NotElf`."""
+SYMBOLS, DYNAMIC_SYMBOLS = 2, 11  # kinds of tables: SHT_SYMTAB, SHT_DYNSYM
+
+
+def symbols(data: bytes, kind: int = SYMBOLS) -> Iterator[Symbol]:
+    """Symbols of a 64-bit ELF file, of all its tables of a kind. Raises `NotElf`."""
     try:
-        yield from _symbols(data)
+        yield from _symbols(data, kind)
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise NotElf from error
 
 
-def _symbols(data: bytes) -> Iterator[Symbol]:
+def _symbols(data: bytes, kind: int) -> Iterator[Symbol]:
     if data[:6] != b"\x7fELF\x02\x01":
         raise NotElf
     table, size, count, names_index = struct.unpack_from("<Q10xHHH", data, 0x28)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + index * size) for index in range(count)]
     sections = [_text(data, headers[names_index][4], header[0]) for header in headers]
     for header in headers:
-        if header[1] != 2:  # SHT_SYMTAB
+        if header[1] != kind:
             continue
         strings = headers[header[6]][4]
         for offset in range(header[4], header[4] + header[5], 24):

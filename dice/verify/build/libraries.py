@@ -39,10 +39,11 @@ def found(entry: Path, started: float, *, cached: bool, backend: Backend) -> Bui
     """The cache's `entry`; `started` is when the search for it began, on the monotonic clock."""
     headers = _HEADERS.get((entry / "headers").read_text(), "slim")
     log = (entry / "log").read_text(encoding="utf-8")
-    return Built(entry / LIBRARY, headers, time.monotonic() - started, cached, backend, log)
+    foreign = (entry / "foreign").read_text(encoding="utf-8")
+    return Built(entry / LIBRARY, headers, time.monotonic() - started, cached, backend, log, foreign)
 
 
-def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str) -> Path:
+def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str, foreign: str) -> Path:
     """Make the library in `scratch` (on the cache's file system) the entry `key`. Nothing else in `scratch` counts."""
     with cache.scratch() as folder:
         entry = folder / "entry"
@@ -50,12 +51,13 @@ def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str) -> Pa
         os.rename(scratch / LIBRARY, entry / LIBRARY)
         (entry / "headers").write_text(headers)
         (entry / "log").write_text(log, encoding="utf-8", errors="replace")
+        (entry / "foreign").write_text(foreign, encoding="utf-8", errors="replace")
         (entry / SUM).write_text(_sum(entry))
         return cache.publish(key, entry)
 
 
 def _sum(entry: Path) -> str:
     digest = hashlib.sha256()
-    for name in (LIBRARY, "headers", "log"):
+    for name in (LIBRARY, "headers", "log", "foreign"):
         digest.update(hashlib.sha256((entry / name).read_bytes()).digest())
     return digest.hexdigest()

@@ -213,7 +213,7 @@ class BuildService:
                 return Answer(said.kind, None, said.message, said.lines, said.log, seconds)
             if not _is_library(scratch / LIBRARY):
                 return _failure("compile_error", "the compiler left no library, or one that is too large", seconds)
-            entry = publish(self._cache, key, scratch, said.headers, said.log)
+            entry = publish(self._cache, key, scratch, said.headers, said.log, said.foreign)
             return Answer("built", found(entry, started, cached=False, backend=self.backend), seconds=seconds)
 
     def _ask_builder(

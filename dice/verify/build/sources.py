@@ -75,7 +75,8 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A shared library ready for `binding.load`. `seconds` is the wall time of the build, cached or not."""
+    """A shared library ready for `binding.load`. `seconds` is the wall time of the build, cached or not. `foreign`: why
+    no program may call it, or ""."""
 
     path: Path
     headers: Headers
@@ -83,6 +84,7 @@ class Built:
     cached: bool
     backend: Backend = "emulated"
     log: str = field(default="", repr=False)
+    foreign: str = ""
 
 
 class CompileError(Exception):

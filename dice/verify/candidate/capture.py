@@ -1,12 +1,12 @@
 """A kernel file's `forward`, run without data, as a program (`ipc/program.py`).
 
 Tensors on the GPU are PyTorch's meta tensors here: they have a shape, a type and strides, and no values. Operators on
-them, and calls of functions that the file's libraries bind, are written down and give meta tensors again; the libraries'
-host code runs, with null pointers, and launches nothing. Tensors on the host are what they always are: what a file makes
-there without looking at its inputs are constants, and cross as *literals* when they meet one on the GPU.
+them, and calls of functions that the file's libraries bind, are written down and give meta tensors again; the host code
+of the libraries runs, with null pointers, and launches nothing. Tensors on the host are what they always are: what a
+file makes there without looking at its inputs are constants, and cross as *literals* when they meet one on the GPU.
 
-Nothing that a file does here can pass for a computation: what is verified, timed and scored is the program, which another
-process executes. So all this is a convenience, and no guard: a file that spoils it has no program.
+Nothing that a file does here can pass for a computation: what is verified, timed and scored is the program, which
+another process executes. So all this is a convenience, and no guard: a file that spoils it has no program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +26,11 @@ from torch.overrides import TorchFunctionMode
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.execution.fake_cuda import DEVICE
+from dice.verify.execution.fake_cuda import DEVICE, Streams
 from dice.verify.tensors import transport
 
 META = torch.device("meta")
+_CUDA_IS_INITIALIZED: Callable[[], bool] = torch.cuda.is_initialized  # PyTorch's own
 _READS = "aten::_local_scalar_dense"
 
 
@@ -60,6 +60,11 @@ class Recorder(OperatorMode):
         self._kept.append(tensor)
         return self._terms.setdefault(id(tensor), term)
 
+    def _write_down(self, step: list[Any]) -> None:
+        if _on_other_stream():
+            raise self.fail("forward works on a stream of its own")
+        self.steps.append(step)
+
     def fail(self, reason: str) -> NotCaptured:
         self.reason = self.reason or reason
         return NotCaptured(reason)
@@ -87,7 +92,7 @@ class Recorder(OperatorMode):
                 raise self.fail(f"{name} is no operator of PyTorch's")
             return result
         arguments, keywords = self.terms(args), {key: self.term(value) for key, value in options.items()}
-        self.steps.append([name, 0, "", arguments, keywords, self._gives(result), 0])
+        self._write_down([name, 0, "", arguments, keywords, self._gives(result), 0])
         return result
 
     def call(self, library: int, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -105,7 +110,7 @@ class Recorder(OperatorMode):
         if any(not tensor.is_meta for tensor in transport.tensors(result)):
             raise self.fail(f"{name} returns a tensor that is not on the GPU")
         line = sys._getframe(2).f_lineno
-        self.steps.append(["", library, name, arguments, keywords, self._gives(result), line])
+        self._write_down(["", library, name, arguments, keywords, self._gives(result), line])
         return result
 
     def terms(self, values: Any) -> list[Any]:
@@ -182,6 +187,8 @@ class DataFree(TorchFunctionMode):
                 raise self._recorder.fail("forward reads values of tensors")
             if func is torch.Tensor.data_ptr:
                 raise self._recorder.fail("forward takes a tensor's address")
+            if func == _SET_DATA:
+                raise self._recorder.fail("forward gives a tensor other memory")
         answer = _ANSWERS.get(func)
         if answer is not None:
             return answer(*args, **kwargs)
@@ -202,8 +209,8 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def _without_compiler() -> Iterator[None]:
-    """In the block, what PyTorch has to hide from its compiler is hidden from nobody: it would import the compiler, with
-    all that belongs to it, at the first operator that is written in Python."""
+    """In the block, what PyTorch has to hide from its compiler is hidden from nobody: it would import the compiler,
+    with all that belongs to it, at the first operator that is written in Python."""
     name = "torch._dynamo"
     if name in sys.modules:
         yield
@@ -225,8 +232,8 @@ def why_not(error: Exception) -> str:
 
 
 def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """A model's `forward` on inputs of this outline (meta tensors), as a program in JSON and its literals. `known`: type
-    and shape of the parameters that the reference has, by name.
+    """A model's `forward` on inputs of this outline (meta tensors), as a program in JSON and its literals. `known`:
+    type and shape of the parameters that the reference has, by name.
 
     The second of two runs has to give what the first one gave. Raises `NotCaptured`, and what the file raises.
     """
@@ -274,7 +281,7 @@ def watch_calls(module: types.ModuleType, built: Built) -> types.ModuleType:
     library = int(built.path.parent.name) if built.path.parent.name.isdigit() else -1
     for name, function in list(vars(module).items()):
         if callable(function) and not name.startswith("__"):
-            setattr(module, name, _watched(function, library if built.headers == "slim" else -1, name))
+            setattr(module, name, _watched(function, library if built.headers != "full" else -1, name))
     return module
 
 
@@ -299,8 +306,8 @@ def outline(tree: Any) -> Any:
 def _move_state(
     model: Any, known: dict[str, Any]
 ) -> tuple[dict[str, tuple[torch.Tensor, bool]], dict[str, torch.Tensor]]:
-    """Replace the parameters and buffers of a model by meta tensors, as `.cuda()` would move them. They, and whether each
-    is a parameter, by name; and the values of those that are not `known`."""
+    """Replace the parameters and buffers of a model by meta tensors, as `.cuda()` would move them. They, and whether
+    each is a parameter, by name; and the values of those that are not `known`."""
     if not isinstance(model, torch.nn.Module):
         return {}, {}
     state: dict[str, tuple[torch.Tensor, bool]] = {}
@@ -322,6 +329,12 @@ def _move_state(
     return state, own
 
 
+def _on_other_stream() -> bool:
+    if torch.cuda.is_initialized is not _CUDA_IS_INITIALIZED:  # emulated
+        return Streams.switched()
+    return _CUDA_IS_INITIALIZED() and torch.cuda.current_stream() != torch.cuda.default_stream()
+
+
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
@@ -332,7 +345,9 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 def _on_meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value if value.is_meta else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+        return (
+            value if value.is_meta else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+        )
     if isinstance(value, list | tuple):
         return type(value)(_on_meta(item) for item in value)
     if isinstance(value, dict):
@@ -377,6 +392,7 @@ _TO_HOST = (
     torch.Tensor.__array__,
     torch.Tensor.__dlpack__,
 )
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: _to_cuda,
@@ -384,7 +400,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.record_stream: lambda *args, **kwargs: None,
     torch.Tensor.is_cuda.__get__: _on_cuda,  # type: ignore[attr-defined]
     torch.Tensor.device.__get__: lambda tensor: DEVICE if tensor.is_meta else tensor.device,  # type: ignore[attr-defined]
+    torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]
     torch.Tensor.get_device: lambda tensor: 0 if tensor.is_meta else -1,
 }
-
-

@@ -64,12 +64,9 @@ class ProgramModel(torch.nn.Module):
         return output
 
     def _bound(self, step: p.Step, libraries: Sequence[ModuleType | None]) -> tuple[Any, ...]:
-        if step.operator:
-            function = _operator(step.operator)
-        else:
-            function = getattr(libraries[step.library], step.function, None)
-            if not callable(function):
-                raise NotThere(f"no library binds {step.function}")
+        function = _operator(step.operator) if step.operator else getattr(libraries[step.library], step.function, None)
+        if not callable(function):
+            raise NotThere(f"no library binds {step.function}")
         options = [(key, self._taker(term)) for key, term in step.options.items()]
         return function, [self._taker(term) for term in step.arguments], options, step.gives
 

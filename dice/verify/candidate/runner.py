@@ -1,7 +1,7 @@
 """The process that has the data: runs a file's program (`ipc/program.py`) and its libraries, and none of its Python.
 
-It answers what a candidate's process answers, since the model that it makes is called like the file's. A library is
-loaded only where all that it takes from outside is on a list (`imports.py`).
+It answers what a candidate's process answers, since the model that it makes is called like the file's. The supervisor
+names only libraries that take nothing from outside but what is on a list (`build/imports.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from dice.verify.build.sources import Built
-from dice.verify.candidate import binding, failures, imports, profiler_census
+from dice.verify.candidate import binding, failures, profiler_census
 from dice.verify.candidate.program_model import NotThere, ProgramModel
 from dice.verify.candidate.server import Candidate
 from dice.verify.ipc import messages as m
@@ -56,17 +56,14 @@ class Runner(Candidate):
             literals = transport.tensors(transport.read(self._builds, command.literals))
             self._make_model = functools.partial(ProgramModel, read, libraries, literals, self.device)
             self._make_model()
-        except (NoProgram, NotThere, imports.Foreign, transport.WireError, binding.LoadError) as error:
+        except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
         return m.ProgramTaken("")
 
     def _load(self, read: program.Program, paths: Sequence[str]) -> list[ModuleType | None]:
-        """The libraries that the program calls. Raises `imports.Foreign`."""
+        """The libraries that the program calls."""
         called = {paths[step.library] for step in read.steps if not step.operator}
         for path in called - set(self._libraries):
-            if not path:
-                raise imports.Foreign("its host code reaches for the inside of its headers, or needs PyTorch's own")
-            imports.check(Path(path))
             self._libraries[path] = binding.load(Built(Path(path), "slim", 0.0, True, self.file.backend), "")
         return [self._libraries.get(path) for path in paths]
 

@@ -18,7 +18,17 @@ import torch
 
 from dice.verify import emulator
 from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
-from dice.verify.candidate import binding, capture, failures, graphs, intercept, profiler_census, profiling, threads, tripwires
+from dice.verify.candidate import (
+    binding,
+    capture,
+    failures,
+    graphs,
+    intercept,
+    profiler_census,
+    profiling,
+    threads,
+    tripwires,
+)
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races

@@ -53,7 +53,7 @@ class FakeCuda(TorchFunctionMode):
 def install() -> None:
     """Replace the parts of `torch.cuda` that kernel files call. For a process of its own: there is no way back."""
     cuda: Any = torch.cuda
-    stream = _Stream()
+    Streams.default = Streams.current = _Stream()
     replacements: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -63,10 +63,10 @@ def install() -> None:
         "set_device": _no_op(),
         "synchronize": _no_op(),
         "empty_cache": _no_op(),
-        "current_stream": lambda device=None: stream,
-        "default_stream": lambda device=None: stream,
-        "set_stream": _no_op(),
-        "stream": lambda stream=None: contextlib.nullcontext(),
+        "current_stream": lambda device=None: Streams.current,
+        "default_stream": lambda device=None: Streams.default,
+        "set_stream": Streams.set,
+        "stream": lambda stream=None: stream or contextlib.nullcontext(),
         "device": lambda device=None: contextlib.nullcontext(),
         "Stream": _Stream,
         "Event": _Event,
@@ -93,18 +93,35 @@ def active(on: bool) -> Iterator[None]:
         yield
 
 
+class Streams:
+    """Which stream is the current one: what is in order on one need not be so on another."""
+
+    default: _Stream
+    current: _Stream
+
+    @classmethod
+    def switched(cls) -> bool:
+        return cls.current is not cls.default
+
+    @classmethod
+    def set(cls, stream: _Stream | None) -> None:
+        cls.current = stream or cls.current
+
+
 class _Stream:
     cuda_stream = 0
     device = DEVICE
 
     def __init__(self, *args: object, **kwargs: object):
-        pass
+        self._outer: list[_Stream] = []
 
     def __enter__(self) -> _Stream:
+        self._outer.append(Streams.current)
+        Streams.current = self
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        Streams.current = self._outer.pop()
 
     def synchronize(self) -> None:
         pass

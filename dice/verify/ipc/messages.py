@@ -144,8 +144,8 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class TakeProgram:
-    """The program to be constructed next, the name of its literals, and the paths of the libraries that it may call: ""
-    for one that it may not. Answered by `ProgramTaken`."""
+    """The program to be constructed next, the name of its literals, and the paths of the file's libraries. Answered by
+    `ProgramTaken`."""
 
     program: object
     literals: str
@@ -517,9 +517,10 @@ class GroupOpened:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConstructed:
-    """`state`: type and shape of its parameters and buffers, by name."""
+    """`state`: type and shape of its parameters and buffers, by name. `varying`: those that training would change."""
 
-    state: object
+    state: dict[str, Any]
+    varying: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,13 +624,14 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`kind`: "built", or why not. `headers`: "slim" or "full"."""
+    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`: why no program may call it."""
 
     kind: str
     message: Annotated[str, 16 << 10] = ""
     lines: tuple[str, ...] = ()
     log: Annotated[str, 64 << 10] = ""
     headers: str = ""
+    foreign: str = ""
 
 
 @dataclass(frozen=True, slots=True)

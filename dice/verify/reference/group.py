@@ -21,7 +21,7 @@ from dice.verify.reference.timing import TimedReference, as_timed
 from dice.verify.reference.trial import ReferenceFailed, Trial
 from dice.verify.reference.trials import OUTPUT_SLACK_BYTES, Trials
 from dice.verify.sandbox.scratch import remove
-from dice.verify.tensors import transport
+from dice.verify.tensors import transport, trees
 from dice.verify.tensors.compare import Comparison
 
 Files = Mapping[str, int]  # open files of the candidate's, by name
@@ -114,7 +114,8 @@ class Group:
         self._show(arguments, "init", m.CONSTRUCTOR)
         self._show(state, "state")
         outline = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in state.items()}
-        return m.ReferenceConstructed(outline)
+        varying = trees.varying(self.reference.model) if self.reference.protocol.ours else ()
+        return m.ReferenceConstructed(outline, tuple(name for name, _ in varying))
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 class Attempt:
     """`constructs`: the candidate runs a program, which another process makes of the file. Raises `NotCaptured` where
-    there is none. `report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again. `drawn`: the
-    last trial's name."""
+    there is none. `report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again.
+    `drawn`: the last trial's name."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Attempt:
         self._author = Author(job, record, feedback, session, files, timeout_s) if constructs else None
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
-        self._state: object = {}  # types and shapes of the reference's
+        self._reference = m.ReferenceConstructed({}, ())
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
         self._borrows = False  # whether the candidate holds memory of a trial
@@ -123,7 +123,7 @@ class Attempt:
     def prepare(self, vary: bool) -> tuple[m.Step, ...]:
         """Both models constructed; the plan of the trials."""
         with self.record.clock("reference"):
-            self._state = self.of_reference(self.session.construct).state
+            self._reference = self.of_reference(self.session.construct)
             planned = self.of_reference(self.session.plan, varied=vary)
         self.record.add_labels(*planned.labels)
         self._signature = planned.signature
@@ -136,8 +136,9 @@ class Attempt:
         if self._author is None:
             return
         with self.record.clock("load"):
-            program, literals = self._author.capture(seed, self._signature, self._state)
-        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, tuple(self.files.callable)), m.ProgramTaken)
+            program, literals = self._author.capture(seed, self._signature, self._reference)
+        libraries = tuple(str(built.path) for built in self.files.shown)
+        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, libraries), m.ProgramTaken)
         if taken.refused:
             raise NotCaptured(taken.refused)
         self.record.provenance = "construction"

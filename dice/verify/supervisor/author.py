@@ -48,23 +48,30 @@ class Author:
     def load(self, file: m.RunFile) -> None:
         self.talk.load(replace(file, outputs=str(self._files.authored)))
 
-    def capture(self, seed: int, signature: object, state: object) -> tuple[Program, str]:
+    def capture(self, seed: int, signature: object, reference: m.ReferenceConstructed) -> tuple[Program, str]:
         """The program for inputs of this signature, of a model made under `seed`, and the name of its literals, which
         the job's other processes can read. Raises `NotCaptured`."""
-        name = f"literals {self._captures}"
+        literals = f"literals {self._captures}"
         self._captures += 1
         try:
-            said = self.talk.ask(m.Capture(seed, signature, state, name), m.Captured)
+            said = self.talk.ask(m.Capture(seed, signature, reference.state, literals), m.Captured)
         except VerdictReached as stop:
             raise NotCaptured(f"without data, {stop.message}") from None
         if said.program is None:
             raise NotCaptured(untrusted.text(said.reason, 300))
         try:
-            taken = program.read(said.program, len(self._files.callable))
-            self._files.pass_on(self.child, self._files.authored, name, MAX_LITERAL_BYTES)
+            taken = program.read(said.program, len(self._files.shown))
+            self._files.pass_on(self.child, self._files.authored, literals, MAX_LITERAL_BYTES)
         except (NoProgram, OSError) as error:
             raise NotCaptured(f"what the file gave is no program: {error}") from None
-        return taken, name
+        for name in reference.varying:  # else no trial could tell whether they matter to it
+            if name not in taken.state or taken.state[name].literal >= 0:
+                raise NotCaptured(f"it does not take the parameter {name} by the reference's name and shape")
+        for step in taken.steps:
+            foreign = "" if step.operator else self._files.shown[step.library].foreign
+            if foreign:
+                raise NotCaptured(foreign)
+        return taken, literals
 
     def close(self, *error: Any) -> None:
         self.child.__exit__(None, None, None)

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from dice.verify.build.sources import Sources, inner_word
+from dice.verify.build.sources import Sources
 from dice.verify.ipc.encoding import Raw, claim, is_a
 from dice.verify.ipc.messages import Build, Failed, Fault, Loaded, RunFile, Started
 from dice.verify.sandbox.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
@@ -132,7 +132,7 @@ class Dialogue:
         services = self.services
         answer = services.builds.build(services.spawner, sources, wanted.name, left, others, self.options.sanitize)
         if answer.built is not None:
-            answer = replace(answer, built=self.files.show(answer.built, plain=not inner_word(sources)))
+            answer = replace(answer, built=self.files.show(answer.built))
         self.replay.note_build(sources, answer.told(wanted.request))
         self.feedback.note_build(sources, str(answer.built.path) if answer.built else "")
         self.record.build_wall += time.monotonic() - started

@@ -30,12 +30,11 @@ def job_files(cache_dir: Path) -> Iterator[JobFiles]:
 
 
 class JobFiles:
-    """`root`: the job's own folder. `builds`: the folder where its candidate finds libraries. `callable`: their paths, ""
-    for those that no program may call."""
+    """`root`: the job's own folder. `builds`: the folder where its candidate finds libraries, all that were `shown`."""
 
     def __init__(self, root: Path, builds: Path):
         self.root, self.builds = root, builds
-        self.callable: list[str] = []
+        self.shown: list[Built] = []
 
     @property
     def outputs(self) -> Path:
@@ -47,18 +46,17 @@ class JobFiles:
         """Where the process writes that runs the file without data."""
         return self.root / "authored"
 
-    def show(self, built: Built, plain: bool) -> Built:
-        """The library where this job's candidate sees it, and no other does: the cache itself is hidden from all.
-        `plain`: a program may call it."""
-        folder = self.builds / str(len(self.callable))
+    def show(self, built: Built) -> Built:
+        """The library where this job's candidate sees it, and no other does: the cache itself is hidden from all."""
+        folder = self.builds / str(len(self.shown))
         folder.mkdir()
         path = folder / built.path.name
         try:
             os.link(built.path, path)
         except OSError:
             shutil.copyfile(built.path, path)
-        self.callable.append(str(path) if plain and built.headers == "slim" else "")
-        return replace(built, path=path)
+        self.shown.append(replace(built, path=path))
+        return self.shown[-1]
 
     def pass_on(self, child: Child, author: Path, value: str, max_bytes: int) -> None:
         """Copy a value that `child` wrote in `author` to where this job's other processes can read it. Raises

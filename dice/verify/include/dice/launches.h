@@ -27,6 +27,7 @@ inline Entry* find(const void* key) {
   return nullptr;
 }
 inline std::atomic<bool> muted{false};
+inline std::atomic<bool> without_data{false};  // tensors have no memory: nothing is launched, and nothing is copied
 template <class Launch> cudaError_t counted(const void* key, Launch launch) {
   const cudaError_t status = muted ? cudaSuccess : launch();
   Entry* entry = status == cudaSuccess ? find(key) : nullptr;
@@ -97,6 +98,11 @@ inline bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpy
   return read;
 }
 inline bool note(size_t bytes) { return host_bytes += bytes, bytes != 0; }
+// A copy while tensors have no memory. What should come to the host is counted: it would be a value of a tensor's.
+inline cudaError_t copied_nothing(size_t bytes, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDefault) host_bytes += bytes;
+  return cudaSuccess;
+}
 
 // Shown what little came to the host, and may put something else in its place (dice/verify/execution/host_reads.py). It is Python's, so
 // a thread without Python's lock, which somebody who waits for it may hold, does not ask.
@@ -122,12 +128,14 @@ inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t byte
 #define DICE_ANSWERED(name, parameters, arguments, tell, stream)                            \
   DICE_EXPORT cudaError_t __real_##name parameters;                                         \
   DICE_EXPORT cudaError_t __wrap_##name parameters {                                        \
+    if (dice_launches::without_data) return dice_launches::copied_nothing(bytes, kind);     \
     const bool read = dice_launches::tell;                                                  \
     return dice_launches::answered(__real_##name arguments, read, to, bytes, stream);       \
   }
-#define DICE_TOLD(name, parameters, arguments, tell)  \
-  DICE_EXPORT cudaError_t __real_##name parameters;   \
-  DICE_EXPORT cudaError_t __wrap_##name parameters {  \
+#define DICE_TOLD(name, parameters, arguments, tell)                                              \
+  DICE_EXPORT cudaError_t __real_##name parameters;                                               \
+  DICE_EXPORT cudaError_t __wrap_##name parameters {                                              \
+    if (dice_launches::without_data) return dice_launches::copied_nothing(width * height, kind);  \
     dice_launches::tell;                              \
     return __real_##name arguments;                   \
   }
@@ -145,6 +153,18 @@ DICE_ANSWERED(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t b
               (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes), stream)
 #undef DICE_TOLD
 #undef DICE_ANSWERED
+#define DICE_SET(name, parameters, arguments)                        \
+  DICE_EXPORT cudaError_t __real_##name parameters;                  \
+  DICE_EXPORT cudaError_t __wrap_##name parameters {                 \
+    if (dice_launches::without_data) return cudaSuccess;             \
+    return __real_##name arguments;                                  \
+  }
+DICE_SET(cudaMemset, (void* to, int value, size_t bytes), (to, value, bytes))
+DICE_SET(cudaMemsetAsync, (void* to, int value, size_t bytes, cudaStream_t stream), (to, value, bytes, stream))
+DICE_SET(cudaMemset2D, (void* to, size_t pitch, int value, size_t width, size_t height), (to, pitch, value, width, height))
+DICE_SET(cudaMemset2DAsync, (void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream),
+         (to, pitch, value, width, height, stream))
+#undef DICE_SET
 DICE_EXPORT void dice_set_reader(void (*reader)(void*, size_t)) { dice_launches::reader = reader; }
 DICE_EXPORT unsigned long long dice_host_bytes(int reset) {
   return reset != 0 ? dice_launches::host_bytes.exchange(0) : dice_launches::host_bytes.load();
@@ -162,7 +182,11 @@ DICE_EXPORT const char* dice_launches_json() {
   text += "}";
   return text.c_str();
 }
-DICE_EXPORT void dice_set_muted(int on) { dice_launches::muted = on != 0; }
+// 1: launches are counted and do nothing; 2: nor do copies.
+DICE_EXPORT void dice_set_muted(int how) {
+  dice_launches::muted = how != 0;
+  dice_launches::without_data = how == 2;
+}
 DICE_EXPORT void dice_launches_reset() {
   for (int i = 0; i < dice_launches::used.load(); ++i) dice_launches::entries[i].count.store(0);
 }

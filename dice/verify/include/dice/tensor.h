@@ -75,6 +75,8 @@ class Tensor {
   c10::Device device() const { handle(); return c10::Device(c10::kCUDA, 0); }
 #else
   c10::Device device() const {
+    // A tensor without data (a meta tensor) stands for one on the device, see dice/verify/candidate/capture.py.
+    if (query<int32_t>(aoti_torch_get_device_type) == static_cast<int32_t>(c10::kMeta)) return c10::Device(c10::kCUDA, 0);
     return c10::Device(static_cast<c10::DeviceType>(query<int32_t>(aoti_torch_get_device_type)),
                        static_cast<c10::DeviceIndex>(query<int32_t>(aoti_torch_get_device_index)));
   }

@@ -2,19 +2,18 @@
 
 A program by construction (`ipc/program.py`) says all that is computed; a library that opened files, started threads,
 loaded others or asked the time could compute what no program says. So a library is loaded only where each function and
-object that its dynamic linker would look for is on the list: what our own headers use, CUDA's runtime, and the part of
+object that its sources leave to the linker is on the list: what our own headers use, CUDA's runtime, and the part of
 the C and C++ libraries that computes, formats and takes memory.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-_DYNAMIC_SYMBOLS, _SYMBOL_BYTES = 11, 24
-MOST_SYMBOLS = 100_000
+from dice.verify.build.device_code import DYNAMIC_SYMBOLS, NotElf, symbols
+from dice.verify.build.sources import Sources, inner_word
 
 # Of the stable part of CPython's interface: what `include/dice/python.h` declares.
 _PYTHON = (
@@ -27,7 +26,7 @@ _PYTHON = (
 )
 _C = (
     r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn)"
-    r"|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
+    r"|__(isoc(99|23)_)?(strto(l|ul|ll|ull|d|f|ld)|wcsto\w+)(_l|_internal)?|__(new|free|use)locale|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
     r"|malloc|calloc|realloc|free|(posix_mem|aligned_)align|aligned_alloc|abort|assert|__assert_fail|abs|labs|div|ldiv"
     r"|qsort|bsearch|rand(_r)?|srand|to(upper|lower)|is(alpha|digit|space|alnum|upper|lower|punct)|__ctype_\w+"
     r"|pthread_mutex_(un)?lock|pthread_once|__pthread_key_create|getpagesize"
@@ -43,7 +42,11 @@ _MATHS = (
 _CUDA = r"cuda[A-Z]\w+|__cuda\w+|cublas\w+|curand\w+|cufft\w+"
 _OURS = r"aoti_torch_\w+|dice_\w+|threadIdx|blockIdx|blockDim|gridDim|_ZN8dice_emu\w+|_ZN4dice\w+|_ZTIN4dice\w+"
 _CXX = r"_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZT[ISVTv]\w*|_ZN?K?S\w+|_ZNK?S\w+|_ZN9__gnu_cxx\w+|_ZGVNS\w+|_ZGVNKS\w+"
-_ALLOWED = re.compile("|".join((_PYTHON, _C, _MATHS, _CUDA, _OURS, _CXX)))
+_LINKER = r"_GLOBAL_OFFSET_TABLE_|__dso_handle|_DYNAMIC|__(pre)?init_array_\w+|DW\.ref\.\w+"
+_SUPPORT = r"_ZN?K?\w*(2at|3c10|5torch|6caffe2|4dice|10dice_split|13dice_launches)\w*|__(real|wrap)_(__)?cuda\w+"
+_PYTORCH = re.compile(r"_Z\w*?(2at|3c10|5torch|6caffe2)(?![a-z])")
+_NO_NAMES = (3, 4)  # kinds of symbols that stand for sections and files
+_ALLOWED = re.compile("|".join((_PYTHON, _C, _MATHS, _CUDA, _OURS, _CXX, _LINKER, _SUPPORT)))
 # What of the C++ library does more: threads, files, clocks, random devices, plug-ins of the locale.
 _BARRED = re.compile(
     r"_Z\w*(6thread|10filesystem|fstream|filebuf|6chrono|13random_device|18condition_variable|7promise|6future|5async|6jthread)\w*"
@@ -51,34 +54,25 @@ _BARRED = re.compile(
 )
 
 
-class Foreign(Exception):
-    """A library takes from outside what is not on the list; the message names it."""
+def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
+    """Why a library may not run where there is data, as a sentence; "" where it may.
 
-
-def check(path: Path) -> None:
-    """Raises `Foreign`, also where the file cannot be read as a library."""
+    `objects`: what its sources were compiled to. What the linker added to them is ours, or the C++ library's.
+    """
+    word = inner_word(sources)
+    if word:
+        return f"its source has the word {word}, by which it could reach for the inside of its headers"
     try:
-        names = list(undefined(path.read_bytes()))
-    except (struct.error, IndexError, ValueError, OSError) as error:
-        raise Foreign(f"its library cannot be read: {error}") from None
-    for name in names:
-        if _BARRED.fullmatch(name) or not _ALLOWED.fullmatch(name):
-            raise Foreign(f"its host code calls {name[:80]}, which is not on the list of what it may call beside data")
-
-
-def undefined(data: bytes) -> Iterator[str]:
-    """The names that an ELF library (64 bits, little-endian) leaves to its dynamic linker."""
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("it is no library for this machine")
-    table, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * number) for number in range(count)]
-    for _, kind, _, _, offset, length, link, *_ in sections:
-        if kind != _DYNAMIC_SYMBOLS:
-            continue
-        if length > MOST_SYMBOLS * _SYMBOL_BYTES:
-            raise ValueError("it has too many symbols")
-        names = sections[link][4]
-        for place in range(offset, offset + length, _SYMBOL_BYTES):
-            name, _, _, section = struct.unpack_from("<IBBH", data, place)
-            if section == 0 and name:
-                yield data[names + name : data.index(b"\0", names + name)].decode("ascii", "replace")
+        wanted: set[str] = set()
+        defined: set[str] = set()
+        for path in objects:
+            for symbol in symbols(path.read_bytes()):
+                if symbol.kind not in _NO_NAMES and symbol.name:
+                    (defined if symbol.section else wanted).add(symbol.name)
+        left = {one.name for one in symbols(library.read_bytes(), DYNAMIC_SYMBOLS) if not one.section}
+    except (NotElf, OSError) as error:
+        return f"its library cannot be read: {error}"
+    names = [name for name in wanted - defined if _BARRED.fullmatch(name) or not _ALLOWED.fullmatch(name)]
+    names += [name for name in left if _PYTORCH.match(name)]  # our headers leave nothing of it to the dynamic linker
+    said = ", ".join(name[:80] for name in sorted(names)[:8])
+    return f"its host code calls {said}: not on the list of what may be called beside data" if names else ""
