@@ -399,7 +399,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.record_stream: lambda *args, **kwargs: None,
     torch.Tensor.is_cuda.__get__: _on_cuda,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: DEVICE if tensor.is_meta else tensor.device,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda tensor: DEVICE if tensor.is_meta else tensor.device,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]
     torch.Tensor.get_device: lambda tensor: 0 if tensor.is_meta else -1,
 }

@@ -1,0 +1,232 @@
+"""Modules run without data, as programs: what a program computes is what the module does, and what is none."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from dice.verify.candidate import capture
+from dice.verify.candidate.capture import NotCaptured
+from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel
+from dice.verify.execution import fake_cuda
+from dice.verify.execution.running import Device
+from dice.verify.ipc import program
+from dice.verify.tensors import transport
+
+Forward = Callable[..., Any]
+
+
+def captured(model: nn.Module, *inputs: Any) -> ProgramModel:
+    """The module's program, once through JSON, as a model that has the module's parameters."""
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    known = {name: [str(value.dtype)[6:], list(value.shape)] for name, value in values.items()}
+    outline = capture.outline(json.loads(json.dumps(transport.signature(list(inputs)))))
+    with torch.no_grad():
+        sent, literals = capture.capture(model, outline, known)
+    made = ProgramModel(program.read(json.loads(json.dumps(sent)), 0), [], literals, Device("emulated"))
+    made.load_state_dict(values, strict=False)
+    return made
+
+
+def check(make: Callable[[], nn.Module], *inputs: Any) -> ProgramModel:
+    torch.manual_seed(3)
+    model, twin = make().eval(), make().eval()
+    twin.load_state_dict(model.state_dict())
+    made = captured(twin, *inputs)
+    for _ in range(2):
+        mine = transport.map_tensors(torch.clone, list(inputs))
+        theirs = transport.map_tensors(torch.clone, list(inputs))
+        with torch.no_grad(), fake_cuda.active(True):
+            expected, actual = model(*mine), made(*theirs)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(theirs, mine)  # what it did to its inputs
+        inputs = tuple(transport.map_tensors(lambda x: x + 1 if x.is_floating_point() else x, list(inputs)))
+    return made
+
+
+class Of(nn.Module):
+    """A module of one function, which gets the module first."""
+
+    def __init__(self, forward: Forward, **tensors: torch.Tensor):
+        super().__init__()
+        self.run = forward
+        for name, tensor in tensors.items():
+            setattr(self, name, nn.Parameter(tensor) if tensor.is_floating_point() else tensor)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.run(self, *inputs)
+
+
+class Table(nn.Module):
+    """Buffers that are kept, that are not, and a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.arange(5.0))
+        self.register_buffer("mask", torch.tensor([1.0, 0, 1, 0, 1]), persistent=False)
+        self.table = torch.linspace(0, 1, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = (x + self.shift) * self.mask + self.table.to("cuda")
+        return {"sum": y.sum(-1), "parts": (y[:, 1:], [y.t(), 2.5, None])}
+
+
+X = torch.rand(4, 5)
+IMAGE = torch.rand(2, 3, 8, 8)
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
+    "layers": (lambda: nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 2)), (X,)),
+    "convolutions": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        (IMAGE,),
+    ),
+    "recurrence": (lambda: nn.LSTM(5, 6, batch_first=True), (torch.rand(2, 3, 5),)),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.rand(2, 3, 8),)),
+    "buffers and literals": (Table, (X,)),
+    "views": (lambda: Of(lambda self, x: x.t()[1:].contiguous().view(-1).flip(0)[::2]), (X,)),
+    "writes to its input": (lambda: Of(lambda self, x: x.mul_(2)), (X,)),
+    "writes to its parameter": (lambda: Of(lambda self, x: self.w.add_(1) + x, w=torch.rand(5)), (X,)),
+    "numbers in tensors": (lambda: Of(lambda self, x: x * torch.tensor([1.0, 2, 3, 4, 5], device="cuda")), (X,)),
+    "new_tensor": (lambda: Of(lambda self, x: x + x.new_tensor([1, 2, 3, 4, 5])), (X,)),
+    "factories": (
+        lambda: Of(lambda self, x: x + torch.arange(5, device=x.device) + torch.full((5,), float("inf")).cuda()),
+        (X,),
+    ),
+    "types and formats": (
+        lambda: Of(lambda self, x: x.to(memory_format=torch.channels_last).double().half().float()),
+        (IMAGE,),
+    ),
+    "a number among its inputs": (lambda: Of(lambda self, x, n, more: x * n + more["by"]), (X, 3, {"by": X})),
+    "several shapes": (lambda: Of(lambda self, x: [part * k for k, part in enumerate(x.split(2))]), (X,)),
+    "asks what it has": (
+        lambda: Of(lambda self, x: x * 2 if x.is_cuda and x.device.type == "cuda" and x.get_device() == 0 else x),
+        (X,),
+    ),
+    "data of a parameter": (lambda: Of(lambda self, x: x @ self.w.data.t(), w=torch.rand(3, 5)), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_program_computes_what_its_module_does(name: str) -> None:
+    make, inputs = MODULES[name]
+    check(make, *inputs)
+
+
+def test_a_program_has_the_modules_parameters_and_takes_others() -> None:
+    made = check(lambda: nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), X)
+    assert {"0.weight", "0.bias", "1.running_mean", "1.num_batches_tracked"} <= set(made.state_dict())
+    assert isinstance(made.get_parameter("0.weight"), nn.Parameter)
+    before = made(X)
+    with torch.no_grad():
+        made.get_parameter("0.bias").add_(1)
+    assert not torch.equal(made(X), before)
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class Keeps(nn.Module):
+    """Gives what it gave before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = x * 2
+        return self.kept
+
+
+def in_a_thread(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    made: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: made.append(x * 2))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def caught(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    try:
+        return x * 2 if x.sum().item() > 0 else x
+    except Exception:
+        return x
+
+
+def other_memory(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x.data = x * 2
+    return x
+
+
+NO_PROGRAMS: dict[str, tuple[Forward | nn.Module, str]] = {
+    "a number": (lambda self, x: x * x.sum().item(), "reads values"),
+    "a truth": (lambda self, x: x if x.sum() > 0 else -x, "reads values"),
+    "an array": (lambda self, x: torch.from_numpy(x.cpu().numpy()), "reads values"),
+    "a list": (lambda self, x: torch.tensor(x.tolist()), "reads values"),
+    "to the host": (lambda self, x: x.to("cpu"), "reads values"),
+    "a number whose refusal it catches": (caught, "reads values"),
+    "a shape that depends on values": (lambda self, x: x[x > 0.5], "depends on values"),
+    "an address": (lambda self, x: x * (x.data_ptr() + 1), "address"),
+    "other memory": (other_memory, "other memory"),
+    "counts its calls": (Counts(), "second time"),
+    "keeps what it made": (Keeps(), "nothing was recorded"),
+    "random numbers of Python's": (lambda self, x: x * random.random(), "random numbers"),
+    "random numbers on the host": (lambda self, x: x * torch.rand(5).cuda(), "random numbers"),
+    "a thread": (in_a_thread, "nothing was recorded"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROGRAMS)
+def test_what_is_no_program_says_why(name: str) -> None:
+    forward, reason = NO_PROGRAMS[name]
+    model = forward if isinstance(forward, nn.Module) else Of(forward)
+    with pytest.raises(NotCaptured, match=reason):
+        captured(model, X)
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (["aten::from_file", 0, "", ["/etc/passwd"], {}, {"value": 0}, 0], NotThere),
+        (["aten::no_such_operator", 0, "", [{"input": 0}], {}, {"value": 0}, 0], NotThere),
+        (["aten::relu", 0, "", [{"dtype": "load"}], {}, {"value": 0}, 0], NotThere),
+        (["", 0, "missing", [{"input": 0}], {}, {"value": 0}, 0], NotThere),
+        (["aten::size", 0, "", [{"input": 0}], {}, [4, 6], 0], Departed),
+        (["aten::relu", 0, "", [{"input": 0}], {}, [{"value": 0}, {"value": 1}], 0], Departed),
+    ],
+)
+def test_a_program_that_nobody_captured(step: list[Any], error: type[Exception]) -> None:
+    raw = {"inputs": 1, "literals": 0, "state": {}, "steps": [step], "output": {"input": 0}}
+    with pytest.raises(error):
+        ProgramModel(program.read(raw, 1), [None], [], Device("emulated"))(X)
+
+
+@pytest.mark.parametrize("name", ["forward", "a..b", "", "_modules"])
+def test_a_parameter_that_no_model_can_have(name: str) -> None:
+    raw = {"inputs": 0, "literals": 0, "state": {name: ["float32", [1], True, -1]}, "steps": [], "output": None}
+    with pytest.raises(NotThere, match="parameter"):
+        ProgramModel(program.read(raw, 0), [], [], Device("emulated"))
+
+
+def test_values_are_let_go_after_their_last_use() -> None:
+    """A chain of operators holds no more than it has to."""
+
+    class Chain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(10):
+                x = F.relu(x + 1)
+            return x
+
+    made = check(Chain, X)
+    assert sum(len(step[4]) for step in made._steps) == 19  # all but the last
