@@ -20,6 +20,8 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
         rows.append(("deceptions", ", ".join(verdict.deceptions)))
     if verdict.labels:
         rows.append(("labels", ", ".join(verdict.labels)))
+    if verdict.provenance:
+        rows.append(("provenance", provenance(verdict)))
     if verdict.trials:
         rows.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
@@ -63,6 +65,12 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.seconds:
         rows.append(("seconds", ", ".join(f"{stage} {value:.1f}" for stage, value in verdict.seconds.items())))
     return rows
+
+
+def provenance(verdict: Verdict) -> str:
+    """How it is known who computed the outputs."""
+    why = str(verdict.evidence.get("not_captured", ""))
+    return f"{verdict.provenance} ({why})" if why else verdict.provenance
 
 
 def show_verdict(console: Console, verdict: Verdict, title: str) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Backend, Protocol, at_least, options
+from dice.commands.arguments import Backend, Protocol, Provenance, at_least, options
 from dice.commands.progress import bars
 from dice.commands.verdict_view import STYLE, exit_code, show_verdict
 from dice.errors import UserError
@@ -39,6 +39,9 @@ class Verify:
     """Fresh inputs to check on."""
     protocol: Protocol = "dice"
     """How right is judged: our checks, KernelBench's of today (1e-4), its first (1e-2), or the paper's."""
+    provenance: Provenance = "any"
+    """How it must be known who computed: "construction" (the file's Python runs without data, and what it does there is
+    executed), "evidence" (its own process is watched), or whichever is to be had, in that order."""
     timing: bool = True
     """Time the kernel against PyTorch (cuda backend only)."""
     compile_baseline: bool = False
@@ -92,6 +95,7 @@ def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdi
     asked = options(
         trials=args.trials,
         protocol=args.protocol,
+        provenance=args.provenance,
         timing=args.timing,
         compile_baseline=args.compile_baseline,
         compile_timeout_s=args.compile_timeout,

@@ -103,6 +103,10 @@ class RLConfig:
     lower end of the speed-up's 95% interval counts, and only above 1. No recipe uses it yet: the paper's reward is
     binary and names speed as the next step."""
 
+    provenance: Literal["construction", "any"] = "construction"
+    """How it must be known who computed for a correct kernel to be worth anything: by construction, or "any" way. A
+    verdict by evidence can be deceived by a file that hides well enough, and training finds such files."""
+
     eval_every: int = 10
     """Steps between two looks at `eval_data`."""
     eval_problems: int = 64

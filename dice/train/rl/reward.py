@@ -10,13 +10,15 @@ from dice.verdict import Verdict
 
 
 def reward(verdict: Verdict, config: RLConfig) -> float | None:
-    """1 for a correct and honest kernel, 0 for any other.
+    """1 for a correct and honest kernel, 0 for any other, and where `config.provenance` is not to be had.
 
     None where nothing was found out about the kernel: the backend cannot say, or our own machinery failed.
     `config.speed_reward` adds to the reward of a correct kernel.
     """
     if not verdict.about_kernel:
         return None
+    if config.provenance == "construction" and verdict.provenance == "evidence":
+        return 0.0
     return 1.0 + config.speed_reward * _speed(verdict) if verdict.correct else 0.0
 
 

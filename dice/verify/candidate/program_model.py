@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program as p
 from dice.verify.ipc.program import Program
-from dice.verify.tensors import transport
+from dice.verify.tensors import near, transport
 
 # Operators that look outside of the process.
 _REFUSED = ("aten::from_file",)
@@ -33,20 +33,27 @@ class ProgramModel(torch.nn.Module):
         libraries: The modules that calls name.
         literals: Tensors on the host, made by the file.
         device: Where parameters are, and what is asked for on CUDA.
+        names: The reference's names of parameters that the file calls otherwise.
 
     Raises: `NotThere`, and from `forward` what PyTorch and the libraries raise.
     """
 
     def __init__(
-        self, program: Program, libraries: Sequence[ModuleType | None], literals: Sequence[torch.Tensor], device: Device
+        self,
+        program: Program,
+        libraries: Sequence[ModuleType | None],
+        literals: Sequence[torch.Tensor],
+        device: Device,
+        names: Mapping[str, str] | None = None,
     ):
         super().__init__()
         self._device = torch.device("cpu" if device.emulated else "cuda")
         self._literals = list(literals)
+        self._names = names or {}
         self._inputs: list[torch.Tensor] = []
         self._values: list[Any] = []
         for name, one in program.state.items():
-            _put(self, name, one, self._literals)
+            _put(self, self._names.get(name, name), one, self._literals)
         bound = [self._bound(step, libraries) for step in program.steps]
         self._steps = [(*step, over) for step, over in zip(bound, _last_uses(program), strict=True)]
         self._output = self._taker(program.output)
@@ -83,7 +90,7 @@ class ProgramModel(torch.nn.Module):
         if key == "input":
             return lambda: self._inputs[value]
         if key == "state":
-            owner, last = _owner(self, value)
+            owner, last = _owner(self, self._names.get(value, value))
             return lambda: getattr(owner, last)
         if key == "tuple":
             items = self._taker(value)
@@ -113,6 +120,25 @@ def _named(key: str, name: str) -> Any:
     if not isinstance(found, _KINDS[key]):
         raise NotThere(f"this PyTorch has no {key} {name}")
     return found
+
+
+def match_names(
+    program: Program, literals: Sequence[torch.Tensor], reference: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, str], bool]:
+    """Which of the reference's parameters those of other names are: the ones that their constructor gave the same
+    values under the same seed, in order. And whether several have the same values, so that the order decides."""
+    names: dict[str, str] = {}
+    ambiguous = False
+    left = [name for name in reference if name not in program.state]
+    for name, state in program.state.items():
+        if state.literal < 0 or not state.shape:
+            continue
+        same = [other for other in left if near.same_values(literals[state.literal], reference[other])]
+        if same:
+            names[name] = same[0]
+            left.remove(same[0])
+            ambiguous = ambiguous or len(same) > 1
+    return names, ambiguous
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding, failures, profiler_census
-from dice.verify.candidate.program_model import NotThere, ProgramModel
+from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names
 from dice.verify.candidate.server import Candidate
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import program
@@ -41,6 +41,7 @@ class Runner(Candidate):
         super().__init__(channel, file)
         self._builds = Path(told.builds)
         self._libraries: dict[str, ModuleType] = {}  # by path
+        self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls otherwise
         self._make_model: Callable[[], ProgramModel] | None = None
 
     def run(self) -> None:
@@ -50,15 +51,19 @@ class Runner(Candidate):
         self._serve({m.TakeProgram: self._take_program})
 
     def _take_program(self, command: m.TakeProgram) -> m.ProgramTaken:
+        ambiguous = False
         try:
             read = program.read(command.program, len(command.libraries))
             libraries = self._load(read, command.libraries)
             literals = transport.tensors(transport.read(self._builds, command.literals))
-            self._make_model = functools.partial(ProgramModel, read, libraries, literals, self.device)
+            if not self._names:
+                reference = transport.show(self.values.inputs, command.state)
+                self._names, ambiguous = match_names(read, literals, reference)
+            self._make_model = functools.partial(ProgramModel, read, libraries, literals, self.device, self._names)
             self._make_model()
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
-        return m.ProgramTaken("")
+        return m.ProgramTaken("", tuple(self._names.values()), ambiguous)
 
     def _load(self, read: program.Program, paths: Sequence[str]) -> list[ModuleType | None]:
         """The libraries that the program calls."""

@@ -144,12 +144,13 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class TakeProgram:
-    """The program to be constructed next, the name of its literals, and the paths of the file's libraries. Answered by
-    `ProgramTaken`."""
+    """The program to be constructed next, the name of its literals, the paths of the file's libraries, and the file of
+    the reference's parameters under the seed of the file's. Answered by `ProgramTaken`."""
 
     program: object
     literals: str
     libraries: tuple[str, ...]
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +292,12 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTaken:
-    """`refused`: why it cannot be run, or ""."""
+    """`refused`: why it cannot be run, or "". `matched`: the reference's parameters that it has under other names, as
+    their values show; `ambiguous`: where several have the same values."""
 
     refused: str
+    matched: tuple[str, ...] = ()
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Attempt:
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
         self._reference = m.ReferenceConstructed({}, ())
+        self._ambiguous = False  # which of the reference's parameters some of the file's are
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
         self._borrows = False  # whether the candidate holds memory of a trial
@@ -138,9 +139,15 @@ class Attempt:
         with self.record.clock("load"):
             program, literals = self._author.capture(seed, self._signature, self._reference)
         libraries = tuple(str(built.path) for built in self.files.shown)
-        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, libraries), m.ProgramTaken)
+        state = "state" if seed == self.session.seeds[0] else "fresh state"
+        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, libraries, state), m.ProgramTaken)
         if taken.refused:
             raise NotCaptured(taken.refused)
+        own = {name for name, one in program.state.items() if one.literal < 0}
+        for name in self._reference.varying:
+            if name not in own and name not in taken.matched:  # no trial could tell whether it matters to the file
+                raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
+        self._ambiguous = self._ambiguous or taken.ambiguous
         self.record.provenance = "construction"
 
     def _construct(self, fresh: bool = False) -> None:
@@ -248,6 +255,8 @@ class Attempt:
         if judged.max_abs_error == self.record.max_abs_error:
             self.record.tolerance = judged.tolerance
         self.record.add_labels(*judged.labels)
+        if not judged.equal and self._ambiguous:
+            raise NotCaptured("it gives other names to parameters of equal values")
         if not judged.equal:
             raise self.talk.unless_full(VerdictReached("wrong", "compare", f"{where}: {judged.message}", judged.errors))
 

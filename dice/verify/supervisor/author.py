@@ -64,9 +64,6 @@ class Author:
             self._files.pass_on(self.child, self._files.authored, literals, MAX_LITERAL_BYTES)
         except (NoProgram, OSError) as error:
             raise NotCaptured(f"what the file gave is no program: {error}") from None
-        for name in reference.varying:  # else no trial could tell whether they matter to it
-            if name not in taken.state or taken.state[name].literal >= 0:
-                raise NotCaptured(f"it does not take the parameter {name} by the reference's name and shape")
         for step in taken.steps:
             foreign = "" if step.operator else self._files.shown[step.library].foreign
             if foreign:
