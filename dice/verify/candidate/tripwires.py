@@ -12,7 +12,8 @@ that follows can unsay it. It sees Python code of the file (text that it runs wi
 | `recorder` | stops the profiler that counts what PyTorch computes (`profiler_census.py` tells) |
 | `files` | looks at other processes, or at other folders where verifications keep files |
 | `native` (a remark) | calls C through ctypes |
-| `process` (a remark) | starts a program, or forks |
+| `fork` | has a child process, in which nothing that counts operators can look |
+| `process` (a remark) | starts a program |
 | `network` (a remark) | makes a socket |
 | `thread` (a remark) | starts a thread |
 
@@ -43,8 +44,8 @@ _EVENTS = {
     "ctypes.call_function": "native",
     "ctypes.string_at": "native",
     "ctypes.wstring_at": "native",
-    "os.fork": "process",
-    "os.forkpty": "process",
+    "os.fork": "fork",
+    "os.forkpty": "fork",
     "os.exec": "process",
     "os.posix_spawn": "process",
     "os.system": "process",

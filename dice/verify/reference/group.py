@@ -119,6 +119,7 @@ class Group:
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""
+        (self._folder / folder).mkdir(exist_ok=True)
         transport.write(value, self._folder / folder, name)
         self._shown_bytes += sum(tensor.nbytes for tensor in transport.tensors(value))
 

@@ -36,11 +36,12 @@ _locks: list[int] = []  # held open for the life of this process
 
 
 class Scratch:
-    """A private folder, gone when its context is left: a reference process writes `inputs`, a candidate `outputs`."""
+    """A private folder, gone when its context is left: a reference process writes `inputs`, a candidate `outputs`, and
+    `authored` while it sees no data."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="job-", dir=_root(os.getpid())))
-        for name in ("reference", "inputs", "outputs"):
+        for name in ("reference", "inputs", "outputs", "authored"):
             (self.root / name).mkdir()
 
     def __enter__(self) -> Scratch:

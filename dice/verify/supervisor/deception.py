@@ -14,7 +14,7 @@ from dice.verify.ipc.messages import Drawn, Noticed, Ran
 from dice.verify.ipc.operator_counts import OperatorCounts
 
 # What a candidate's tripwires (`candidate/tripwires.py`) may report.
-TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder"})
+TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder", "fork"})
 REMARKS = frozenset({"native", "process", "network", "thread"})
 
 MESSAGES = {
