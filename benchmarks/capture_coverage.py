@@ -44,17 +44,21 @@ def verified(pairs: list[Pair], backend: str, workers: int | None, provenance: P
     """Rows by name, and the seconds that all took once the libraries were built."""
     options = Options(timing=False, trials=3, provenance=provenance)
     rows: dict[str, Any] = {}
+    stages: Counter[str] = Counter()
     with Verifier(backend=backend, options=options) as verifier:
         for _ in range(2):  # the second time with every library built
             started = time.monotonic()
+            stages.clear()
             for index, verdict in verifier.verify_many([pair[1:] for pair in pairs], workers=workers):
                 name = pairs[index][0]
                 why = verdict.evidence.get("not_captured", "")
                 rows[name] = {"outcome": verdict.outcome, "provenance": verdict.provenance, "why": why}
+                stages.update(verdict.seconds)
                 if not verdict.correct:
                     rows[name]["message"] = verdict.message
             seconds = time.monotonic() - started
-    return {"rows": rows, "seconds": round(seconds, 2)}
+    spent = {stage: round(total, 2) for stage, total in stages.items()}
+    return {"rows": rows, "seconds": round(seconds, 2), "stages": spent}
 
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +88,12 @@ def main() -> None:
     corpus = [(f"corpus {number}", problem, kernel) for number, (problem, kernel, _) in enumerate(chosen(args.count))]
     pairs = corpus + honest(backend)
     tried = verified(pairs, backend, args.workers, "any")
-    result = {"machine": machine(backend), "count": len(pairs), **summary(tried["rows"]), "seconds": tried["seconds"]}
+    result = {"machine": machine(backend), "count": len(pairs), **summary(tried["rows"])}
+    result |= {"seconds": tried["seconds"], "stages": tried["stages"]}
     if args.seconds:
         alone = verified(pairs, backend, args.workers, "evidence")
         other = {name: row["outcome"] for name, row in alone["rows"].items()}
-        result["seconds_by_evidence"] = alone["seconds"]
+        result |= {"seconds_by_evidence": alone["seconds"], "stages_by_evidence": alone["stages"]}
         result["differ"] = [name for name, row in tried["rows"].items() if other[name] != row["outcome"]]
     result["rows"] = {name: row for name, row in tried["rows"].items() if row["why"] or row["outcome"] != "correct"}
     write_json(args.out, result)
