@@ -44,7 +44,14 @@ _COPIES = tuple(f"cudaMemcpy{kind}{how}" for kind in ("", "2D", "FromSymbol") fo
 
 
 _FILLS = ("cudaMemset", "cudaMemsetAsync", "cudaMemset2D", "cudaMemset2DAsync")
-WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES, *_FILLS)
+# Answered without a device while tensors have no data.
+_QUESTIONS = (
+    *("cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize"),
+    *("cudaGetDevice", "cudaSetDevice", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig", "cudaFuncGetAttributes"),
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+)
+WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES, *_FILLS, *_QUESTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 #pragma once
 #include <dice/cuda_check.h>
 
+extern "C" __attribute__((weak)) bool dice_without_data();
 extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** result);
 extern "C" int32_t aoti_torch_create_cuda_stream_guard(void* stream, int32_t device_index, void** result);
 extern "C" int32_t aoti_torch_delete_cuda_stream_guard(void* guard);
@@ -44,6 +45,7 @@ inline CUDAStream getCurrentCUDAStream(DeviceIndex = -1) { return {nullptr, 0}; 
 inline CUDAStream getCurrentCUDAStream(DeviceIndex device = -1) {
   const DeviceIndex index = device == -1 ? current_device() : device;
   void* stream = nullptr;
+  if (dice_without_data != nullptr && dice_without_data()) return {nullptr, index};
   TORCH_CHECK(aoti_torch_get_current_cuda_stream(index, &stream) == 0, "PyTorch has no current CUDA stream");
   return {static_cast<cudaStream_t>(stream), index};
 }

@@ -165,6 +165,32 @@ DICE_SET(cudaMemset2D, (void* to, size_t pitch, int value, size_t width, size_t 
 DICE_SET(cudaMemset2DAsync, (void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream),
          (to, pitch, value, width, height, stream))
 #undef DICE_SET
+
+// While tensors have no memory, what host code asks of the device is answered here, so that no context is made for it:
+// that takes a tenth of a second, in which no other process can make one. Host code runs once more where there is data.
+#define DICE_QUIET(name, parameters, arguments, answer)              \
+  DICE_EXPORT cudaError_t __real_##name parameters;                  \
+  DICE_EXPORT cudaError_t __wrap_##name parameters {                 \
+    if (!dice_launches::without_data) return __real_##name arguments; \
+    answer;                                                          \
+    return cudaSuccess;                                              \
+  }
+DICE_QUIET(cudaGetLastError, (), (), )
+DICE_QUIET(cudaPeekAtLastError, (), (), )
+DICE_QUIET(cudaDeviceSynchronize, (), (), )
+DICE_QUIET(cudaStreamSynchronize, (cudaStream_t stream), (stream), )
+DICE_QUIET(cudaGetDevice, (int* device), (device), *device = 0)
+DICE_QUIET(cudaSetDevice, (int device), (device), )
+DICE_QUIET(cudaFuncSetAttribute, (const void* kernel, cudaFuncAttribute attribute, int value), (kernel, attribute, value), )
+DICE_QUIET(cudaFuncSetCacheConfig, (const void* kernel, cudaFuncCache config), (kernel, config), )
+DICE_QUIET(cudaFuncGetAttributes, (cudaFuncAttributes* attributes, const void* kernel), (attributes, kernel),
+           *attributes = {}; attributes->maxThreadsPerBlock = 1024; attributes->numRegs = 32)
+DICE_QUIET(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, const void* kernel, int threads, size_t shared),
+           (blocks, kernel, threads, shared), *blocks = 1)
+DICE_QUIET(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+           (int* blocks, const void* kernel, int threads, size_t shared, unsigned flags),
+           (blocks, kernel, threads, shared, flags), *blocks = 1)
+#undef DICE_QUIET
 DICE_EXPORT void dice_set_reader(void (*reader)(void*, size_t)) { dice_launches::reader = reader; }
 DICE_EXPORT unsigned long long dice_host_bytes(int reset) {
   return reset != 0 ? dice_launches::host_bytes.exchange(0) : dice_launches::host_bytes.load();
@@ -183,6 +209,7 @@ DICE_EXPORT const char* dice_launches_json() {
   return text.c_str();
 }
 // 1: launches are counted and do nothing; 2: nor do copies.
+DICE_EXPORT bool dice_without_data() { return dice_launches::without_data; }
 DICE_EXPORT void dice_set_muted(int how) {
   dice_launches::muted = how != 0;
   dice_launches::without_data = how == 2;
