@@ -29,8 +29,7 @@ from dice.verify.supervisor.assignment import Services, candidate_limits, worker
 from dice.verify.supervisor.devices import Device, Devices
 from dice.verify.supervisor.examiner import Examinations
 from dice.verify.supervisor.health import DeviceLost, probe_gpu
-from dice.verify.supervisor.job import Job
-from dice.verify.supervisor.problem_check import ProblemFault, find_fault
+from dice.verify.supervisor.job import Job, ProblemFault, find_fault
 from dice.verify.supervisor.reference_pool import ReferenceLost
 from dice.verify.verdict_cache import FILE, VerdictCache, cache_key
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dice.verdict import Backend
 from dice.verify import emulator
-from dice.verify.build import imports, split_build
+from dice.verify.build import object_files, split_build
 from dice.verify.build.cache import Cache, content_key
 from dice.verify.build.commands import compiler_for
 from dice.verify.build.compiler import Compiler
@@ -100,7 +100,7 @@ def compile_into(
     sanitize: bool = False,
 ) -> tuple[Headers, str, str]:
     """Leave the library of `sources` as `LIBRARY` in `scratch`; which headers it took, the log, and why it may not run
-    where there is data (`imports.foreign`).
+    where there is data (`object_files.foreign`).
 
     Raises as `build` does, and `SharedMissing`.
     """
@@ -118,7 +118,7 @@ def compile_into(
     headers, log = plan.compile(scratch)
     if headers == "full":
         return headers, log, "its host code needs PyTorch's own headers"
-    return headers, log, imports.foreign(scratch.glob("*.o"), scratch / LIBRARY, sources)
+    return headers, log, object_files.foreign(scratch.glob("*.o"), scratch / LIBRARY, sources)
 
 
 def prepare(backend: Backend, cache_dir: Path, arch: str | None = None, headers: str = "slim") -> str:

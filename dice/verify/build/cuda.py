@@ -150,7 +150,7 @@ class CudaCompiler(Compiler):
         ]
 
     def split_link(self, objects: list[Path], output: Path) -> list[str]:
-        """Command that joins the halves; `objects` include the table of `device_code`."""
+        """Command that joins the halves; `objects` include the table of `object_files`."""
         source = SHADOW_HEADERS / "dice" / "split.cpp"
 
         def make(folder: Path) -> list[str]:

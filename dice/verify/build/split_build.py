@@ -16,7 +16,7 @@ from dice.verify import emulator
 from dice.verify.build import split_source
 from dice.verify.build.compiler_process import Finished
 from dice.verify.build.cuda import CudaCompiler
-from dice.verify.build.device_code import DeviceCode, HostCode, NotElf, read_device, read_host, table
+from dice.verify.build.object_files import DeviceCode, HostCode, NotElf, read_device, read_host, table
 from dice.verify.build.sources import LIBRARY
 from dice.verify.build.units import CUDA_PRELUDE, CUDA_SOURCE, Unit, joined_unit, located, split_units
 

@@ -1,7 +1,7 @@
 """The process that has the data: runs a file's program (`ipc/program.py`) and its libraries, and none of its Python.
 
 It answers what a candidate's process answers, since the model that it makes is called like the file's. The supervisor
-names only libraries that take nothing from outside but what is on a list (`build/imports.py`).
+names only libraries that take nothing from outside but what is on a list (`build/object_files.py`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from dice.verify.build.sources import Built
-from dice.verify.candidate import binding, failures, profiler_census
+from dice.verify.candidate import binding, failures
 from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names
-from dice.verify.candidate.server import Candidate
+from dice.verify.candidate.server import Server
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import program
 from dice.verify.ipc.channel import Channel
@@ -33,20 +33,18 @@ def main(link: socket.socket) -> None:
         channel.send(failures.report(error, runner.stage))
 
 
-class Runner(Candidate):
-    """A candidate whose model is a program."""
+class Runner(Server):
+    """Whoever has a program for a model."""
 
     def __init__(self, channel: Channel, told: m.RunPrograms):
-        file = m.RunFile(told.backend, told.threads, told.inputs, told.outputs, "", "", told.cache_dir, told.sanitize)
-        super().__init__(channel, file)
+        super().__init__(channel, told)
         self._builds = Path(told.builds)
         self._libraries: dict[str, ModuleType] = {}  # by path
         self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls otherwise
         self._make_model: Callable[[], ProgramModel] | None = None
 
     def run(self) -> None:
-        self._prepare()
-        self.records = profiler_census.works()
+        self._prepare(counts=True)
         self.channel.send(m.Started())
         self._serve({m.TakeProgram: self._take_program})
 

@@ -106,11 +106,11 @@ class _Script:
 
 def replay(file: Path) -> None:
     """What the interpreter under a tool does."""
-    from dice.verify.candidate.server import Candidate
+    from dice.verify.candidate.kernel_file import KernelFile
 
     target = read(json.loads(file.read_text()), Target)
     script: Any = _Script(target)
-    Candidate(script, target.file).run()
+    KernelFile(script, target.file).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The untrusted child: runs a kernel file, builds `ModelNew`, calls it on inputs it is handed, hands back raw bytes.
+"""What the untrusted children do alike: make a model, call it on inputs that they are handed, hand back raw bytes.
 
 It never holds an expected output or a seed of the inputs. Whatever it reports is a claim: the reference's process
 compares the output bytes, and the supervisor keeps the clock. What it may be told, and what it answers, stands in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,12 @@ from typing import Any
 import torch
 
 from dice.verify import emulator
-from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
 from dice.verify.candidate import (
     binding,
-    capture,
-    failures,
     graphs,
-    intercept,
     profiler_census,
     profiling,
     threads,
-    tripwires,
 )
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
@@ -42,29 +37,14 @@ from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
 
 
-def warm_up() -> None:
-    """PyTorch loads large parts of itself at the first operator on tensors without data."""
-    capture.warm_up()
+class Server(ABC):
+    """One model and what may be asked of it. `stage`: where an exception counts: "load", "run" or "time"."""
 
-
-def main(link: socket.socket) -> None:
-    channel = Channel(link)
-    candidate = Candidate(channel, channel.expect(m.RunFile))
-    try:
-        candidate.run()
-    except BaseException as error:  # noqa: B036 - SystemExit and KeyboardInterrupt of the candidate are reports too
-        channel.send(failures.report(error, candidate.stage))
-
-
-class Candidate:
-    """One kernel file and its model. `stage`: where an exception counts: "load", "run" or "time"."""
-
-    def __init__(self, channel: Channel, file: m.RunFile):
+    def __init__(self, channel: Channel, file: m.RunFile | m.RunPrograms):
         self.channel, self.file = channel, file
         self.device = Device(file.backend)
         self.values = Values(Path(file.inputs), Path(file.outputs), self.device)
         self.stage = "load"
-        self.module: Any = None
         self.model: Any = None
         self.bench: Any = None
         self.reads = Reads()
@@ -73,15 +53,9 @@ class Candidate:
         self.census: evidence.Census | None = None  # of the forward under way
         self.records = False  # what PyTorch computes, by its profiler too
 
-    def run(self) -> None:
-        """Load the file, then do as told until the channel closes."""
-        self._prepare()
-        self._intercept()
-        self.channel.send(m.Started())
-        with self.device.active():
-            self.module = running.exec_file(self.file.source, self.values.outputs, "kernel", self.file.preamble)
-        self.channel.send(m.Loaded(hasattr(self.module, "ModelNew")))
-        self._serve({m.Capture: self._capture})
+    @abstractmethod
+    def _new_model(self, command: m.Construct) -> Any:
+        """The model, as its constructor makes it."""
 
     def _serve(self, more: dict[type[Any], Callable[[Any], object]]) -> None:
         """Do as told until the channel closes."""
@@ -115,7 +89,8 @@ class Candidate:
             self.census = None
             self.device.release()
 
-    def _prepare(self) -> None:
+    def _prepare(self, counts: bool) -> None:
+        """Set the process up. `counts`: what PyTorch computes is noted."""
         self.device.prepare(self.file.threads)
         cache_dir = Path(self.file.cache_dir)
         if self.device.emulated:
@@ -128,50 +103,7 @@ class Candidate:
         else:
             graphs.install(self._note_replay)
         threads.install(self.device.active, lambda: self.census)
-
-    def _intercept(self) -> None:
-        """Take the place of what a kernel file calls, and watch what it does."""
-        intercept.install(self._build)
-        self._watch()
-        self.records = not self.file.preamble and profiler_census.works()  # other protocols count nothing
-
-    def _watch(self) -> None:
-        """Have the supervisor told at once of what no kernel file has a reason to do."""
-
-        def report(notice: str) -> None:
-            self.channel.send(m.Noticed(notice))
-
-        if not self.file.preamble:  # other protocols take what they get
-            torch.compile = _uncompiled(report)
-        inputs, outputs = self.values.inputs, self.values.outputs
-        jobs = (f"{inputs.parent.parent}/", f"{outputs.parent.parent}/")
-        private = (*jobs, "/proc/", "/dev/shm", f"{self.file.cache_dir}/")  # the last: others' built libraries too
-        tripwires.arm(report, str(outputs / "kernel.py"), str(outputs), private)
-
-    def _build(self, sources: Sources, name: str) -> Built:
-        """Have the supervisor build, for this process may not; raises what its compilers said."""
-        if sources.size > MAX_SOURCE_BYTES:
-            raise CompileError("", [f"error: the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"])
-        answer = read(self.channel.request(m.Build(name, sources.to_json())), m.BuildAnswer)
-        if answer.kind != "built":
-            raise failures.failed_build(answer)
-        backend = self.file.backend
-        headers: Any = answer.headers
-        return Built(Path(answer.path), headers, answer.seconds, answer.cached, backend, answer.log)
-
-    def _capture(self, command: m.Capture) -> m.Captured:
-        """The file's model, run without data, as a program."""
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
-        running.seed_everything(command.seed)
-        known: Any = command.state
-        try:
-            with torch.no_grad():
-                model = self.module.ModelNew(*arguments)
-                program, literals = capture.capture(model, capture.outline(command.signature), known)
-        except Exception as error:
-            return m.Captured(None, capture.why_not(error))
-        transport.write(literals, self.values.outputs, command.literals)
-        return m.Captured(program, "")
+        self.records = counts and profiler_census.works()
 
     def _open(self, command: m.OpenDevice) -> m.DeviceOpened:
         self.device.open()
@@ -204,14 +136,6 @@ class Candidate:
             self.model = self.model.to(dtype=getattr(torch, command.cast))
         self.device.synchronize()
         return m.Constructed(loadable, fewer)
-
-    def _new_model(self, command: m.Construct) -> Any:
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
-        if command.cast is not None:
-            arguments = self.device.place(arguments)
-        running.seed_everything(command.seed)
-        with self.device.active():
-            return self.module.ModelNew(*arguments)
 
     def _recording(self, work: OperatorCounts) -> contextlib.AbstractContextManager[None]:
         if not self.records:
@@ -340,16 +264,6 @@ def _refuse_lazy(output: Any) -> None:
     for tensor in transport.tensors(output):
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise WrongReturn(f"forward returned a {type(tensor).__name__}, not a plain tensor.")
-
-
-def _uncompiled(report: Callable[[str], None]) -> Callable[..., Any]:
-    """Takes the place of `torch.compile`: reports its use and compiles nothing."""
-
-    def compile(model: Any = None, **_: Any) -> Any:  # noqa: A001 - PyTorch's name
-        report("torch_compile")
-        return model if model is not None else lambda function: function
-
-    return compile
 
 
 def _same_bits(one: Any, other: Any) -> bool:

@@ -15,7 +15,7 @@ class Role:
 
 
 REFERENCE = Role("reference", "dice.verify.reference.server", trusted=True)
-CANDIDATE = Role("candidate", "dice.verify.candidate.server")
+CANDIDATE = Role("candidate", "dice.verify.candidate.kernel_file")
 RUNNER = Role("runner", "dice.verify.candidate.runner")
 SANITIZED = Role("sanitized", "dice.verify.candidate.sanitized")
 BUILDER = Role("builder", "dice.verify.build.builder")

@@ -57,8 +57,6 @@ class Attempt:
         self._author = Author(job, record, feedback, session, files, timeout_s) if constructs else None
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
-        self._reference = m.ReferenceConstructed({}, ())
-        self._ambiguous = False  # which of the reference's parameters some of the file's are
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
         self._borrows = False  # whether the candidate holds memory of a trial
@@ -101,17 +99,7 @@ class Attempt:
         if self._author is None:
             self.talk.load(file)
             return
-        self.talk.tell(
-            m.RunPrograms(
-                backend=file.backend,
-                threads=file.threads,
-                inputs=file.inputs,
-                outputs=file.outputs,
-                builds=str(self.files.builds),
-                cache_dir=file.cache_dir,
-                sanitize=file.sanitize,
-            )
-        )
+        self.talk.tell(self._author.greeting(file))
         self._author.load(file)
         outcomes.await_start(self.candidate)
         self.record.sandbox = self.candidate.sandbox
@@ -124,35 +112,20 @@ class Attempt:
     def prepare(self, vary: bool) -> tuple[m.Step, ...]:
         """Both models constructed; the plan of the trials."""
         with self.record.clock("reference"):
-            self._reference = self.of_reference(self.session.construct)
+            constructed = self.of_reference(self.session.construct)
             planned = self.of_reference(self.session.plan, varied=vary)
         self.record.add_labels(*planned.labels)
         self._signature = planned.signature
+        if self._author is not None:
+            self._author.reference = constructed
         if not planned.plan[0].fresh:
             self._construct()
         return planned.plan
 
-    def _take_program(self, seed: int) -> None:
-        """Have the runner take the program of a model made under `seed`."""
-        if self._author is None:
-            return
-        with self.record.clock("load"):
-            program, literals = self._author.capture(seed, self._signature, self._reference)
-        libraries = tuple(str(built.path) for built in self.files.shown)
-        state = "state" if seed == self.session.seeds[0] else "fresh state"
-        taken = self.talk.ask(m.TakeProgram(program.to_json(), literals, libraries, state), m.ProgramTaken)
-        if taken.refused:
-            raise NotCaptured(taken.refused)
-        own = {name for name, one in program.state.items() if one.literal < 0}
-        for name in self._reference.varying:
-            if name not in own and name not in taken.matched:  # no trial could tell whether it matters to the file
-                raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
-        self._ambiguous = self._ambiguous or taken.ambiguous
-        self.record.provenance = "construction"
-
     def _construct(self, fresh: bool = False) -> None:
         seed = self.session.seeds[1 if fresh else 0]
-        self._take_program(seed)
+        if self._author is not None:
+            self._author.give_program(self.talk, seed, self._signature)
         state, varied = ("fresh state", "fresh state varied") if fresh else ("state", "")
         protocol = self.assignment.protocol
         command = m.Construct(
@@ -255,7 +228,7 @@ class Attempt:
         if judged.max_abs_error == self.record.max_abs_error:
             self.record.tolerance = judged.tolerance
         self.record.add_labels(*judged.labels)
-        if not judged.equal and self._ambiguous:
+        if not judged.equal and self._author is not None and self._author.ambiguous:
             raise NotCaptured("it gives other names to parameters of equal values")
         if not judged.equal:
             raise self.talk.unless_full(VerdictReached("wrong", "compare", f"{where}: {judged.message}", judged.errors))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import program, untrusted
@@ -26,7 +25,10 @@ class NotCaptured(Exception):
 
 
 class Author:
-    """One candidate's process that sees no inputs, no parameters and no outputs of the reference's."""
+    """One candidate's process that sees no inputs, no parameters and no outputs of the reference's.
+
+    `reference`: what its parameters are. `ambiguous`: which of them some of the file's are.
+    """
 
     def __init__(
         self,
@@ -43,18 +45,49 @@ class Author:
         limits = replace(limits, scratch=str(files.authored), one_queue=True)
         self.child: Child = job.services.spawner.spawn(CANDIDATE, limits)
         self.talk = Dialogue(job, self.child, files, timeout_s, record, feedback, sanitizer.Replay())
+        self._record = record
         self._captures = 0
+        self.reference = m.ReferenceConstructed({}, ())
+        self.ambiguous = False
+
+    def greeting(self, file: m.RunFile) -> m.RunPrograms:
+        """What the runner is told first, where the author is told to run a file."""
+        return m.RunPrograms(
+            backend=file.backend,
+            threads=file.threads,
+            inputs=file.inputs,
+            outputs=file.outputs,
+            builds=str(self._files.builds),
+            cache_dir=file.cache_dir,
+            sanitize=file.sanitize,
+        )
 
     def load(self, file: m.RunFile) -> None:
         self.talk.load(replace(file, outputs=str(self._files.authored)))
 
-    def capture(self, seed: int, signature: object, reference: m.ReferenceConstructed) -> tuple[Program, str]:
-        """The program for inputs of this signature, of a model made under `seed`, and the name of its literals, which
-        the job's other processes can read. Raises `NotCaptured`."""
+    def give_program(self, runner: Dialogue, seed: int, signature: object) -> None:
+        """Have the runner take the program for inputs of this signature, of a model made under `seed`. Raises
+        `NotCaptured`."""
+        with self._record.clock("load"):
+            program, literals = self._capture(seed, signature)
+        libraries = tuple(str(built.path) for built in self._files.shown)
+        state = "state" if seed == self._session.seeds[0] else "fresh state"
+        taken = runner.ask(m.TakeProgram(program.to_json(), literals, libraries, state), m.ProgramTaken)
+        if taken.refused:
+            raise NotCaptured(taken.refused)
+        own = {name for name, one in program.state.items() if one.literal < 0}
+        for name in self.reference.varying:
+            if name not in own and name not in taken.matched:  # no trial could tell whether it matters to the file
+                raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
+        self.ambiguous = self.ambiguous or taken.ambiguous
+        self._record.provenance = "construction"
+
+    def _capture(self, seed: int, signature: object) -> tuple[Program, str]:
+        """The program, and the name of its literals, which the job's other processes can read."""
         literals = f"literals {self._captures}"
         self._captures += 1
         try:
-            said = self.talk.ask(m.Capture(seed, signature, reference.state, literals), m.Captured)
+            said = self.talk.ask(m.Capture(seed, signature, self.reference.state, literals), m.Captured)
         except VerdictReached as stop:
             raise NotCaptured(f"without data, {stop.message}") from None
         if said.program is None:
@@ -70,5 +103,5 @@ class Author:
                 raise NotCaptured(foreign)
         return taken, literals
 
-    def close(self, *error: Any) -> None:
+    def close(self) -> None:
         self.child.__exit__(None, None, None)

@@ -1,9 +1,11 @@
-"""One verification, from the file's text to the verdict."""
+"""One verification, from the file's text to the verdict; and whether a problem's own reference works here, asked of the
+jailed reference before any kernel is written for it."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass, replace
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -20,7 +22,7 @@ from dice.verify.supervisor.intervention import intervene
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
-from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, Session
+from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
 from dice.verify.text import static
 
 REFERENCE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
@@ -178,3 +180,42 @@ class Job:
             errors = (*stop.errors, *self.feedback.sentences, *report.troubles)
             return VerdictReached(stop.outcome, stop.stage, stop.message, errors, stop.lacks_gpu_memory)
         return VerdictReached("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemFault:
+    """Why the reference gives no output. `own`: its own code raised, as it would anywhere; else the problem is too
+    large, or too slow, for this machine."""
+
+    message: str
+    own: bool
+
+
+def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuLock) -> ProblemFault | None:
+    """Draw the problem's inputs and run its reference on them, once. Raises `MachineryError`, `Cancelled`."""
+    settings = ReferenceSettings.of(
+        problem,
+        replace(options, trials=1),
+        vary=False,
+        threads=services.threads,
+        lends=services.references.lends(problem),
+        shares=services.backend == "cuda",
+    )
+    try:
+        with services.references.open(
+            services.spawner, settings, REFERENCE_MEMORY * options.memory_mb, services.view
+        ) as session:
+            _run_once(services, session, gpu)
+    except ReferenceUnusable as failed:
+        return ProblemFault(str(failed), failed.own)
+    return None
+
+
+def _run_once(services: Services, session: Session, gpu: GpuLock) -> None:
+    with gpu.shared():
+        needed = session.open().needed
+    context = CONTEXT_BYTES if services.backend == "cuda" else 0
+    with gpu.reserve_memory(needed + context), gpu.shared(slow=True):
+        session.construct()
+        (step,) = session.plan().plan
+        session.draw_for_nobody(m.DrawTrial(step.name, step, loadable=False))

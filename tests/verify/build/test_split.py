@@ -14,7 +14,7 @@ from split_cases import CASES, SplitCase
 from test_shadow_kernels import Case, same, sources
 
 from dice.verify.build import build, split_build
-from dice.verify.build.device_code import NotElf, symbols
+from dice.verify.build.object_files import NotElf, symbols
 from dice.verify.build.split_source import NotSplit, device_text, host_text
 from dice.verify.candidate import binding
 from dice.verify.options import default_cache_dir

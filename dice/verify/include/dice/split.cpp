@@ -22,7 +22,7 @@ struct Variable {
 
 }  // namespace dice_split
 
-// Written for each library by dice/verify/build/device_code.py; both tables end with a null entry.
+// Written for each library by dice/verify/build/object_files.py; both tables end with a null entry.
 extern "C" {
 extern const unsigned char dice_fatbin[];
 extern dice_split::Kernel dice_kernels[];

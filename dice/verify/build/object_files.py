@@ -1,12 +1,21 @@
-"""What is inside object files and device code: the names of kernels and variables, and the table that joins the two."""
+"""What is inside object files and device code: the names of kernels and variables, the table that joins the two, and
+what a library takes from outside of itself.
+
+A program by construction (`ipc/program.py`) says all that is computed; a library that opened files, started threads,
+loaded others or asked the time could compute what no program says. So a library is loaded beside data only where each
+function and object that its sources leave to the linker is on a list: what our own headers use, CUDA's runtime, and the
+part of the C and C++ libraries that computes, formats and takes memory.
+"""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from dice.verify.build.sources import Sources, inner_word
 
 _FUNCTION, _OBJECT = 2, 1
 _LOCAL = 0
@@ -131,3 +140,68 @@ def table(host: HostCode, device: DeviceCode, fatbin: Path) -> str:
 
 def _hidden(name: str) -> list[str]:
     return [f".globl {name}", f".hidden {name}", f"{name}:"]
+
+
+# ---- what a library takes from outside ------------------------------------------------------------------------------
+
+# Of the stable part of CPython's interface: what `include/dice/python.h` declares.
+_PYTHON = (
+    r"_Py_NoneStruct|Py_(Inc|Dec)Ref|PyExc_\w+|PyErr_(Occurred|Clear|SetString|SetObject)|PyGILState_\w+"
+    r"|PyObject_(Str|IsTrue|IsInstance|CallFunctionObjArgs|GetAttrString|SetAttrString|Type)|PyBool_FromLong"
+    r"|PyLong_\w+|PyNumber_(Index|Long|Float|Check)|PyFloat_\w+|PyUnicode_(FromStringAndSize|AsUTF8AndSize)"
+    r"|PyTuple_(New|SetItem|GetItem|Size)|PyList_(New|SetItem)|PySequence_(Size|GetItem)"
+    r"|PyDict_(New|SetItemString|GetItemString|Size)|PyCapsule_(New|GetPointer)|PyCMethod_New|PyType_GetFlags"
+    r"|PyEval_(SaveThread|RestoreThread)"
+)
+_C = (
+    r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn)"
+    r"|__(isoc(99|23)_)?(strto(l|ul|ll|ull|d|f|ld)|wcsto\w+)(_l|_internal)?|__(new|free|use)locale|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
+    r"|malloc|calloc|realloc|free|atexit|(posix_mem|aligned_)align|aligned_alloc|abort|assert|__assert_fail|abs|labs|div|ldiv"
+    r"|qsort|bsearch|rand(_r)?|srand|to(upper|lower)|is(alpha|digit|space|alnum|upper|lower|punct)|__ctype_\w+"
+    r"|pthread_mutex_(un)?lock|pthread_once|__pthread_key_create|getpagesize"
+    r"|__errno_location|__stack_chk_fail|__libc_single_threaded|__tls_get_addr|__gmon_start__|_ITM_\w+"
+    r"|__cxa_\w+|__gxx_personality_v0|_Unwind_\w+|__dynamic_cast|__(u?div|u?mod|mul|popcount|clz|ctz|fix|float)\w*[sdt]i\w*"
+)
+_MATHS = (
+    r"(a?(sin|cos|tan)h?|atan2|exp|exp2|expm1|exp10|log|log2|log10|log1p|pow|sqrt|cbrt|hypot|erf|erfc|[lt]gamma|fma|fmod"
+    r"|fmin|fmax|fabs|fdim|ceil|floor|round|l?lround|l?lrint|rint|nearbyint|trunc|modf|frexp|ldexp|scalbn|ilogb|logb"
+    r"|remainder|remquo|copysign|nan|nextafter|j[01n]|y[01n]|sincos)[fl]?(_finite)?|__\w+_finite|__fpclassify[fl]?"
+    r"|__is(nan|inf)[fl]?|__signbit[fl]?"
+)
+_CUDA = r"cuda[A-Z]\w+|__cuda\w+|cublas\w+|curand\w+|cufft\w+"
+_OURS = r"aoti_torch_\w+|dice_\w+|threadIdx|blockIdx|blockDim|gridDim|_ZN8dice_emu\w+|_ZN4dice\w+|_ZTIN4dice\w+"
+_CXX = r"_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZT[ISVTv]\w*|_ZN?K?S\w+|_ZNK?S\w+|_ZN9__gnu_cxx\w+|_ZGVNS\w+|_ZGVNKS\w+"
+_LINKER = r"_GLOBAL_OFFSET_TABLE_|__dso_handle|_DYNAMIC|__(pre)?init_array_\w+|DW\.ref\.\w+"
+_SUPPORT = r"_ZN?K?\w*(2at|3c10|5torch|6caffe2|4dice|10dice_split|13dice_launches)\w*|__(real|wrap)_(__)?cuda\w+"
+_PYTORCH = re.compile(r"_Z\w*?(2at|3c10|5torch|6caffe2)(?![a-z])")
+_NO_NAMES = (3, 4)  # kinds of symbols that stand for sections and files
+_ALLOWED = re.compile("|".join((_PYTHON, _C, _MATHS, _CUDA, _OURS, _CXX, _LINKER, _SUPPORT)))
+# What of the C++ library does more: threads, files, clocks, random devices, plug-ins of the locale.
+_BARRED = re.compile(
+    r"_Z\w*(6thread|10filesystem|fstream|filebuf|6chrono|13random_device|18condition_variable|7promise|6future|5async|6jthread)\w*"
+    r"|cudaIpc\w+|cuda(Import|External)\w*|cudaGetDriverEntryPoint\w*|cudaLibrary\w+|cudaModule\w+"
+)
+
+
+def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
+    """Why a library may not run where there is data, as a sentence; "" where it may.
+
+    `objects`: what its sources were compiled to. What the linker added to them is ours, or the C++ library's.
+    """
+    word = inner_word(sources)
+    if word:
+        return f"its source has the word {word}, by which it could reach for the inside of its headers"
+    try:
+        wanted: set[str] = set()
+        defined: set[str] = set()
+        for path in objects:
+            for symbol in symbols(path.read_bytes()):
+                if symbol.kind not in _NO_NAMES and symbol.name:
+                    (defined if symbol.section else wanted).add(symbol.name)
+        left = {one.name for one in symbols(library.read_bytes(), DYNAMIC_SYMBOLS) if not one.section}
+    except (NotElf, OSError) as error:
+        return f"its library cannot be read: {error}"
+    names = [name for name in wanted - defined if _BARRED.fullmatch(name) or not _ALLOWED.fullmatch(name)]
+    names += [name for name in left if _PYTORCH.match(name)]  # our headers leave nothing of it to the dynamic linker
+    said = ", ".join(name[:80] for name in sorted(names)[:8])
+    return f"its host code calls {said}: not on the list of what may be called beside data" if names else ""
