@@ -1,0 +1,76 @@
+"""What a library takes from outside of itself, found in what its source was really compiled to."""
+
+from __future__ import annotations
+
+import pytest
+
+from dice.verify import Verifier
+from dice.verify.build.sources import Sources, inner_word
+
+CPP = "torch::Tensor same(torch::Tensor x);"
+FUNCTIONS = (("same", "same"),)
+
+
+def foreign(verifier: Verifier, before: str, inside: str) -> str:
+    """Why no program may call a library of this host code."""
+    cuda = f"{before}\ntorch::Tensor same(torch::Tensor x) {{ {inside} return x; }}\n"
+    answer = verifier._builds.build(verifier._get_zygote(), Sources((CPP,), (cuda,), FUNCTIONS), "ext", 60)
+    assert answer.built is not None, answer.lines
+    return answer.built.foreign
+
+
+@pytest.mark.parametrize(
+    ("before", "inside"),
+    [
+        ("__global__ void k(float* y) { y[0] = 1; }", "k<<<1, 1>>>(x.data_ptr<float>());"),
+        (
+            "\n".join(f"#include <{name}>" for name in ("algorithm", "cmath", "iostream", "map", "sstream", "vector")),
+            "std::map<std::string, std::vector<double>> m; std::ostringstream s; s << std::pow(2.0, x.size(0)); "
+            'm[s.str()].push_back(std::tgamma(3.0)); std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
+            'if (m.empty()) std::cout << "none" << std::endl; TORCH_CHECK(x.dim() > 0, "no ", x.sizes());',
+        ),
+        (
+            "#include <ATen/cuda/CUDAContext.h>",
+            "auto s = at::cuda::getCurrentCUDAStream(); auto y = at::relu(x) + x; (void)s;",
+        ),
+        ("#include <mutex>", "static std::mutex m; std::lock_guard<std::mutex> lock(m);"),
+    ],
+)
+def test_what_computes_and_formats_is_on_the_list(emulated: Verifier, before: str, inside: str) -> None:
+    assert foreign(emulated, before, inside) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "name"),
+    [
+        ("#include <cstdlib>", 'if (getenv("HOME")) return x + 1;', "getenv"),
+        ("#include <cstdio>", 'FILE* f = fopen("/tmp/x", "w"); if (f) fclose(f);', "fopen"),
+        ("#include <fstream>", 'std::ofstream("/tmp/x") << 1;', "ofstream"),
+        ("#include <thread>", "std::thread([] {}).join();", "thread"),
+        ("#include <dlfcn.h>", 'if (dlsym(RTLD_DEFAULT, "f")) return x + 1;', "dlsym"),
+        ("#include <unistd.h>", "if (fork() == 0) _exit(0);", "fork"),
+        ("#include <unistd.h>", "if (syscall(39) == 1) return x + 1;", "syscall"),
+        (
+            "#include <chrono>",
+            "if (std::chrono::steady_clock::now().time_since_epoch().count() == 1) return x + 1;",
+            "chrono",
+        ),
+        ("#include <ctime>", "if (time(nullptr) == 1) return x + 1;", "time"),
+        ("#include <sys/mman.h>", "if (mmap(nullptr, 1, 0, 0, -1, 0) == nullptr) return x + 1;", "mmap"),
+        ('extern "C" int PyRun_SimpleString(const char*);', 'PyRun_SimpleString("1");', "PyRun_SimpleString"),
+        ('#define GLUE(a, b) a##b\nextern "C" int GLUE(Py, Run_SimpleString)(const char*);', "", "##"),
+        ("", "if (&aoti_torch_zero_ == nullptr) return x + 1;", "aoti_torch_zero_"),
+        ("namespace at::native { Tensor relu(const Tensor&); }", "return at::native::relu(x);", "native"),
+    ],
+)
+def test_what_reaches_further_is_named(emulated: Verifier, before: str, inside: str, name: str) -> None:
+    said = foreign(emulated, before, inside)
+    assert name in said, said
+
+
+def test_words_of_pytorchs_own_interface_are_no_inner_words() -> None:
+    plain = Sources(
+        (CPP,), ("torch::Tensor same(torch::Tensor x) { return x; } // a Python user's dicey kernel, ## no",), ()
+    )
+    assert inner_word(plain) == "##"  # also in a comment: what is left out is not looked at
+    assert inner_word(Sources((CPP,), ("// pybind11::module_, PYBIND11_MODULE, DICEY, soldicer",), ())) == ""
