@@ -70,6 +70,7 @@ class Summary:
     outcomes: dict[str, int]
     failures: dict[str, int]  # by the classes of the paper's Fig. 6, all of them
     deceptions: dict[str, int]  # by kind, of the `deceptive`
+    provenance: dict[str, int]  # of the correct: "construction", "evidence"
     cost: Cost
 
     def to_json(self) -> dict[str, object]:
@@ -125,6 +126,7 @@ def summarise(folder: RunFolder, protocol: str, *, seed: int = 0, resamples: int
         failures=dict.fromkeys(FAILURE_CLASS.values(), 0)
         | _counts(verdict.failure_class for verdict in about if verdict.failure_class),
         deceptions=_counts(kind for verdict in about if verdict.outcome == "deceptive" for kind in verdict.deceptions),
+        provenance=_counts(verdict.provenance for verdict in verdicts if verdict.correct and verdict.provenance),
         cost=cost(folder.generations()),
     )
 

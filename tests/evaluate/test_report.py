@@ -95,13 +95,13 @@ def test_what_each_protocol_lets_through(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     found = table(tmp_path / "run", "protocols")
     ours = [row for row in found.rows if row[0] == "made"]
-    assert [(row[1], row[2], row[6], row[7]) for row in ours] == [
+    assert [(row[1], row[2], row[7], row[8]) for row in ours] == [
         ("dice", "1", "0", "-"),
         ("kernelbench", "2", "1", "deceptive 1"),
     ]
     llada = [row for row in found.rows if row[0] == "LLaDA-1.5 (published)"]
     assert [row[1] for row in llada] == ["paper", "paper, no robust check"]
-    assert [row[3] for row in llada] == ["0.4", "10.4"] and llada[1][-1] == "10.0 points of Exec"
+    assert [row[4] for row in llada] == ["0.4", "10.4"] and llada[1][-1] == "10.0 points of Exec"
 
 
 def test_two_runs_are_compared_problem_by_problem(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dice.evaluate.failures import CLASSES
-from dice.evaluate.metrics import Score
+from dice.evaluate.metrics import Score, Summary
 from dice.evaluate.report.gather import Answer, Report, Run
 from dice.evaluate.report.published import PROBLEMS, PROTOCOL, over_all
 from dice.evaluate.statistics import Estimate
@@ -111,6 +111,7 @@ def let_through(report: Report) -> Table:
         ("model", "l"),
         ("protocol", "l"),
         ("correct", "r"),
+        ("by construction", "r"),
         ("Exec", "r"),
         ("fast1/fast2", "r"),
         ("deceptive", "r"),
@@ -131,15 +132,25 @@ def let_through(report: Report) -> Table:
             exec_, fast = _score(found.total)
             deceptive = percent(found.total.deception.value)
             rows.append(
-                (run.label, protocol, str(len(correct)), exec_, fast, deceptive, str(refused.total()), which or EMPTY)
+                (
+                    run.label,
+                    protocol,
+                    str(len(correct)),
+                    _constructed(found),
+                    exec_,
+                    fast,
+                    deceptive,
+                    str(refused.total()),
+                )
+                + (which or EMPTY,)
             )
     measured = len(rows)
     for row in report.published:
         if row.without_check:
             with_check, without = row.total, over_all(row.without_check)
             name, points = f"{row.name} (published)", 100 * (without[0] - with_check[0])
-            rows.append((name, "paper", EMPTY, *_triple(with_check), EMPTY, EMPTY, EMPTY))
-            cells = (EMPTY, *_triple(without), EMPTY, EMPTY, f"{points:.1f} points of Exec")
+            rows.append((name, "paper", EMPTY, EMPTY, *_triple(with_check), EMPTY, EMPTY, EMPTY))
+            cells = (EMPTY, EMPTY, *_triple(without), EMPTY, EMPTY, f"{points:.1f} points of Exec")
             rows.append((name, "paper, no robust check", *cells))
     note = f"The same answers under each protocol, compared with {strictest}, the strictest one here; shares in %."
     if report.published:
@@ -148,6 +159,11 @@ def let_through(report: Report) -> Table:
         rows = []
     marked = frozenset(range(measured, len(rows)))
     return Table("protocols", "What each protocol lets through", tuple(columns), tuple(rows), note, marked)
+
+
+def _constructed(found: Summary) -> str:
+    """How many of the correct are known by construction; nothing where no protocol asked."""
+    return str(found.provenance.get("construction", 0)) if found.provenance else EMPTY
 
 
 def speed(report: Report) -> Table:
