@@ -70,7 +70,7 @@ class KernelFile(Server):
         inputs, outputs = self.values.inputs, self.values.outputs
         jobs = (f"{inputs.parent.parent}/", f"{outputs.parent.parent}/")
         private = (*jobs, "/proc/", "/dev/shm", f"{self.file.cache_dir}/")  # the last: others' built libraries too
-        tripwires.arm(report, str(outputs / "kernel.py"), str(outputs), private)
+        tripwires.arm(report, str(outputs / "kernel.py"), str(outputs), private, lambda: self.census is not None)
 
     def _build(self, sources: Sources, name: str) -> Built:
         """Have the supervisor build, for this process may not; raises what its compilers said."""

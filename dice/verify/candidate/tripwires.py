@@ -12,8 +12,8 @@ that follows can unsay it. It sees Python code of the file (text that it runs wi
 | `recorder` | stops the profiler that counts what PyTorch computes (`profiler_census.py` tells) |
 | `files` | looks at other processes, or at other folders where verifications keep files |
 | `native` (a remark) | calls C through ctypes |
-| `fork` | has a child process, in which nothing that counts operators can look |
-| `process` (a remark) | starts a program |
+| `fork` | has its forward make a process, in which nothing that counts operators can look |
+| `process` (a remark) | starts a program, or forks elsewhere |
 | `network` (a remark) | makes a socket |
 | `thread` (a remark) | starts a thread |
 
@@ -64,10 +64,17 @@ _HELPERS = (  # of the standard library: what they do, they do for their caller
 _MAX_DEPTH = 12
 
 
-def arm(report: Callable[[str], None], own_file: str, own_folder: str, secret_folders: tuple[str, ...]) -> None:
+def arm(
+    report: Callable[[str], None],
+    own_file: str,
+    own_folder: str,
+    secret_folders: tuple[str, ...],
+    in_forward: Callable[[], bool],
+) -> None:
     """From now on, `report` the notices that the code of `own_file` earns, each once.
 
-    `secret_folders`: where paths are nobody's business but below `own_folder`.
+    `secret_folders`: where paths are nobody's business but below `own_folder`. `in_forward`: whether the outputs are
+    being made.
     """
     seen: set[str] = set()
     busy: set[int] = set()
@@ -77,7 +84,7 @@ def arm(report: Callable[[str], None], own_file: str, own_folder: str, secret_fo
     def kind_of(event: str, args: tuple[Any, ...]) -> str:
         known = _EVENTS.get(event)
         if known is not None:
-            return known
+            return "process" if known == "fork" and not in_forward() else known
         if event == "object.__getattr__":
             return "frames" if args[1] in _FRAME_ATTRIBUTES else ""
         if event == "object.__setattr__":

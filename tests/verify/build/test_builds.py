@@ -72,7 +72,13 @@ def test_built_once_and_found_again(build: Build) -> None:
     assert first.built is not None and second.built is not None
     assert (first.built.cached, second.built.cached) == (False, True)
     assert first.built.path == second.built.path and first.built.headers == "slim"
-    assert sorted(path.name for path in first.built.path.parent.iterdir()) == ["extension.so", "headers", "log", "sum"]
+    assert sorted(path.name for path in first.built.path.parent.iterdir()) == [
+        "extension.so",
+        "foreign",
+        "headers",
+        "log",
+        "sum",
+    ]
 
 
 def test_a_name_decides_nothing_but_must_be_one(build: Build) -> None:
