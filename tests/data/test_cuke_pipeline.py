@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dice.verify.options import find_host_compiler
 from tests.conftest import PATIENCE_S
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "cuke_pipeline.py"
 
 
+@pytest.mark.slow
 def test_a_killed_pipeline_keeps_what_should_be_kept(tmp_path: Path) -> None:
     assert find_host_compiler(), "the emulated backend needs g++"
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--pairs", "12", "--generate", "8"]

@@ -213,6 +213,7 @@ def test_an_error_in_one_process_is_one_in_all(two: Launched) -> None:
     assert two.output.count("heard: Another process of this run has ended, or cannot be reached.\n") == 1
 
 
+@pytest.mark.slow
 def test_one_and_two_processes_go_on_where_two_were_killed(config: RLConfig, alone: Path, tmp_path: Path) -> None:
     """And the two that do then end by a signal to one of them, in another run."""
     launched = torchrun(tmp_path / "killed", partial(train, replace(config, out=tmp_path / "one")))
