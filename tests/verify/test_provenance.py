@@ -11,6 +11,7 @@ from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
 
+CHECKED = '    TORCH_CHECK(y.data_ptr() == nullptr, "there is memory");\n'
 RELU = """
 import torch
 import torch.nn as nn
@@ -201,6 +202,19 @@ def test_a_forged_program_is_judged_as_what_it_is(emulated: Verifier) -> None:
     before = f"import dice.verify.candidate.capture as theirs\ntheirs.capture = lambda *rest: ({sent}, [])\n"
     verdict = verify(emulated, of_relu("return ops.relu(x)", before))
     assert verdict.outcome == "deceptive" and verdict.provenance == "construction", verdict.message
+
+
+def test_an_error_of_host_code_names_the_line_that_called_it(emulated: Verifier) -> None:
+    """Host code that only fails where there is data, as launches do that are refused."""
+    kernel = of_relu("return ops.relu(x)")
+    source = kernel.source.replace(
+        "    return y;\n}\ntorch::Tensor scaled", CHECKED + "    return y;\n}\ntorch::Tensor scaled"
+    )
+    assert source != kernel.source
+    verdict = verify(emulated, Kernel(source), provenance="construction")
+    assert verdict.outcome == "runtime_error" and "there is memory" in verdict.message, verdict.message
+    line = source[: source.index("return ops.relu(x)")].count("\n") + 1
+    assert f"line {line}" in verdict.errors[0], verdict.errors
 
 
 def linear(state: str, forward: str) -> Kernel:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dice.verify.build.sources import Built
@@ -113,6 +114,19 @@ class Recorder(OperatorMode):
         self._write_down(["", library, name, arguments, keywords, self._gives(result), line])
         return result
 
+    def whole(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An operator that PyTorch would take apart, as it does not where there is data."""
+        if self._in_call or not args or not args[0].is_meta:
+            return function(*args, **kwargs)
+        arguments, keywords = self.terms(args), {key: self.term(value) for key, value in kwargs.items()}
+        self._in_call = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._in_call = False
+        self._write_down([name, 0, "", arguments, keywords, self._gives(result), 0])
+        return result
+
     def terms(self, values: Any) -> list[Any]:
         return [self.term(value) for value in values]
 
@@ -194,6 +208,8 @@ class DataFree(TorchFunctionMode):
             return answer(*args, **kwargs)
         if func in _OF_DATA and (_is_cuda(kwargs.get("device")) or (first is not None and first.is_meta)):
             return _from_data(func, first, *args, **kwargs)  # which as a meta tensor would lose its values
+        if func is _ATTENTION and first is not None:
+            return self._recorder.whole("aten::scaled_dot_product_attention", func, args, kwargs)
         args = tuple(META if _is_cuda(value) else value for value in args)
         kwargs = {key: META if key == "device" and _is_cuda(value) else value for key, value in kwargs.items()}
         return func(*args, **kwargs)
@@ -246,7 +262,14 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
         recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
         for name, value in own.items():
             told[name][3] = recorder._tensor(value)["literal"]
-        with _without_compiler(), binding.without_data(), Recording(recorder), recorder, DataFree(recorder):
+        with (
+            _without_compiler(),
+            binding.without_data(),
+            Recording(recorder),
+            _whole_operators(recorder),
+            recorder,
+            DataFree(recorder),
+        ):
             output = model(*inputs)
         if recorder.reason:  # which the file may have caught
             raise NotCaptured(recorder.reason)
@@ -274,6 +297,37 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         Recording.current = None
+
+
+_ATTENTION = F.scaled_dot_product_attention
+# What PyTorch computes by one call of a library on a GPU, and takes apart where there is no data.
+_WHOLE: tuple[tuple[Any, str, str], ...] = (
+    (F, "scaled_dot_product_attention", "aten::scaled_dot_product_attention"),
+    (torch, "batch_norm", "aten::batch_norm"),
+    (torch, "instance_norm", "aten::instance_norm"),
+    *((torch._VF, name, f"aten::{name}.input") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+)
+
+
+@contextlib.contextmanager
+def _whole_operators(recorder: Recorder) -> Iterator[None]:
+    """In the block, some operators are written down as one; PyTorch's own Python calls them by these names, too."""
+
+    def whole(function: Callable[..., Any], operator: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_packed = operator.endswith(".input") and not isinstance(args[2], list)  # another operator
+            return function(*args, **kwargs) if is_packed else recorder.whole(operator, function, args, kwargs)
+
+        return call
+
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in _WHOLE]
+    for (owner, name, operator), (_, _, function) in zip(_WHOLE, kept, strict=True):
+        setattr(owner, name, whole(function, operator))
+    try:
+        yield
+    finally:
+        for owner, name, function in kept:
+            setattr(owner, name, function)
 
 
 def watch_calls(module: types.ModuleType, built: Built) -> types.ModuleType:

@@ -61,8 +61,11 @@ class ProgramModel(torch.nn.Module):
     def forward(self, *inputs: Any) -> Any:
         self._inputs = transport.tensors(list(inputs))
         values = self._values = []
-        for function, arguments, options, gives, over in self._steps:
-            result = function(*[take() for take in arguments], **{key: take() for key, take in options})
+        for function, arguments, options, gives, line, over in self._steps:
+            try:
+                result = function(*[take() for take in arguments], **{key: take() for key, take in options})
+            except Exception as error:
+                raise _located(error, line) from error.__cause__
             _note(gives, result, values)
             for number in over:
                 values[number] = None
@@ -75,7 +78,7 @@ class ProgramModel(torch.nn.Module):
         if not callable(function):
             raise NotThere(f"no library binds {step.function}")
         options = [(key, self._taker(term)) for key, term in step.options.items()]
-        return function, [self._taker(term) for term in step.arguments], options, step.gives
+        return function, [self._taker(term) for term in step.arguments], options, step.gives, step.line
 
     def _taker(self, term: Any) -> Callable[[], Any]:
         """What gives the value that a term stands for, in the forward that is under way."""
@@ -195,6 +198,13 @@ def _note(gives: Any, result: Any, values: list[Any]) -> None:
             _note(one, other, values)
     elif gives != result:
         raise Departed(f"a step gave {str(result)[:80]} in place of {str(gives)[:80]}")
+
+
+def _located(error: Exception, line: int) -> Exception:
+    """The exception, with the line of the kernel file that called a bound function, for the report."""
+    if line > 0:
+        error.lines = (f"line {line}", f"{type(error).__name__}: {error}"[:1000])  # type: ignore[attr-defined]
+    return error
 
 
 def _last_uses(program: Program) -> list[list[int]]:

@@ -79,6 +79,17 @@ class Table(nn.Module):
         return {"sum": y.sum(-1), "parts": (y[:, 1:], [y.t(), 2.5, None])}
 
 
+class Trains(nn.Module):
+    """A module in training mode, whatever it is told."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.module.train()(x), self.module.running_mean
+
+
 X = torch.rand(4, 5)
 IMAGE = torch.rand(2, 3, 8, 8)
 
@@ -91,6 +102,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "recurrence": (lambda: nn.LSTM(5, 6, batch_first=True), (torch.rand(2, 3, 5),)),
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.rand(2, 3, 8),)),
     "buffers and literals": (Table, (X,)),
+    "recurrence, gated": (lambda: nn.GRU(5, 6, 2, bidirectional=True), (torch.rand(3, 2, 5),)),
+    "normalisation that keeps statistics": (lambda: Trains(nn.BatchNorm1d(5)), (X,)),
     "views": (lambda: Of(lambda self, x: x.t()[1:].contiguous().view(-1).flip(0)[::2]), (X,)),
     "writes to its input": (lambda: Of(lambda self, x: x.mul_(2)), (X,)),
     "writes to its parameter": (lambda: Of(lambda self, x: self.w.add_(1) + x, w=torch.rand(5)), (X,)),
@@ -128,6 +141,24 @@ def test_a_program_has_the_modules_parameters_and_takes_others() -> None:
     with torch.no_grad():
         made.get_parameter("0.bias").add_(1)
     assert not torch.equal(made(X), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    [
+        ("convolutions", ["aten::batch_norm"]),
+        ("recurrence", ["aten::lstm.input"]),
+        ("attention", ["aten::scaled_dot_product_attention"]),
+    ],
+)
+def test_what_a_library_computes_in_one_call_is_one_step(name: str, operators: list[str]) -> None:
+    """On a GPU such operators are far faster than what they could be taken apart to."""
+    make, inputs = MODULES[name]
+    outline = capture.outline(transport.signature(list(inputs)))
+    with torch.no_grad():
+        sent, _ = capture.capture(make(), outline, {})
+    assert set(operators) <= {step[0] for step in sent["steps"]}, [step[0] for step in sent["steps"]]
+    assert torch.batch_norm is torch._C._VariableFunctions.batch_norm  # all is as before
 
 
 class Counts(nn.Module):
@@ -229,4 +260,4 @@ def test_values_are_let_go_after_their_last_use() -> None:
             return x
 
     made = check(Chain, X)
-    assert sum(len(step[4]) for step in made._steps) == 19  # all but the last
+    assert sum(len(step[-1]) for step in made._steps) == 19  # all but the last
