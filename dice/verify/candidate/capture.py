@@ -64,6 +64,8 @@ class Recorder(OperatorMode):
     def _write_down(self, step: list[Any]) -> None:
         if _on_other_stream():
             raise self.fail("forward works on a stream of its own")
+        if torch.is_autocast_enabled("cuda"):  # which leaves tensors without data as they are
+            raise self.fail("forward works under autocast")
         self.steps.append(step)
 
     def fail(self, reason: str) -> NotCaptured:

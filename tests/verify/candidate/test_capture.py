@@ -195,6 +195,11 @@ def caught(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
+def under_autocast(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", dtype=torch.float16):
+        return x @ x.t()
+
+
 def other_memory(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     x.data = x * 2
     return x
@@ -209,6 +214,7 @@ NO_PROGRAMS: dict[str, tuple[Forward | nn.Module, str]] = {
     "a number whose refusal it catches": (caught, "reads values"),
     "a shape that depends on values": (lambda self, x: x[x > 0.5], "depends on values"),
     "an address": (lambda self, x: x * (x.data_ptr() + 1), "address"),
+    "autocast": (under_autocast, "autocast"),
     "other memory": (other_memory, "other memory"),
     "counts its calls": (Counts(), "second time"),
     "keeps what it made": (Keeps(), "nothing was recorded"),
