@@ -103,11 +103,7 @@ class Recorder(OperatorMode):
         if self._in_call:
             return function(*args, **kwargs)
         arguments, keywords = self.terms(args), {key: self.term(value) for key, value in kwargs.items()}
-        self._in_call = True
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._in_call = False
+        result = self._unseen(function, args, kwargs)
         if binding.host_elements():
             raise self.fail("host code copies values of tensors to the host")
         if any(not tensor.is_meta for tensor in transport.tensors(result)):
@@ -121,13 +117,17 @@ class Recorder(OperatorMode):
         if self._in_call or not args or not args[0].is_meta:
             return function(*args, **kwargs)
         arguments, keywords = self.terms(args), {key: self.term(value) for key, value in kwargs.items()}
-        self._in_call = True
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._in_call = False
+        result = self._unseen(function, args, kwargs)
         self._write_down([name, 0, "", arguments, keywords, self._gives(result), 0])
         return result
+
+    def _unseen(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a function gives, whose own operators are not written down."""
+        self._in_call = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._in_call = False
 
     def terms(self, values: Any) -> list[Any]:
         return [self.term(value) for value in values]
