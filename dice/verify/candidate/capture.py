@@ -64,8 +64,6 @@ class Recorder(OperatorMode):
     def _write_down(self, step: list[Any]) -> None:
         if _on_other_stream():
             raise self.fail("forward works on a stream of its own")
-        if torch.is_autocast_enabled("cuda"):  # which leaves tensors without data as they are
-            raise self.fail("forward works under autocast")
         self.steps.append(step)
 
     def fail(self, reason: str) -> NotCaptured:
@@ -196,6 +194,8 @@ class DataFree(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.device:
             return func(*args, **kwargs)
+        if torch.is_autocast_enabled("cuda"):  # which leaves tensors without data as they are
+            raise self._recorder.fail("forward works under autocast")
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and first.is_meta:
             moves = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], kwargs.get("device"))))
