@@ -1,5 +1,5 @@
-# `make demo` shows what DICE does. Checks come at three speeds: `make check` in a minute, `make test` in some twenty
-# on two cores, `make test-all` with what is slow. Each sets up .venv first; a second run starts at once.
+# `make demo` shows what DICE does. Checks come at three speeds: `make check` in a minute, `make test` in a
+# quarter of an hour on two cores, `make test-all` with what is slow. Each sets up .venv first; a second run starts at once.
 # Paths are relative throughout, so the checkout may lie in a folder of any name.
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -254,7 +255,8 @@ def _children(pid: int) -> list[str]:
 
 
 def _settled(verifier: Verifier) -> tuple[int, int, list[str]]:
-    """Once what was told to end has ended."""
+    """Once what was told to end has ended, and what other tests left in this process is gone."""
+    gc.collect()
     found: tuple[int, int, list[str]] = (0, 0, [])
     deadline, since = time.monotonic() + 10, time.monotonic()
     while time.monotonic() < min(deadline, since + 0.5):
