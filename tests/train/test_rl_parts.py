@@ -9,7 +9,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -159,6 +159,17 @@ def verdict(outcome: str, **more: object) -> Verdict:
 def test_only_a_correct_kernel_is_rewarded_and_only_kernels_are_judged(outcome: str) -> None:
     expected = {"correct": 1.0, "infra_error": None, "unsupported": None}.get(outcome, 0.0)
     assert reward(verdict(outcome), tiny_rl()) == expected
+
+
+@pytest.mark.parametrize(
+    ("provenance", "wanted", "expected"),
+    [("construction", "construction", 1.0), ("evidence", "construction", 0.0), ("evidence", "any", 1.0)],
+)
+def test_a_kernel_that_only_evidence_speaks_for_is_worth_what_is_asked(
+    provenance: str, wanted: Literal["construction", "any"], expected: float
+) -> None:
+    told = verdict("correct", provenance=provenance)
+    assert reward(told, replace(tiny_rl(), provenance=wanted)) == expected
 
 
 @pytest.mark.parametrize(

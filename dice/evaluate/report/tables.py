@@ -131,27 +131,16 @@ def let_through(report: Report) -> Table:
             which = ", ".join(f"{name} {count}" for name, count in refused.most_common())
             exec_, fast = _score(found.total)
             deceptive = percent(found.total.deception.value)
-            rows.append(
-                (
-                    run.label,
-                    protocol,
-                    str(len(correct)),
-                    _constructed(found),
-                    exec_,
-                    fast,
-                    deceptive,
-                    str(refused.total()),
-                )
-                + (which or EMPTY,)
-            )
+            cells = (str(len(correct)), _constructed(found), exec_, fast, deceptive, str(refused.total()))
+            rows.append((run.label, protocol, *cells, which or EMPTY))
     measured = len(rows)
     for row in report.published:
         if row.without_check:
             with_check, without = row.total, over_all(row.without_check)
             name, points = f"{row.name} (published)", 100 * (without[0] - with_check[0])
             rows.append((name, "paper", EMPTY, EMPTY, *_triple(with_check), EMPTY, EMPTY, EMPTY))
-            cells = (EMPTY, EMPTY, *_triple(without), EMPTY, EMPTY, f"{points:.1f} points of Exec")
-            rows.append((name, "paper, no robust check", *cells))
+            rest = (*_triple(without), EMPTY, EMPTY, f"{points:.1f} points of Exec")
+            rows.append((name, "paper, no robust check", EMPTY, EMPTY, *rest))
     note = f"The same answers under each protocol, compared with {strictest}, the strictest one here; shares in %."
     if report.published:
         note += " Rows marked published are from the paper's Table 8."

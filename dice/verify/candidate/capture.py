@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.execution.fake_cuda import DEVICE, Streams
+from dice.verify.execution.fake_cuda import DEVICE, TO_HOST, Streams, is_host
 from dice.verify.tensors import transport
 
 META = torch.device("meta")
@@ -80,7 +80,7 @@ class Recorder(OperatorMode):
         if not any(tensor.is_meta for tensor in given) and options.get("device") != META:
             return func(*args, **options)
         name = func.name()
-        if name == _READS or (name == "aten::_to_copy" and _is_host(options.get("device"))):
+        if name == _READS or (name == "aten::_to_copy" and is_host(options.get("device"))):
             raise self.fail("forward reads values of tensors")
         try:
             result = func(*_on_meta(args), **_on_meta(options))
@@ -198,8 +198,8 @@ class DataFree(TorchFunctionMode):
             raise self._recorder.fail("forward works under autocast")
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and first.is_meta:
-            moves = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], kwargs.get("device"))))
-            if func in _TO_HOST or moves:
+            moves = func is torch.Tensor.to and any(map(is_host, (*args[1:2], kwargs.get("device"))))
+            if func in _READING or moves:
                 raise self._recorder.fail("forward reads values of tensors")
             if func is torch.Tensor.data_ptr:
                 raise self._recorder.fail("forward takes a tensor's address")
@@ -210,8 +210,8 @@ class DataFree(TorchFunctionMode):
             return answer(*args, **kwargs)
         if func in _OF_DATA and (_is_cuda(kwargs.get("device")) or (first is not None and first.is_meta)):
             return _from_data(func, first, *args, **kwargs)  # which as a meta tensor would lose its values
-        if func is _ATTENTION and first is not None:
-            return self._recorder.whole("aten::scaled_dot_product_attention", func, args, kwargs)
+        if func in _OPERATORS:
+            return _as_one(self._recorder, _OPERATORS[func], func, args, kwargs)
         args = tuple(META if _is_cuda(value) else value for value in args)
         kwargs = {key: META if key == "device" and _is_cuda(value) else value for key, value in kwargs.items()}
         return func(*args, **kwargs)
@@ -256,7 +256,9 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
     The second of two runs has to give what the first one gave. Raises `NotCaptured`, and what the file raises.
     """
     state, own = _move_state(model, known)
-    told = {name: [_dtype(tensor), list(tensor.shape), parameter, -1] for name, (tensor, parameter) in state.items()}
+    told: dict[str, list[Any]] = {}
+    for name, (tensor, parameter) in state.items():
+        told[name] = [transport.type_name(tensor), list(tensor.shape), parameter, -1]
     programs = []
     for _ in range(2):
         random_state, cpu_state = random.getstate(), torch.get_rng_state()
@@ -301,7 +303,6 @@ class Recording:
         Recording.current = None
 
 
-_ATTENTION = F.scaled_dot_product_attention
 # What PyTorch computes by one call of a library on a GPU, and takes apart where there is no data.
 _WHOLE: tuple[tuple[Any, str, str], ...] = (
     (F, "scaled_dot_product_attention", "aten::scaled_dot_product_attention"),
@@ -309,22 +310,25 @@ _WHOLE: tuple[tuple[Any, str, str], ...] = (
     (torch, "instance_norm", "aten::instance_norm"),
     *((torch._VF, name, f"aten::{name}.input") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
 )
+_OPERATORS = {getattr(owner, name): operator for owner, name, operator in _WHOLE}
+
+
+def _as_one(recorder: Recorder, operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    is_packed = operator.endswith(".input") and not isinstance(args[2], list)  # another operator
+    return function(*args, **kwargs) if is_packed else recorder.whole(operator, function, args, kwargs)
 
 
 @contextlib.contextmanager
 def _whole_operators(recorder: Recorder) -> Iterator[None]:
-    """In the block, some operators are written down as one; PyTorch's own Python calls them by these names, too."""
-
-    def whole(function: Callable[..., Any], operator: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            is_packed = operator.endswith(".input") and not isinstance(args[2], list)  # another operator
-            return function(*args, **kwargs) if is_packed else recorder.whole(operator, function, args, kwargs)
-
-        return call
-
+    """In the block, PyTorch's own Python finds these operators written down as one. What calls them within a function
+    of PyTorch's, no function mode sees."""
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in _WHOLE]
-    for (owner, name, operator), (_, _, function) in zip(_WHOLE, kept, strict=True):
-        setattr(owner, name, whole(function, operator))
+
+    def replacement(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: _as_one(recorder, _OPERATORS[function], function, args, kwargs)
+
+    for owner, name, function in kept:
+        setattr(owner, name, replacement(function))
     try:
         yield
     finally:
@@ -380,7 +384,7 @@ def _move_state(
                 twin = moved.setdefault(id(tensor), empty)
                 owners[key] = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad) if parameter else twin
                 state[name] = (owners[key], parameter)
-                if name not in kept or known.get(name) != [_dtype(tensor), list(tensor.shape)]:
+                if name not in kept or known.get(name) != [transport.type_name(tensor), list(tensor.shape)]:
                     own[name] = tensor.detach()
     return state, own
 
@@ -393,10 +397,6 @@ def _on_other_stream() -> bool:
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _on_meta(value: Any) -> Any:
@@ -413,10 +413,6 @@ def _on_meta(value: Any) -> Any:
 
 def _is_cuda(value: Any) -> bool:
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
-
-
-def _is_host(value: Any) -> bool:
-    return isinstance(value, str | torch.device) and str(value) == "cpu"
 
 
 def _to_cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -440,14 +436,7 @@ def _from_data(func: Any, first: torch.Tensor | None, *args: Any, **kwargs: Any)
     return made.to(META)
 
 
-_TO_HOST = (
-    torch.Tensor.cpu,
-    torch.Tensor.numpy,
-    torch.Tensor.tolist,
-    torch.Tensor.item,
-    torch.Tensor.__array__,
-    torch.Tensor.__dlpack__,
-)
+_READING = (*TO_HOST, torch.Tensor.item)
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 _ANSWERS: dict[Any, Callable[..., Any]] = {

@@ -190,7 +190,7 @@ def _note(gives: Any, result: Any, values: list[Any]) -> None:
             if key == "value" and value == len(values):
                 values.append(result)
             return
-        gives, result = value, result if key == "tuple" else result
+        gives = value
     if isinstance(gives, list):
         if not isinstance(result, list | tuple) or len(result) != len(gives):
             raise Departed("a step gave another number of values")

@@ -6,9 +6,8 @@ names only libraries that take nothing from outside but what is on a list (`buil
 
 from __future__ import annotations
 
-import functools
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,7 +40,7 @@ class Runner(Server):
         self._builds = Path(told.builds)
         self._libraries: dict[str, ModuleType] = {}  # by path
         self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls otherwise
-        self._make_model: Callable[[], ProgramModel] | None = None
+        self._made: ProgramModel | None = None  # of the program that was taken last
 
     def run(self) -> None:
         self._prepare(counts=True)
@@ -57,8 +56,7 @@ class Runner(Server):
             if not self._names:
                 reference = transport.show(self.values.inputs, command.state)
                 self._names, ambiguous = match_names(read, literals, reference)
-            self._make_model = functools.partial(ProgramModel, read, libraries, literals, self.device, self._names)
-            self._make_model()
+            self._made = ProgramModel(read, libraries, literals, self.device, self._names)
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
         return m.ProgramTaken("", tuple(self._names.values()), ambiguous)
@@ -71,5 +69,6 @@ class Runner(Server):
         return [self._libraries.get(path) for path in paths]
 
     def _new_model(self, command: m.Construct) -> Any:
-        assert self._make_model is not None
-        return self._make_model()
+        made, self._made = self._made, None
+        assert made is not None  # a program is taken before each construction
+        return made

@@ -17,13 +17,7 @@ from typing import Any
 import torch
 
 from dice.verify import emulator
-from dice.verify.candidate import (
-    binding,
-    graphs,
-    profiler_census,
-    profiling,
-    threads,
-)
+from dice.verify.candidate import binding, graphs, profiler_census, profiling, threads
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races

@@ -35,8 +35,8 @@ class FakeCuda(TorchFunctionMode):
     ) -> Any:
         if func is torch.device:  # a name, which stays what it is until something is asked to live there
             return func(*args, **(kwargs or {}))
-        to_host = func is torch.Tensor.to and any(map(_is_host, (*args[1:2], (kwargs or {}).get("device"))))
-        if func in _TO_HOST or to_host:
+        to_host = func is torch.Tensor.to and any(map(is_host, (*args[1:2], (kwargs or {}).get("device"))))
+        if func in TO_HOST or to_host:
             HostCopies.elements += args[0].numel()
         if func is torch.Tensor.cpu or to_host:
             return host_reads.answer(_host_copy(func, *args, **(kwargs or {})))
@@ -195,11 +195,11 @@ def _host_copy(move: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwa
     return moved.clone() if moved is tensor else moved
 
 
-def _is_host(value: Any) -> bool:
+def is_host(value: Any) -> bool:
     return isinstance(value, str | torch.device) and str(value) == "cpu"
 
 
-_TO_HOST = (
+TO_HOST = (
     torch.Tensor.cpu,
     torch.Tensor.numpy,
     torch.Tensor.tolist,

@@ -113,7 +113,7 @@ class Group:
         self.reference.construct_fresh(self.spec.fresh_seed)
         self._show(arguments, "init", m.CONSTRUCTOR)
         self._show(state, "state")
-        outline = {name: [str(value.dtype).removeprefix("torch."), list(value.shape)] for name, value in state.items()}
+        outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
         varying = trees.varying(self.reference.model) if self.reference.protocol.ours else ()
         return m.ReferenceConstructed(outline, tuple(name for name, _ in varying))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from dice.verify.ipc import messages as m
@@ -46,7 +47,7 @@ class Author:
         self.child: Child = job.services.spawner.spawn(CANDIDATE, limits)
         self.talk = Dialogue(job, self.child, files, timeout_s, record, feedback, sanitizer.Replay())
         self._record = record
-        self._captures = 0
+        self._programs: dict[str, tuple[Program, str]] = {}  # by seed and signature, with the names of their literals
         self.reference = m.ReferenceConstructed({}, ())
         self.ambiguous = False
 
@@ -68,8 +69,11 @@ class Author:
     def give_program(self, runner: Dialogue, seed: int, signature: object) -> None:
         """Have the runner take the program for inputs of this signature, of a model made under `seed`. Raises
         `NotCaptured`."""
-        with self._record.clock("load"):
-            program, literals = self._capture(seed, signature)
+        key = json.dumps([seed, signature])
+        if key not in self._programs:
+            with self._record.clock("load"):
+                self._programs[key] = self._capture(seed, signature)
+        program, literals = self._programs[key]
         libraries = tuple(str(built.path) for built in self._files.shown)
         state = "state" if seed == self._session.seeds[0] else "fresh state"
         taken = runner.ask(m.TakeProgram(program.to_json(), literals, libraries, state), m.ProgramTaken)
@@ -84,8 +88,7 @@ class Author:
 
     def _capture(self, seed: int, signature: object) -> tuple[Program, str]:
         """The program, and the name of its literals, which the job's other processes can read."""
-        literals = f"literals {self._captures}"
-        self._captures += 1
+        literals = f"literals {len(self._programs)}"
         try:
             said = self.talk.ask(m.Capture(seed, signature, self.reference.state, literals), m.Captured)
         except VerdictReached as stop:

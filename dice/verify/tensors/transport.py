@@ -131,6 +131,11 @@ def outline(tree: Any, device: torch.device) -> Any:
     return _decode(tree, _Nowhere(device), 0)
 
 
+def type_name(tensor: torch.Tensor) -> str:
+    """A tensor's dtype, as it is called in descriptions: `float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def room(value: object) -> int:
     """Bytes of memory that `write` needs for a value."""
     return sum(-(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN for tensor in tensors(value))
@@ -262,7 +267,7 @@ def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, object]:
     if tensor.layout != torch.strided:
         raise WireError(f"a tensor of layout {tensor.layout}")
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = type_name(tensor)
     if name not in _DTYPES:
         raise WireError(f"a tensor of dtype {tensor.dtype}")
     spec: JsonObject = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
