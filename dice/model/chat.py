@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -12,13 +13,15 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 
 # Seconds that one conversation may take to render; the templates of published models take a millisecond.
 LIMIT_S = 20.0
+# Seconds that a process may take to end after it has closed its pipes.
+END_S = 5.0
 # Bytes of a line of JSON from the process; more than `render.LONGEST` characters can take.
 LONGEST_ANSWER = 1 << 30
 
@@ -125,7 +128,7 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline: float) ->
                 raise _Ended(f"it takes more than {LIMIT_S:g} s")
             for key, _ in events:
                 if key.fileobj is process.stdin:
-                    left = _written(process.stdin, left)
+                    left = _written(process, left)
                     if not left:
                         selector.unregister(process.stdin)
                 elif part := process.stdout.read(1 << 20):
@@ -133,16 +136,28 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, deadline: float) ->
                     if len(answer) > LONGEST_ANSWER:
                         raise _Ended("it writes too much")
                 else:
-                    raise _Ended("it takes too much memory or time")
+                    raise _ended(process)
     found: JsonObject = json.loads(answer)
     return found
 
 
-def _written(pipe: IO[bytes], left: memoryview) -> memoryview:
+def _written(process: subprocess.Popen[bytes], left: memoryview) -> memoryview:
+    assert process.stdin is not None
     try:
-        return left[pipe.write(left) or 0 :]
+        return left[process.stdin.write(left) or 0 :]
     except BrokenPipeError:
-        raise _Ended("it takes too much memory or time") from None
+        raise _ended(process) from None
+
+
+def _ended(process: subprocess.Popen[bytes]) -> Exception:
+    """Why a process that has closed its pipes did so: a limit ends it by a signal, trouble of its own by a code."""
+    try:
+        code = process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        code = -signal.SIGKILL
+    if code < 0:
+        return _Ended("it takes too much memory or time")
+    return MachineError(f"The process that renders chat templates ended with exit code {code}.")
 
 
 def _sentence(text: str) -> str:

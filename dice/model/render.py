@@ -1,7 +1,7 @@
 """Renders chat templates, in a process of its own: a template comes with downloaded files and may run for ever.
 
-Started by `chat.py` as a file, so that nothing but the standard library and Jinja is imported. Reads lines of JSON and
-answers each with one. The first line is the template, any other the variables to render it with; an answer has `text`,
+Started by `chat.py` as a file, so that nothing but the standard library and Jinja is imported, and nothing of DICE can
+be: the interpreter need not find it. Reads lines of JSON and answers each with one. The first line is the template, any other the variables to render it with; an answer has `text`,
 or `error` and whether the template itself is `invalid`. The process limits its own memory and processor time; its
 parent limits the time by the clock.
 """
@@ -9,7 +9,9 @@ parent limits the time by the clock.
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import sys
 from datetime import datetime
 from typing import Any, NoReturn
@@ -19,8 +21,6 @@ from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from dice.files import JsonObject
 
 # Bytes of address space that the process may have; the interpreter itself takes some 50 MB.
 MEMORY = 1 << 30
@@ -41,7 +41,7 @@ def main() -> None:
         try:
             if template is None:
                 template = _environment().from_string(json.loads(line))
-                answer: JsonObject = {"text": ""}
+                answer: dict[str, Any] = {"text": ""}
             else:
                 text = template.render(**json.loads(line))
                 answer = {"text": text} if len(text) <= LONGEST else {"error": "it writes too much"}
@@ -86,4 +86,7 @@ def _raise(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MemoryError:  # while an answer was written: the same end as by the system's own limit
+        os.kill(os.getpid(), signal.SIGKILL)
