@@ -1,7 +1,7 @@
 # problem: relu
 # expect: runtime_error run
 # message: processes
-# limits: memory_mb=2048
+# limits: memory_mb=2048 run_timeout_s=120
 
 # Many small children of a large process, as every process with a CUDA context is: together they hold little more
 # than it does. Bounded, so that a failure of the jail does not take the machine down.

@@ -14,7 +14,7 @@ from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.verify.build import build
 from dice.verify.emulator import guard
 from dice.verify.options import default_cache_dir
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cli")
 SAID = (
@@ -43,7 +43,7 @@ def test_a_first_run_says_what_is_built_and_the_second_is_silent(cache: Path, tm
     command = [sys.executable, "-m", "dice", "verify", str(problem), str(kernel), "--backend", "emulated", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DICE_CACHE": str(cache)}
     first, second = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         for _ in range(2)
     )
     assert first.returncode == 0 and first.stderr.splitlines() == [SAID], first.stderr
@@ -61,5 +61,7 @@ def test_a_library_is_silent(cache: Path) -> None:
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DICE_CACHE": str(cache)}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -15,13 +15,13 @@ from dice.errors import UserError
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.verify import Options
 from dice.verify.build.sources import CompileError
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cli")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=250)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_types_are_seen_from_outside(tmp_path: Path) -> None:
         "reveal_type(generate('problem.py', samples=2)[0].verdict)\ngenerate('problem.py', sample=2)\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(user)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     for words in ("Literal['correct']", "types.ModuleType", "dice.verdict.Verdict", 'keyword argument "sample"'):
         assert words in done.stdout, done.stdout
 

@@ -19,7 +19,7 @@ from dice.commands.generate import Generate
 from dice.decode.sampling import STRATEGIES
 from dice.verdict import Backend
 from dice.verify import options
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 
 def commands(union: Any = Commands, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type]]:
@@ -96,7 +96,9 @@ def test_a_fault_of_ours_is_no_wrong_kernel(
 def test_a_closed_pipe_is_no_wrong_kernel() -> None:
     command = [sys.executable, "-m", "dice", "data", "import", "--list", "--json"]
     shell = f"set -o pipefail; {shlex.join(command)} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 141 and "Traceback" not in done.stderr
 
 

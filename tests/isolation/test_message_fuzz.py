@@ -44,7 +44,7 @@ def child() -> Iterator[tuple[Child, socket.socket]]:
     (ours, theirs), (control, warden) = socket.socketpair(), socket.socketpair()
     log, their_log = os.pipe()
     with theirs:
-        theirs.settimeout(30)
+        theirs.settimeout(PATIENCE_S)
         made = Child(CANDIDATE, ours, control, log)
         try:
             yield made, theirs
@@ -72,7 +72,7 @@ def test_messages_that_are_changed_at_random_are_read(seed: int) -> None:
                 if message == END:
                     break
                 read_as_a_job_does(message)
-        sender.join(30)
+        sender.join(PATIENCE_S)
 
 
 def send(link: socket.socket, lines: list[bytes]) -> None:
@@ -166,7 +166,7 @@ def test_candidates_that_send_mutants_get_verdicts_and_others_their_own() -> Non
         pairs += [(problem, forger(number)), (problem, files.right(str(number)))]
         pairs += [(problem, files.wrong(str(number)))] * (number % 5 == 0)
     try:
-        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=5, compile_timeout_s=30))
+        verifier = Verifier(backend="emulated", options=Options(run_timeout_s=20, compile_timeout_s=PATIENCE_S))
     except BackendUnavailable as error:
         pytest.skip(str(error))
     with verifier:

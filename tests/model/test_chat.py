@@ -1,4 +1,4 @@
-"""Rendering chat templates wherever DICE lies; what templates may bring about is in `tests/cli/test_strange_files.py`."""
+"""Rendering chat templates wherever DICE lies; what templates may do is in `tests/cli/test_strange_files.py`."""
 
 from __future__ import annotations
 

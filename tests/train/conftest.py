@@ -38,5 +38,5 @@ def rl_base(rl_data: Path) -> RLConfig:
     return replace(
         tiny_rl(), model=str(rl_helpers.train_model(rl_data)), device="cpu", problems=3, responses=8,
         infill_data=rl_data / "kernel_infilling.json", generate_data=rl_data / "kernel_generation.json",
-        infill_steps=2, generate_steps=4, max_new_tokens=240, temperature=0.7, run_timeout_s=4.0, eval_every=100,
+        infill_steps=2, generate_steps=4, max_new_tokens=240, temperature=0.7, run_timeout_s=20.0, eval_every=100,
     )  # fmt: skip

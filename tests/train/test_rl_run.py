@@ -123,7 +123,7 @@ def start(config: RLConfig, event: str = "nothing") -> BaseProcess:
 
 def run(config: RLConfig, event: str = "nothing") -> int:
     process = start(config, event)
-    process.join(120)
+    process.join(PATIENCE_S)
     assert process.exitcode is not None, f"{event}: still running"
     return process.exitcode
 

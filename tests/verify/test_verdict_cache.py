@@ -17,6 +17,7 @@ from dice.problem import Problem
 from dice.verdict import OUTCOMES, Timing, Verdict
 from dice.verify import Options, emulator, verdict_cache
 from dice.verify.verdict_cache import VerdictCache, VerdictCacheUnavailable, cache_key
+from tests.conftest import PATIENCE_S
 
 PROBLEM, KERNEL = Problem("class Model: pass"), Kernel("class ModelNew: pass")
 VERDICT = Verdict("wrong", "compare", "it differs", errors=("line 1",), timing=Timing(1.0, 2.0, 2.0, 9), labels=("x",))
@@ -151,12 +152,12 @@ def test_many_processes_open_a_new_file_at_the_same_moment(tmp_path: Path) -> No
 
     def open_many() -> None:
         for number in range(80):
-            barrier.wait(30)
+            barrier.wait(PATIENCE_S)
             VerdictCache(tmp_path / str(number)).keep("key", VERDICT)
 
     openers = [context.Process(target=open_many) for _ in range(8)]
     for opener in openers:
         opener.start()
     for opener in openers:
-        opener.join(60)
+        opener.join(PATIENCE_S)
     assert [opener.exitcode for opener in openers] == [0] * 8

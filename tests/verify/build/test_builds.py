@@ -23,7 +23,7 @@ from dice.verify.build.sources import MAX_SOURCE_BYTES, Sources
 from dice.verify.options import default_cache_dir
 from dice.verify.sandbox import jail
 from dice.verify.sandbox.process import MachineryError, Zygote
-from tests.conftest import CASES
+from tests.conftest import CASES, PATIENCE_S
 
 RELU = Problem.from_file(CASES / "problems" / "relu.py")
 RIGHT = Kernel.from_file(CASES / "right_relu.py")
@@ -59,7 +59,7 @@ def service(emulated: Verifier) -> BuildService:
 
 @pytest.fixture
 def build(emulated: Verifier, service: BuildService) -> Build:
-    def build(cuda: str, cpp: str = CPP, timeout_s: float = 60, name: str = "ext", **more: Any) -> Answer:
+    def build(cuda: str, cpp: str = CPP, timeout_s: float = PATIENCE_S, name: str = "ext", **more: Any) -> Answer:
         sources = Sources((cpp,), (cuda,), FUNCTIONS, **more)
         return service.build(emulated._get_zygote(), sources, name, timeout_s)
 

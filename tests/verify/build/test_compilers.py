@@ -186,7 +186,7 @@ def test_builds_and_reports_name_the_same_nvcc(tmp_path: Path, named: str) -> No
         (tmp_path / named / "bin").mkdir(parents=True)
         (tmp_path / named / "bin" / "nvcc").write_text("no program")
     line = [sys.executable, "-c", LOOK_UPS]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     nvcc, home, version, said, sanitizer = json.loads(done.stdout)
     assert (Path(nvcc), Path(home)) == (wanted, wanted.parent.parent)
     assert release in version and said == f"nvcc {release}"

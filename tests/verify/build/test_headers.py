@@ -14,6 +14,7 @@ from dice.verify.build.build import Sources, build
 from dice.verify.candidate import binding
 from dice.verify.execution import fake_cuda
 from dice.verify.options import default_cache_dir
+from tests.conftest import PATIENCE_S
 
 NAMES = list(SNIPPETS)
 
@@ -65,7 +66,7 @@ def test_a_header_that_is_not_shadowed_has_pytorchs_own() -> None:
     """Also with what PyTorch declares for nvcc alone."""
     x = torch.randn(6, 4)
     text = source(["packed_accessors"]) + "#include <c10/util/complex.h>\n#include <ATen/native/cpu/utils.h>\n"
-    built = build(Sources((), (text,)), backend="emulated", cache_dir=default_cache_dir())
+    built = build(Sources((), (text,)), backend="emulated", cache_dir=default_cache_dir(), timeout_s=PATIENCE_S)
     assert built.headers == "full"
     with fake_cuda.active(True):
         actual = binding.load(built, "snippets").packed_accessors(x)

@@ -290,7 +290,7 @@ def test_a_right_kernel_whose_process_somebody_killed_is_run_again(emulated: Ver
     killer = threading.Thread(target=kill_once, daemon=True)
     killer.start()
     verdict = emulated.verify(RELU, with_code(code))
-    killer.join(60)
+    killer.join(PATIENCE_S)
     assert killed and verdict.correct
     verdict = emulated.verify(RELU, with_code("import os\nos.kill(os.getpid(), 9)"))
     assert verdict.outcome == "runtime_error" and "SIGKILL" in verdict.message and verdict.about_kernel

@@ -65,6 +65,24 @@ def test_the_interval_of_an_honest_kernel_is_narrow_and_holds_the_truth() -> Non
     assert found.repeats >= timing.MIN_ROUNDS * 2
 
 
+def test_a_slower_kernel_makes_fewer_calls_a_round_and_the_reference_as_many_as_ever() -> None:
+    reference, kernel = Scripted(4.0), Scripted(40.0)
+    contest(reference, kernel)
+    assert {one.calls for one in reference.commands if isinstance(one, m.TimeRound)} == {timing_plan.ROUND_CALLS}
+    assert {one.calls for one in kernel.commands if isinstance(one, m.TimeRound)} == {int(timing.ROUND_MS / 40.0)}
+
+
+@pytest.mark.parametrize("claimed", [math.nan, math.inf, -1.0])
+def test_what_a_kernel_says_of_its_warm_up_cannot_spoil_the_rounds(claimed: float) -> None:
+    class Odd(Scripted):
+        def answer(self, command: Any) -> Any:
+            said = super().answer(command)
+            return replace(said, call_ms=claimed) if isinstance(said, m.TimingStarted) else said
+
+    found = contest(Scripted(4.0), Odd(2.0)).timing()
+    assert found.speedup_low <= 2.0 <= found.speedup_high
+
+
 def test_noisier_sides_are_measured_longer() -> None:
     calm = contest(Scripted(1.0, noise=0.0001), Scripted(1.0, noise=0.0001))
     noisy = contest(Scripted(1.0, noise=0.05), Scripted(1.0, noise=0.05))
