@@ -158,7 +158,7 @@ _C = (
     r"|__(isoc(99|23)_)?(strto(l|ul|ll|ull|d|f|ld)|wcsto\w+)(_l|_internal)?|__(new|free|use)locale|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
     r"|malloc|calloc|realloc|free|atexit|(posix_mem|aligned_)align|aligned_alloc|abort|assert|__assert_fail|abs|labs|div|ldiv"
     r"|qsort|bsearch|rand(_r)?|srand|to(upper|lower)|is(alpha|digit|space|alnum|upper|lower|punct)|__ctype_\w+"
-    r"|pthread_mutex_(un)?lock|pthread_once|__pthread_key_create|getpagesize"
+    r"|pthread_mutex_(un)?lock|pthread_once|__once_proxy|exit|__pthread_key_create|getpagesize"
     r"|__errno_location|__stack_chk_fail|__libc_single_threaded|__tls_get_addr|__gmon_start__|_ITM_\w+"
     r"|__cxa_\w+|__gxx_personality_v0|_Unwind_\w+|__dynamic_cast|__(u?div|u?mod|mul|popcount|clz|ctz|fix|float)\w*[sdt]i\w*"
 )
@@ -169,7 +169,7 @@ _MATHS = (
     r"|__is(nan|inf)[fl]?|__signbit[fl]?"
 )
 _CUDA = r"cuda[A-Z]\w+|__cuda\w+|cublas\w+|curand\w+|cufft\w+"
-_OURS = r"aoti_torch_\w+|dice_\w+|threadIdx|blockIdx|blockDim|gridDim|_ZN8dice_emu\w+|_ZN4dice\w+|_ZTIN4dice\w+"
+_OURS = r"aoti_torch_\w+|dice_\w+|threadIdx|blockIdx|blockDim|gridDim|warpSize|__tsan_\w+|_ZN8dice_emu\w+|_ZN4dice\w+|_ZTIN4dice\w+"
 _CXX = r"_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZT[ISVTv]\w*|_ZN?K?S\w+|_ZNK?S\w+|_ZN9__gnu_cxx\w+|_ZGVNS\w+|_ZGVNKS\w+"
 _LINKER = r"_GLOBAL_OFFSET_TABLE_|__dso_handle|_DYNAMIC|__(pre)?init_array_\w+|DW\.ref\.\w+"
 _SUPPORT = r"_ZN?K?\w*(2at|3c10|5torch|6caffe2|4dice|10dice_split|13dice_launches)\w*|__(real|wrap)_(__)?cuda\w+"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -108,20 +109,70 @@ class Unsupported(Exception):
     """Emulation cannot run this source; the message names the construct."""
 
 
-# Names of what stands between C++ and Python, and of what makes other names.
-_INNER_WORD = re.compile(r"\b(_?Py[A-Z_]\w*|_object|aoti_\w+|[Dd][Ii][Cc][Ee](_\w*)?)\b|##|\?\?=|%:%:")
+# Names of what stands between C++ and Python, and of what makes other names: pasted tokens, trigraphs, digraphs, names in
+# attributes and pragmas, and letters by their number.
+_INNER_WORD = re.compile(
+    r"\b(_?Py(?!Torch\b)[A-Z_]\w*|_object|aoti_\w+|_*weakref_*|redefine_extname|_Pragma)\b|##|\?\?[=/]|%:%:|\\[uU]"
+)
+_OWN_WORD = re.compile(r"\b[Dd][Ii][Cc][Ee]\w*")
+_OWN_HEADERS = tuple(Path(__file__).parent.parent / name for name in ("include", "include_cuda", "emulator/include"))
+_SPLICE = re.compile(r"\\[ \t\f\v\r]*\n")  # g++ joins two lines also where blanks stand behind the backslash
+_TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+# Where a comment seems to begin in the name of a header.
+_ODD_HEADER = re.compile(r"\b(?:include\w*|import|embed|__has_\w+)\s*\(?\s*<[^>\n]*/[/*]")
+_ASSEMBLY = re.compile(r'\b_*asm_*\b\s*((?:_*(?:volatile|goto|inline)_*\s*)*)\(((?:\s*"(?:\\.|[^"\\\n])*")*)')
 
 
 def inner_word(sources: Sources) -> str:
     """The first word in the sources that reaches for what their headers are made of, or could; "" for none.
 
-    Code that only uses PyTorch's C++ interface and CUDA has no such word.
+    Code that only uses PyTorch's C++ interface and CUDA has no such word. Comments and strings are not looked at.
     """
     for text in (*sources.cpp, *sources.cuda, *sources.cflags, *sources.cuda_cflags):
-        found = _INNER_WORD.search(text.replace("\\\n", ""))
+        spliced = _SPLICE.sub("", text)
+        code = _code(spliced)
+        found = _INNER_WORD.search(code)
         if found:
             return found.group()
+        own = [word for word in _OWN_WORD.findall(code) if word in _own_words()]
+        if own:
+            return own[0]
+        if any(not volatile and _is_label(said) for volatile, said in _ASSEMBLY.findall(spliced)):
+            return "asm"
     return ""
+
+
+def _code(text: str) -> str:
+    """The text without comments and strings; as it is where that could be read otherwise than a compiler does: raw
+    strings, quotes behind letters and digits, quotes and comments without an end."""
+    if _ODD_HEADER.search(text):
+        return text
+    parts: list[str] = []
+    kept = 0
+    for found in _TOKEN.finditer(text):
+        start = found.start()
+        before = text[start - 1 : start]
+        if (text[start] == "'" and (before.isalnum() or before == "_")) or (text[start] == '"' and before == "R"):
+            return text
+        parts.append(text[kept:start])
+        kept = found.end()
+    parts.append(text[kept:])
+    code = " ".join(parts)
+    return text if re.search(r"[\"']|/\*", code) else code
+
+
+def _is_label(said: str) -> bool:
+    """Whether what stands in `asm(...)` may be a declaration's name in the object file. A statement of PTX has a
+    semicolon, or holds nothing."""
+    literals = re.findall(r'"((?:\\.|[^"\\\n])*)"', said)
+    return not literals or (";" not in "".join(literals) and bool("".join(literals).strip()))
+
+
+@functools.cache
+def _own_words() -> frozenset[str]:
+    """The names with our own in them that the headers of a build hold."""
+    texts = [path.read_text() for folder in _OWN_HEADERS for path in folder.rglob("*") if path.is_file()]
+    return frozenset(word for text in texts for word in _OWN_WORD.findall(text))
 
 
 _SAFE_FLAG = re.compile(

@@ -68,9 +68,44 @@ def test_what_reaches_further_is_named(emulated: Verifier, before: str, inside: 
     assert name in said, said
 
 
-def test_words_of_pytorchs_own_interface_are_no_inner_words() -> None:
-    plain = Sources(
-        (CPP,), ("torch::Tensor same(torch::Tensor x) { return x; } // a Python user's dicey kernel, ## no",), ()
-    )
-    assert inner_word(plain) == "##"  # also in a comment: what is left out is not looked at
-    assert inner_word(Sources((CPP,), ("// pybind11::module_, PYBIND11_MODULE, DICEY, soldicer",), ())) == ""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "P\\\nyObject* p;",
+        "P\\ \t\nyObject* p;",  # g++ joins these lines, too
+        "P??/\nyObject* p;",
+        "\\u0050yObject* p;",
+        "auto c = '\"'; PyObject* p; auto d = '\"';",
+        'auto c = R"(")"; PyObject* p; auto d = R"(")";',
+        "#if __has_include(</*>)\n#endif\nPyObject* p; /* */",
+        "int n = 1'000; PyObject* p; int k = '1';",
+        "/* // */ PyObject* p;",
+        "// a\\b \nPyObject* p;",
+        'extern "C" int run(const char*) asm("P" "yRun_SimpleString");',
+        '#define S "P" "yRun"\nextern "C" int run(const char*) __asm__(S);',
+        'static int run() __attribute__((weakref("P" "yRun")));',
+        "#pragma redefine_extname run P\\\nyRun",
+        "#define GLUE(a, b) a##b",
+        "#define GLUE(a, b) a %:%: b",
+        "#ifdef DICE_EMULATED\n#endif",
+        "dice_host_code(false);",
+    ],
+)
+def test_no_spelling_hides_an_inner_word(text: str) -> None:
+    assert inner_word(Sources((CPP,), (text,), ())) != ""
+    assert inner_word(Sources((text,), (), ())) != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch::Tensor same(torch::Tensor x) { return x; } // a Python user's kernel, ## PyObject",
+        "// pybind11::module_, PYBIND11_MODULE, DICEY, soldicer, PyTorch's own",
+        "/* what PyTorch does */ float dice_loss(float p); // Dice",
+        'm.def("dice", &dice_score, "PyTorch\'s"); char c = \'"\';',
+        'asm volatile("membar.gl;" ::: "memory"); asm("add.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));',
+        'asm volatile("" ::: "memory");',
+    ],
+)
+def test_plain_code_has_no_inner_word(text: str) -> None:
+    assert inner_word(Sources((CPP,), (text,), ())) == ""
