@@ -1,9 +1,9 @@
 """Renders chat templates, in a process of its own: a template comes with downloaded files and may run for ever.
 
 Started by `chat.py` as a file, so that nothing but the standard library and Jinja is imported, and nothing of DICE can
-be: the interpreter need not find it. Reads lines of JSON and answers each with one. The first line is the template, any other the variables to render it with; an answer has `text`,
-or `error` and whether the template itself is `invalid`. The process limits its own memory and processor time; its
-parent limits the time by the clock.
+be: the interpreter need not find it. Reads lines of JSON and answers each with one. The first line is the template, any
+other the variables to render it with; an answer has `text`, or `error` and whether the template itself is `invalid`.
+The process limits its own memory and processor time; its parent limits the time by the clock.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Unsupported(Exception):
     """Emulation cannot run this source; the message names the construct."""
 
 
-# Names of what stands between C++ and Python, and of what makes other names: pasted tokens, trigraphs, digraphs, names in
-# attributes and pragmas, and letters by their number.
+# Names of what stands between C++ and Python, and of what makes other names: pasted tokens, trigraphs, digraphs, names
+# in attributes and pragmas, and letters by their number.
 _INNER_WORD = re.compile(
     r"\b(_?Py(?!Torch\b)[A-Z_]\w*|_object|aoti_\w+|_*weakref_*|redefine_extname|_Pragma)\b|##|\?\?[=/]|%:%:|\\[uU]"
 )
@@ -134,9 +134,9 @@ def inner_word(sources: Sources) -> str:
         found = _INNER_WORD.search(code)
         if found:
             return found.group()
-        own = [word for word in _OWN_WORD.findall(code) if word in _own_words()]
-        if own:
-            return own[0]
+        for own in _OWN_WORD.finditer(code):
+            if own.group() in _own_words():
+                return own.group()
         if any(not volatile and _is_label(said) for volatile, said in _ASSEMBLY.findall(spliced)):
             return "asm"
     return ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dice.verify.candidate.passing import Passing
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program as p
 from dice.verify.ipc.program import Program
@@ -52,6 +53,7 @@ class ProgramModel(torch.nn.Module):
         self._names = names or {}
         self._inputs: list[torch.Tensor] = []
         self._values: list[Any] = []
+        self.passing: Passing | None = None  # looks at the calls of the next forward
         for name, one in program.state.items():
             _put(self, self._names.get(name, name), one, self._literals)
         bound = [self._bound(step, libraries) for step in program.steps]
@@ -61,9 +63,12 @@ class ProgramModel(torch.nn.Module):
     def forward(self, *inputs: Any) -> Any:
         self._inputs = transport.tensors(list(inputs))
         values = self._values = []
-        for function, arguments, options, gives, line, over in self._steps:
+        for function, own, arguments, options, gives, line, over in self._steps:
+            given, named = [take() for take in arguments], {key: take() for key, take in options}
+            if own and self.passing is not None:
+                self.passing.look(function, given, named)
             try:
-                result = function(*[take() for take in arguments], **{key: take() for key, take in options})
+                result = function(*given, **named)
             except Exception as error:
                 raise _located(error, line) from error.__cause__
             _note(gives, result, values)
@@ -78,7 +83,8 @@ class ProgramModel(torch.nn.Module):
         if not callable(function):
             raise NotThere(f"no library binds {step.function}")
         options = [(key, self._taker(term)) for key, term in step.options.items()]
-        return function, [self._taker(term) for term in step.arguments], options, step.gives, step.line
+        arguments = [self._taker(term) for term in step.arguments]
+        return function, not step.operator, arguments, options, step.gives, step.line
 
     def _taker(self, term: Any) -> Callable[[], Any]:
         """What gives the value that a term stands for, in the forward that is under way."""

@@ -14,8 +14,10 @@ from typing import Any
 
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding, failures
+from dice.verify.candidate.passing import Passing
 from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names
 from dice.verify.candidate.server import Server
+from dice.verify.execution import running
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import program
 from dice.verify.ipc.channel import Channel
@@ -45,7 +47,7 @@ class Runner(Server):
     def run(self) -> None:
         self._prepare(counts=True)
         self.channel.send(m.Started())
-        self._serve({m.TakeProgram: self._take_program})
+        self._serve({m.TakeProgram: self._take_program, m.LookAtCalls: self._look_at_calls})
 
     def _take_program(self, command: m.TakeProgram) -> m.ProgramTaken:
         ambiguous = False
@@ -60,6 +62,15 @@ class Runner(Server):
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
         return m.ProgramTaken("", tuple(self._names.values()), ambiguous)
+
+    def _look_at_calls(self, command: m.LookAtCalls) -> m.CallsLookedAt:
+        inputs = self.values.read(command.inputs)
+        passing = self.model.passing = Passing(command.seed)
+        try:
+            running.forward(self.model, inputs, command.seed, self.device)
+        finally:
+            self.model.passing = None
+        return m.CallsLookedAt(passing.only)
 
     def _load(self, read: program.Program, paths: Sequence[str]) -> list[ModuleType | None]:
         """The libraries that the program calls."""

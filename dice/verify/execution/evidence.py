@@ -70,7 +70,7 @@ import torch
 
 from dice.verify.execution import host_reads
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.ipc.operator_counts import OperatorCounts, family
+from dice.verify.ipc.operator_counts import CAST, OperatorCounts, family
 from dice.verify.tensors import near
 
 KINDS = ("decoy", "copies_result", "copies_inputs", "replaced_nothing", "host_compute", "torch_compile", "tampering")
@@ -101,7 +101,7 @@ class Census(OperatorMode):
             return result
         name = func.name()
         outputs = list(_tensors(result))
-        kind = family(name)
+        kind = family(name) or (CAST if _rounds(name, args, outputs) else "")
         if kind:
             inputs = _count(_tensors((args, kwargs)))
             self.work.elements[kind] += max(inputs, _count(outputs))
@@ -202,6 +202,18 @@ def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tens
     if not isinstance(source, torch.Tensor) or not source.is_cuda:
         return 0
     return sum(tensor.numel() for tensor in outputs if tensor.device.type == "cpu")
+
+
+def _rounds(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator makes whole numbers of floats."""
+    if not name.startswith(("aten::_to_copy", "aten::copy_")):
+        return False
+    source = args[1] if name.startswith("aten::copy_") and len(args) > 1 else args[0] if args else None
+    return isinstance(source, torch.Tensor) and source.is_floating_point() and not _all_floats(outputs)
+
+
+def _all_floats(tensors: Sequence[torch.Tensor]) -> bool:
+    return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def _answered(name: str, args: tuple[Any, ...], result: Any) -> Any:

@@ -211,6 +211,15 @@ class RunMuted:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtCalls:
+    """One forward of a program, in which each call is made several times, with other values. `seed`: of these values
+    and of the forward. Answered by `CallsLookedAt`."""
+
+    inputs: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileForward:
     """One forward under the profiler. Answered by `Profiled`."""
 
@@ -323,6 +332,13 @@ class Muted:
     """`wrote`: the forward came to an end, and its output is written."""
 
     wrote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallsLookedAt:
+    """`only_pass`: all calls only pass on, element by element, what they are given."""
+
+    only_pass: bool
 
 
 @dataclass(frozen=True, slots=True)

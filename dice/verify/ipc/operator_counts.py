@@ -15,6 +15,8 @@ HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the hos
 MAX_NAMES = 200
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
 
+CAST = "cast"  # between whole numbers and floats, which rounds
+
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
 _CONTRACTIONS += ("outer", "linear", "matmul", "einsum", "tensordot", "bilinear", "_trilinear", "chain_matmul")
 _CONTRACTIONS += ("_addmm_activation",)
@@ -35,6 +37,25 @@ _NO_WORK = frozenset(
     + ("_local_scalar_dense", "item", "equal", "is_same_size", "random", "uniform", "normal", "bernoulli", "randperm")
     + ("record_stream", "_has_compatible_shallow_copy_type", "split", "unbind", "split_with_sizes", "pin_memory")
     + ("is_pinned", "_pin_memory", "sym_size", "sym_numel", "sym_stride", "reshape", "expand_as", "view_as", "dropout")
+)
+_PASSING = frozenset(  # what can be done by copying elements, adding to them and taking multiples of them
+    ("add", "mul", "neg", "addcmul", "addcdiv", "lerp", "cat", "stack", "flip", "roll", "repeat", "tile", "where")
+    + (
+        "gather",
+        "index",
+        "index_select",
+        "index_put",
+        "index_copy",
+        "index_fill",
+        "index_add",
+        "scatter",
+        "scatter_add",
+    )
+    + ("masked_fill", "masked_select", "masked_scatter", "constant_pad_nd", "pad", "reflection_pad1d", "embedding")
+    + ("reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "take")
+    + ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "tril", "triu", "diag_embed", "select_scatter")
+    + ("slice_scatter", "diagonal_scatter", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "real")
+    + ("repeat_interleave", "rot90", "one_hot", "max_unpool2d", "max_unpool3d", "conj_physical", "complex", CAST)
 )
 _NO_WORK_STARTS: tuple[str, ...] = ("empty", "new_", "rand", "full_like", "zeros_like", "ones_like", "is_", "sym_")
 _NO_WORK_STARTS += ("resolve_", "result_")
@@ -102,6 +123,14 @@ def census_kind(reference: OperatorCounts, candidate: OperatorCounts, input_elem
     runs_each = all(candidate.calls[name] >= count for name, count in reference.calls.items())
     share = PART_SHARE if runs_each else TOKEN_SHARE
     return "replaced_nothing" if runs_all and replaced_share(reference, candidate) < share else ""
+
+
+def computes_more(reference: OperatorCounts, candidate: OperatorCounts) -> bool:
+    """Whether PyTorch computes in the candidate what it does not in the reference, while all that it does in the
+    reference and could be had by passing values on, it does in the candidate, too."""
+    more = any(count > reference.elements[name] for name, count in candidate.elements.items())
+    passing = {name: count for name, count in reference.elements.items() if name in _PASSING}
+    return more and all(candidate.elements[name] >= (1 - PART_SHARE) * count for name, count in passing.items())
 
 
 def describe(reference: OperatorCounts, candidate: OperatorCounts, muted: Mapping[str, Any]) -> dict[str, object]:

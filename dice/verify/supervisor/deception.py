@@ -56,6 +56,12 @@ class DeceptionEvidence:
         """Whether its kernels seem to help, but PyTorch runs operators that the reference has no use for."""
         return self.muted == "honest" and bool(set(+self.candidate.elements) - set(self.reference.elements))
 
+    @property
+    def computes_more(self) -> bool:
+        """Whether PyTorch computes for it what it does not for the reference, and all that a kernel could have done by
+        passing values on."""
+        return operator_counts.computes_more(self.reference, self.candidate)
+
     def note(self, raw: Raw) -> None:
         """A message of the candidate's that answers nothing."""
         kind = claim(raw, Noticed).notice if is_a(raw, Noticed) else ""

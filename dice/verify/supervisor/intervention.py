@@ -32,6 +32,20 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     if again and _mute(attempt, replace(command, filled=True)) == "copies_inputs":
         record.evidence.muted = "copies_inputs"
     attempt.refuse_deception()
+    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent:
+        _look_at_calls(attempt, drawn.seed)
+
+
+def _look_at_calls(attempt: Attempt, seed: int) -> None:
+    """PyTorch computes what it does not in the reference. Raises `VerdictReached` where the file's own functions only
+    pass that on."""
+    try:
+        said = attempt.talk.ask(m.LookAtCalls(attempt.drawn, seed), m.CallsLookedAt)
+    except VerdictReached:  # other values do not suit its calls: they do more than pass them on
+        return
+    if said.only_pass:
+        attempt.record.evidence.muted = "copies_result"
+        attempt.refuse_deception()
 
 
 def _mute(attempt: Attempt, command: m.RunMuted) -> str:
