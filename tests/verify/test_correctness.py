@@ -101,16 +101,27 @@ def test_sums_in_no_fixed_order_are_right_but_not_deterministic(emulated: Verifi
     assert verdict.correct and verdict.determinism is False
 
 
+SQUARE = """
+__global__ void square_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] * x[i];
+}"""
+LAUNCH_SQUARE = """auto y = torch::empty_like(x); int n = x.numel();
+    square_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;"""
+
+
 @pytest.mark.parametrize(("affine", "outcome"), [("y * self.weight + self.bias", "correct"), ("y", "wrong")])
 def test_weights_that_start_as_ones_must_still_be_used(affine: str, outcome: str, emulated: Verifier) -> None:
-    source = texts.problem("return self.norm(x)", "[torch.rand(8, 32)]", "self.norm = nn.LayerNorm(32)")
-    forward = "y = ops.run(x) / 2; y = (y - y.mean(1, True)) / (y.var(1, False, keepdim=True) + 1e-5).sqrt();"
+    source = texts.problem("return self.norm(x * x)", "[torch.rand(8, 32)]", "self.norm = nn.LayerNorm(32)")
+    forward = "y = ops.run(x); y = (y - y.mean(1, True)) / (y.var(1, False, keepdim=True) + 1e-5).sqrt();"
     used = affine.replace("self.", "self.norm.")
-    candidate = kernel(forward=f"{forward} return {used}", init="self.norm = nn.LayerNorm(32)")
+    norm = "self.norm = nn.LayerNorm(32)"
+    candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{forward} return {used}", init=norm)
     verdict = verify(emulated, source, candidate)
     assert verdict.outcome == outcome
     assert verdict.correct or "other parameters" in verdict.message
-    own_names = kernel(forward=f"{forward} return y", init="pass")
+    own_names = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{forward} return y", init="pass")
     assert verify(emulated, source, own_names).correct  # it has no parameters to take, which is legal
 
 

@@ -10,7 +10,8 @@ families, each used only where the reference itself stays finite and as exact as
 | `centred` | moved to mean zero; zeros stay zero, order stays | missing signs: identity for ReLU |
 | `scaled` | times 3 | hard-coded ranges, homogeneity |
 | `small` | divided by 32 | a forgotten epsilon, or another |
-| `large` | centred, times 200 | overflow in exp, softmax without its maximum |
+| `large` | centred, times 200 or more: the largest reaches 400 | overflow in exp, softmax without its maximum |
+| `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,11 +33,14 @@ from dice.verify.tensors import transport
 
 SCALE = 3.0
 SMALL = 1 / 32  # not less: exp(x) - 1 is right enough in place of expm1(x)
-LARGE = 200.0
+LARGE, LARGEST = 200.0, 400.0  # the factor; the least that the largest value becomes
+LARGEST_HALF = 1000.0  # the same for float16: sums of some hundred overflow in it
 TIE_STEPS = 2.0  # steps of equal values per standard deviation
 AMPLIFY = (10.0, 100.0, 1e3, 1e4)
+SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they are small
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
+LARGE_AS_DRAWN = "large as drawn"
 ROTATED = ("large", "ties", "zeros")  # one of them per plan where trials are dear, all where they are cheap
 
 
@@ -84,7 +89,23 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     change = _CHANGES.get(step.family)
     if change is None:
         return inputs
-    return transport.map_tensors(lambda tensor: change(tensor) if is_free(tensor) else tensor, inputs)
+    return transport.map_tensors(lambda tensor: _changed(change, tensor) if is_free(tensor) else tensor, inputs)
+
+
+def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
+    """What to try for a step, in this order: large values are centred in one form and not in the other. `in_half`: the
+    problem's inputs are float16."""
+    if step.family != "large":
+        return (step,)
+    forms = (step, replace(step, family=LARGE_AS_DRAWN))
+    return forms[::-1] if in_half else forms
+
+
+def _changed(change: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """Of complex numbers both parts change alike."""
+    if tensor.is_complex():
+        return torch.view_as_complex(change(torch.view_as_real(tensor).contiguous()))
+    return change(tensor)
 
 
 def disturb(inputs: Any, index: int | None = None) -> Any:
@@ -109,7 +130,7 @@ def nudge(inputs: Any, usual: Any) -> Any:
 
 
 def _disturb(tensor: torch.Tensor) -> torch.Tensor:
-    if not is_free(tensor):
+    if not (is_free(tensor) or is_scalar(tensor)):
         return tensor.reshape(-1).roll(1).reshape(tensor.shape)
     return torch.rand_like(tensor).add_(0.5).mul_(tensor)
 
@@ -128,6 +149,8 @@ def unusable(tensor: torch.Tensor) -> str:
 
 def is_free(tensor: torch.Tensor) -> bool:
     """Whether the values look like measurements, not like labels, masks or distributions."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.dtype.itemsize < 2:
         return False
     flat = tensor.reshape(-1)
@@ -137,6 +160,20 @@ def is_free(tensor: torch.Tensor) -> bool:
     rows = tensor.reshape(-1, tensor.shape[-1])
     sums = rows[:: max(1, len(rows) * rows.shape[1] // SAMPLE)].float().sum(dim=-1)
     return rows.shape[1] < 2 or bool(((sums - 1).abs() > 1e-3).any())
+
+
+def is_scalar(tensor: torch.Tensor) -> bool:
+    """Whether it is one measured number."""
+    return tensor.is_floating_point() and tensor.numel() == 1 and tensor.dtype.itemsize > 1
+
+
+def _large(tensor: torch.Tensor) -> torch.Tensor:
+    largest = float(tensor.abs().max())
+    if not largest > 0:
+        return tensor
+    if tensor.dtype == torch.float16:  # which holds little more
+        return tensor * (LARGEST_HALF / largest)
+    return tensor * max(LARGE, LARGEST / largest)
 
 
 def _centre(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,7 +193,8 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "centred": _centre,
     "scaled": lambda tensor: tensor * SCALE,
     "small": lambda tensor: tensor * SMALL,
-    "large": lambda tensor: _centre(tensor) * LARGE,
+    "large": lambda tensor: _large(_centre(tensor)),
+    LARGE_AS_DRAWN: _large,
     "ties": _tie,
     "zeros": torch.zeros_like,
 }

@@ -3,7 +3,8 @@
 A mask of ones, a state of zeros, full lengths, `arange` for an index, a Python number: a kernel that ignores one of
 them is right on all that the problem draws. Each can be otherwise within what its own values show: in their range, in
 their order, and as what they are (a mask stays a mask). What such a value means nobody tells, so several kinds are
-tried, and the reference decides: one is used where its output stays finite, keeps its shape, and changes.
+tried, and the reference decides: one is used where its output stays finite, keeps its shape, and changes. Masks that
+differ from draw to draw are tried, too: they may all be of one form, as those are that only tell lengths.
 
 | kind | for | the other values |
 |---|---|---|
@@ -13,51 +14,84 @@ tried, and the reference decides: one is used where its output stays finite, kee
 | `repeated` | whole numbers that rise, as offsets | the ends stay, some between them repeat their neighbour |
 | `shuffled` | other whole numbers | in another order |
 | `moved` | numbers, zeros, ones, values that are all equal | off by up to a half |
-| `more`, `less` | a Python whole number | one more, one less |
+| `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
+| `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ast
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 CLEARED = 0.25  # of what is set in a mask
+LEAVES = (torch.Tensor, bool, int, float, str)
+TEXT = "text "
+LONGEST_WORD, MOST_WORDS = 40, 12
+USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares with nothing is its `else`
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Tensors and Python numbers of a tree, in order."""
+    """Tensors, Python numbers and texts of a tree, in order."""
     if isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from leaves(item)
-    elif isinstance(value, torch.Tensor | bool | int | float):
+    elif isinstance(value, LEAVES):
         yield value
 
 
 def steady(one: Any, other: Any) -> list[int]:
-    """The places, among `leaves`, of what two draws have alike. None where the draws are of different form."""
+    """The places, among `leaves`, of what two draws have alike, and of masks. None where the draws are of different
+    form."""
     ours, theirs = list(leaves(one)), list(leaves(other))
     if len(ours) != len(theirs):
         return []
-    return [place for place, pair in enumerate(zip(ours, theirs, strict=True)) if _is_same(*pair)]
+    pairs = enumerate(zip(ours, theirs, strict=True))
+    return [place for place, pair in pairs if _is_same(*pair) or all(map(_is_varying_mask, pair))]
 
 
-def kinds(leaf: Any) -> list[str]:
-    """What to try for a leaf, in this order."""
+def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
+    """What to try for a leaf: of each list the first that the reference takes. `words`: what texts may be."""
     if isinstance(leaf, bool):
-        return ["negated"]
+        return [["negated"]]
     if isinstance(leaf, int):
-        return ["more", "less"]
+        return [["more", "less"], ["far"]]
     if isinstance(leaf, float):
-        return ["moved"]
+        return [["moved"]]
+    if isinstance(leaf, str):
+        return [[TEXT + word for word in words if word != leaf]]
     if not leaf.numel() or leaf.is_complex() or (leaf.is_floating_point() and leaf.dtype.itemsize < 2):
         return []
-    return [name for name, (suits, _) in _TENSORS.items() if suits(leaf)]
+    return [[name for name, (suits, _) in _TENSORS.items() if suits(leaf)]]
+
+
+def words(source: str) -> tuple[str, ...]:
+    """Texts that code compares something with, looks up, or matches, in order."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    found: list[object] = []
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            found += [item for side in (node.left, *node.comparators) for item in _texts(side)]
+        elif isinstance(node, ast.Dict):
+            found += [item for key in node.keys if key is not None for item in _texts(key)]
+        elif isinstance(node, ast.MatchValue):
+            found += _texts(node.value)
+    texts = dict.fromkeys(text for text in found if isinstance(text, str) and len(text) <= LONGEST_WORD)
+    return (*texts, *(word for word in USUAL_WORDS if word not in texts))[:MOST_WORDS]
+
+
+def _texts(node: ast.expr) -> list[object]:
+    items = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return [item.value for item in items if isinstance(item, ast.Constant)]
 
 
 def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
@@ -71,7 +105,7 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
         if isinstance(item, list | tuple):
             items = [walk(inner) for inner in item]
             return items if isinstance(item, list) else tuple(items)
-        if isinstance(item, torch.Tensor | bool | int | float) and next(count) == place:
+        if isinstance(item, LEAVES) and next(count) == place:
             return _other(item, kind, generator)
         return item
 
@@ -81,12 +115,25 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
 def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
     if kind == "negated":
         return not leaf
-    if kind in ("more", "less"):
-        return leaf + 1 if kind == "more" else leaf - 1
+    if kind.startswith(TEXT):
+        return kind.removeprefix(TEXT)
+    if kind in _WHOLE:
+        return _WHOLE[kind](leaf)
     if isinstance(leaf, float):
         return leaf + 0.25 + 0.25 * float(torch.rand((), generator=generator))
     # On the CPU, whose generators give the same everywhere; such inputs are seldom large.
     return _TENSORS[kind][1](leaf.detach().cpu(), generator).to(leaf.device)
+
+
+_WHOLE: dict[str, Callable[[int], int]] = {
+    "more": lambda number: number + 1,
+    "less": lambda number: number - 1,
+    "far": lambda number: 2 * number + 3,
+}
+
+
+def _is_varying_mask(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and bool(leaf.numel()) and not _is_whole(leaf) and _is_filled_mask(leaf)
 
 
 def _is_same(one: Any, other: Any) -> bool:

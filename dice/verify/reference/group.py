@@ -114,7 +114,8 @@ class Group:
         self._show(arguments, "init", m.CONSTRUCTOR)
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
-        varying = trees.varying(self.reference.model) if self.reference.protocol.ours else ()
+        model, ours = self.reference.model, self.reference.protocol.ours
+        varying = (*trees.varying(model), *trees.constant_buffers(model)) if ours else ()
         return m.ReferenceConstructed(outline, tuple(name for name, _ in varying))
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:

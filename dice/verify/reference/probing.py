@@ -13,8 +13,8 @@ from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import compare, transport, trees
 
 Forward = Callable[[Any], Any]
-MAX_PROBED = 16  # inputs looked at one by one
-MAX_VARIED = 8  # inputs that all draws leave alike; each costs a trial
+MAX_PROBED = 32  # inputs looked at one by one
+MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
 def weak_inputs(forward: Forward, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
@@ -23,13 +23,14 @@ def weak_inputs(forward: Forward, drawn: Any, expected: Any, seed: int) -> tuple
     amplified, labels = [], []
     tensors = transport.tensors(drawn)
     for index, tensor in enumerate(tensors[:MAX_PROBED]):
-        factors = (1.0, *inputs.AMPLIFY) if inputs.is_free(tensor) else (1.0,)
+        measured = inputs.is_free(tensor) or inputs.is_scalar(tensor)
+        factors = (1.0, *inputs.AMPLIFY, *inputs.SHRINK) if measured else (1.0,)
         found = _factor_that_matters(forward, drawn, expected, seed, index, factors)
         if found is None:
             labels.append(f"unused_input:{index}")
         elif found == 0.0:
             labels.append(f"weak_input:{index}")
-        elif found > 1.0:
+        elif found != 1.0:
             amplified.append((index, found))
     return amplified, labels
 
@@ -62,18 +63,19 @@ def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[in
     return [label for label in labels if tensors[int(label.rpartition(":")[2])] not in places]
 
 
-def steady_inputs(forward: Forward, drawn: Any, again: Any, expected: Any, seed: int) -> list[tuple[int, str]]:
-    """Of what two draws have alike, the places among `steady.leaves` that matter to the reference, each with the first
-    kind of other values on which its output stays finite, keeps its shape, and changes."""
+def steady_inputs(
+    forward: Forward, drawn: Any, again: Any, expected: Any, seed: int, words: Sequence[str]
+) -> list[tuple[int, str]]:
+    """Of what two draws have alike, and of masks, the places among `steady.leaves` that matter to the reference, each
+    with the first kind of other values on which its output stays finite, keeps its shape, and changes; whole numbers
+    with one near and one far. `words`: what texts may be."""
     leaves = list(steady.leaves(drawn))
     found: list[tuple[int, str]] = []
     for place in steady.steady(drawn, again)[:MAX_PROBED]:
-        kind = next(
-            (kind for kind in steady.kinds(leaves[place]) if _matters(forward, drawn, expected, place, kind, seed)), ""
-        )
-        if kind and len(found) < MAX_VARIED:
-            found.append((place, kind))
-    return found
+        for kinds in steady.kinds(leaves[place], words):
+            kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
+            found += [(place, kind)] if kind else []
+    return found[:MAX_VARIED]
 
 
 def _matters(forward: Forward, drawn: Any, expected: Any, place: int, kind: str, seed: int) -> bool:

@@ -27,6 +27,7 @@ from dice.verify.tensors import compare, transport, trees
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
+MOST_BORNE = 64  # parameters that are varied one by one, where all at once make the reference fail
 TIED = ("ties", "zeros")  # families with many equal values
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 
@@ -49,6 +50,7 @@ class Reference:
         self.fresh_states: tuple[State, State] | None = None
         self._construct_s = 0.0
         self._careful = False
+        self._in_half = False  # whether inputs are float16
         self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
 
     def construct(self, seed: int) -> tuple[Any, State]:
@@ -62,18 +64,23 @@ class Reference:
         return arguments, state
 
     def construct_fresh(self, seed: int) -> tuple[State, State] | None:
-        """A second set of parameters from another seed, and the same with those that are constant at construction
-        (biases of 0, weights of 1, running means and variances) made random, for candidates that take parameters by
+        """A second set of parameters from another seed, and the same with those made random that no seed changes
+        (biases of 0, weights of 1, identities, running means and variances), for candidates that take parameters by
         the reference's names. None where the model has none, or many."""
-        count = sum(value.numel() for _, value in trees.varying(self.model))
+        ours = (*trees.varying(self.model), *trees.constant_buffers(self.model))
+        count = sum(value.numel() for _, value in ours)
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
         model = self.subject.new_model(seed)
         plain = trees.state_of(model)
         varied = dict(plain)
-        for name, parameter in trees.varying(model):
-            if parameter.is_floating_point() and bool((parameter == parameter.reshape(-1)[:1]).all()):
-                varied[name] = (parameter.detach() + torch.rand_like(parameter)).sub_(0.5)
+        before = trees.state_of(self.model)
+        for name, parameter in (*trees.varying(model), *trees.constant_buffers(model)):
+            if parameter.is_floating_point() and trees.is_steady(parameter, before.get(name)):
+                # Constants move by up to a half; what has a form of its own, by as much as its values differ.
+                spread = float(parameter.detach().double().std()) if parameter.numel() > 1 else 0.0
+                offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)
+                varied[name] = parameter.detach() + offset
         self.fresh_states = plain, varied
         return self.fresh_states
 
@@ -88,6 +95,7 @@ class Reference:
             return tuple(Step(f"trial {number}", "given", number=number) for number in range(trials))
         first = self.subject.draw(derive(secret, "trial 0"))
         self.signature = transport.signature(first)
+        self._in_half = any(tensor.dtype == torch.float16 for tensor in transport.tensors(first))
         second = None
         if self.subject.sizes.inputs < self.subject.large_bytes:  # drawn on the CPU, which takes its time
             second = self.subject.draw(derive(secret, "trial 1"))
@@ -97,14 +105,32 @@ class Reference:
             expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
             amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
-            varied = probing.steady_inputs(forward, drawn, self.device.place(second), expected, seed) if second else []
+            varied = []
+            if second:
+                again, words = self.device.place(second), self.subject.words
+                varied = probing.steady_inputs(forward, drawn, again, expected, seed, words)
             fresh = self.fresh_states
-            if fresh is not None and not self._bears(fresh[True], drawn, seed):
-                self.fresh_states = fresh[False], fresh[False]
+            if fresh is not None:
+                self.fresh_states = fresh[False], self._borne(*fresh, drawn, seed)
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified, varied=varied)
+
+    def _borne(self, plain: State, varied: State, drawn: Any, seed: int) -> State:
+        """`varied` where the reference stays finite with it; else, of each tensor that is varied, what it bears: the
+        same, or with offsets that are not negative, or none."""
+        if self._bears(varied, drawn, seed):
+            return varied
+        borne = dict(plain)
+        moved = [name for name in plain if plain[name] is not varied[name]]
+        for name in moved[:MOST_BORNE]:
+            upwards = plain[name] + (varied[name] - plain[name]).abs()
+            for value in (varied[name], upwards):
+                if self._bears(borne | {name: value}, drawn, seed):
+                    borne[name] = value
+                    break
+        return borne
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)
@@ -124,10 +150,10 @@ class Reference:
         try:
             if not self.protocol.ours:
                 return self._kernelbench_trial(step)
-            drawn = self._try(secret, step, loadable)
-            if drawn is None and step.core:
-                drawn = self._try(secret, replace(step, family="given"), loadable)
-            return drawn
+            forms = inputs.alternatives(step, self._in_half)
+            last = (replace(step, family="given"),) if step.core and step.family != "given" else ()
+            tried = (self._try(secret, form, loadable) for form in (*forms, *last))
+            return next((drawn for drawn in tried if drawn is not None), None)
         finally:
             self.device.release()
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dice.problem import not_a_list
-from dice.verify.execution import inputs, running
+from dice.verify.execution import inputs, running, steady
 from dice.verify.execution.running import Device
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.protocols import KERNELBENCH_SEED, protocol_named
@@ -22,7 +22,7 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank.
+    shrank. `words`: texts that its code tells apart.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Subject:
             source, self.scale = scale.fit(source, folder, shrink, limit_s)
         with blame("the file"), device.active():
             self.module = running.exec_file(source, folder, "problem")
+        self.words = steady.words(source)
         self.sizes = workload.sizes(self.module, device)
 
     def choose_arguments(self, seed: int) -> Any:

@@ -29,6 +29,23 @@ def varying(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
+def constant_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers of a model's state that hold one value everywhere, as scales of one do; not single numbers."""
+    kept, known = model.state_dict().keys(), {name for name, _ in varying(model)}
+    for name, buffer in model.named_buffers():
+        alike = buffer.is_floating_point() and buffer.numel() > 1 and is_steady(buffer, None)
+        if name in kept and name not in known and alike:
+            yield name, buffer
+
+
+def is_steady(parameter: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether a parameter holds one value everywhere, or what training would change is `other`, under another seed."""
+    if not parameter.numel() or bool((parameter == parameter.reshape(-1)[:1]).all()):
+        return True
+    same = other is not None and other.shape == parameter.shape and torch.equal(parameter.detach().cpu(), other.cpu())
+    return same and parameter.requires_grad
+
+
 def to_cpu(value: Any) -> Any:
     return transport.map_tensors(lambda tensor: tensor.detach().to("cpu", copy=True), value)
 

@@ -32,12 +32,13 @@ ADDED = torch.zeros(6, 6).masked_fill(MASK == 0, float("-inf"))
         (torch.zeros(3, dtype=torch.complex64), []),
         (torch.empty(0), []),
         (True, ["negated"]),
-        (2, ["more", "less"]),
+        (2, ["more", "less", "far"]),
+        ("mean", ["text sum", "text none"]),
         (0.5, ["moved"]),
     ],
 )
 def test_kinds(leaf: Any, kinds: list[str]) -> None:
-    assert steady.kinds(leaf) == kinds
+    assert [kind for some in steady.kinds(leaf, steady.USUAL_WORDS) for kind in some] == kinds
     for kind in kinds:
         other = steady.replaced([leaf], 0, kind, SEED)[0]
         assert type(other) is type(leaf)
@@ -70,8 +71,28 @@ def test_lengths_stay_within_what_was_drawn() -> None:
 def test_steady_leaves_and_only_the_one_asked_for_is_replaced() -> None:
     one = [torch.rand(3), {"mask": torch.ones(2, 2)}, (2, torch.arange(4)), 0.5, "words", None]
     other = [torch.rand(3), {"mask": torch.ones(2, 2)}, (2, torch.arange(4)), 0.5, "words", None]
-    assert steady.steady(one, other) == [1, 2, 3, 4]
+    assert steady.steady(one, other) == [1, 2, 3, 4, 5]
     assert steady.steady(one, one[:2]) == []
     changed = steady.replaced(one, 3, "shuffled", SEED)
     same = [a is b for a, b in zip(steady.leaves(one), steady.leaves(changed), strict=True)]
-    assert same == [True, True, True, False, True] and changed[4:] == ["words", None]
+    assert same == [True, True, True, False, True, True] and changed[4:] == ["words", None]
+
+
+def test_masks_that_differ_from_draw_to_draw_are_looked_at_and_other_values_are_not() -> None:
+    lengths = [torch.arange(8)[None] < torch.tensor([[3], [5]]), torch.arange(8)[None] < torch.tensor([[4], [1]])]
+    ones, others = ([mask, mask.long(), torch.rand(2, 8)] for mask in lengths)
+    assert steady.steady(ones, others) == [0]
+
+
+def test_words_are_those_that_code_compares_with_looks_up_or_matches() -> None:
+    source = """
+def forward(x, mode):
+    "a docstring"
+    if mode == "first" or mode in ("second", "third"):
+        return x
+    match mode:
+        case "fourth":
+            return {"fifth": x}[mode] + len("not this")
+"""
+    assert steady.words(source) == ("first", "second", "third", "fourth", "fifth", *steady.USUAL_WORDS)
+    assert steady.words("def (") == ()

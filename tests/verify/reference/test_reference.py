@@ -63,17 +63,21 @@ IGNORED = {  # forward, inputs, and the place and kind of the one that all draws
     ),
     "arange": ("return x[:, inputs[1]]", "torch.arange(40)", (1, "repeated")),
     "number": ("return x * inputs[1]", "2.0", (1, "moved")),
-    "whole number": ("return x.roll(inputs[1], 1)", "3", (1, "more")),
+    "whole number": ("return x.roll(inputs[1], 1)", "3", (1, "more"), (1, "far")),
+    "text": ("return x.exp().sum(-1) if inputs[1] == 'total' else x.exp().mean(-1)", "'mean'", (1, "text total")),
+    "varying mask": (
+        "return (x * inputs[1]).sum(-1)", "torch.arange(40) < torch.randint(1, 41, (batch_size, 1))", (1, "cleared"),
+    ),
     "flag": ("return torch.relu(x - 0.5) if inputs[1] else x", "True", (1, "negated")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", IGNORED)
 def test_what_all_draws_leave_alike_is_given_other_values(make: Make, name: str) -> None:
-    forward, other, wanted = IGNORED[name]
+    forward, other, *wanted = IGNORED[name]
     reference = make(texts.problem(forward, f"[torch.rand(batch_size, 40), {other}]"))
     steps = [step for step in reference.plan(SECRET, 3) if step.kind]
-    assert [(step.place, step.kind) for step in steps] == [wanted]
+    assert sorted((step.place, step.kind) for step in steps) == sorted(wanted)
     trial = draw(reference, steps[0])
     assert judge(reference, trial, trial.expected).equal
     ignorant = reference.run(reference.model, None, reference.subject.draw(trial.seed), trial.seed, GIVEN)
@@ -257,6 +261,37 @@ def test_inputs_that_hardly_matter_are_amplified_until_they_do(make: Make) -> No
     assert not judge(reference, amplified, amplified.inputs[0]).equal
 
 
+@pytest.mark.parametrize("cap", ["1e5 + torch.rand(())", "1e5 * torch.rand(batch_size, 1) + 1e5"])
+def test_caps_that_no_draw_reaches_are_made_small_until_they_matter(make: Make, cap: str) -> None:
+    reference = make(texts.problem("return torch.minimum(x, inputs[1])", f"[torch.rand(batch_size, 40), {cap}]"))
+    (step,) = [step for step in reference.plan(SECRET, 5) if step.index >= 0]
+    assert step.index == 1 and step.factor < 1
+    trial = draw(reference, step)
+    assert not judge(reference, trial, trial.inputs[0]).equal
+
+
+def test_large_values_overflow_whatever_the_draws_are(make: Make) -> None:
+    small = make(texts.problem("return torch.softmax(x, -1)", "[0.01 * torch.rand(batch_size, 40)]"))
+    trial = draw(small, Step("extra", "large", core=False))
+    assert trial.family == "large" and bool(torch.isinf(trial.inputs[0].exp()).any())
+    positive = make(texts.problem("return torch.tanh(torch.sqrt(x))", "[torch.rand(batch_size, 40)]"))
+    trial = draw(positive, Step("extra", "large", core=False))
+    assert trial.family == "large as drawn" and float(trial.inputs[0].min()) >= 0 and float(trial.inputs[0].max()) > 100
+    half = make(texts.problem("return x.mean(-1)", "[torch.rand(batch_size, 400).half()]"))
+    half.plan(SECRET, 3)
+    trial = draw(half, Step("extra", "large", core=False))
+    overflow = trial.inputs[0].cumsum(-1, dtype=torch.float16)[..., -1]
+    assert bool(torch.isinf(overflow).any()) and bool(torch.isfinite(trial.expected).all())
+
+
+def test_complex_inputs_have_families_too(make: Make) -> None:
+    inputs = "[torch.complex(torch.rand(batch_size, 40), torch.rand(batch_size, 40))]"
+    trial = draw(make(texts.problem("return x.angle()", inputs)), Step("trial 1", "centred"))
+    assert (
+        trial.family == "centred" and bool((trial.inputs[0].real < 0).any()) and bool((trial.inputs[0].imag < 0).any())
+    )
+
+
 def test_inputs_without_influence_are_labelled(make: Make) -> None:
     reference = make(texts.UNUSED_INPUT)
     reference.plan(SECRET, 5)
@@ -303,6 +338,43 @@ def test_fresh_parameters_reveal_a_kernel_without_weights_and_biases(make: Make)
         plain = torch.nn.functional.group_norm(trial.inputs[0], 2)
         assert judge(reference, trial, plain).equal is equal
     assert judge(reference, draw(reference), torch.nn.functional.group_norm(draw(reference).inputs[0], 2)).equal
+
+
+FIXED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.identity = torch.nn.Parameter(torch.eye(8))
+        self.rising = torch.nn.Parameter(torch.linspace(0, 700, 8))
+        self.table = torch.nn.Parameter(torch.linspace(0, 1, 8), requires_grad=False)
+        self.under_root = torch.nn.Parameter(torch.zeros(8))
+        self.random = torch.nn.Parameter(torch.rand(8))
+        self.register_buffer("ones", torch.ones(8))
+        self.register_buffer("places", torch.arange(8.0))
+
+    def forward(self, x):
+        moved = (x @ self.identity + self.rising) * self.ones + self.under_root.sqrt()
+        return moved + self.random + self.places + self.table
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_no_seed_changes_is_varied_as_far_as_the_reference_bears_it(make: Make) -> None:
+    reference = make(FIXED)
+    reference.plan(SECRET, 5)
+    assert reference.fresh_states is not None
+    plain, varied = reference.fresh_states
+    same = {name for name in plain if torch.equal(plain[name], varied[name])}
+    assert same == {"table", "random", "places"}
+    assert float(varied["under_root"].min()) >= 0
+    assert 10 < float((varied["rising"] - plain["rising"]).abs().max()) < 700
 
 
 def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
