@@ -14,7 +14,7 @@ from types import ModuleType
 import torch.utils.cpp_extension as cpp_extension
 
 from dice.verify.build.sources import Built, Sources
-from dice.verify.candidate import binding, capture
+from dice.verify.candidate import binding, capture, source_files
 
 Build = Callable[[Sources, str], Built]  # raises what `dice.verify.build.build.build` raises
 _CUDA_SUFFIXES = (".cu", ".cuh")
@@ -63,12 +63,17 @@ class Loader:
         use_pch: bool = False,
         no_implicit_headers: bool = False,
     ) -> ModuleType | str:
-        """As PyTorch's. Paths and link flags are accepted and ignored."""
+        """As PyTorch's. Link flags are accepted and ignored; headers in the folders become part of the text."""
         if sycl_sources:
             raise RuntimeError("sycl_sources cannot be compiled here: this is a CUDA build.")
+        folders = [Path(folder) for folder in extra_include_paths or ()]
+        cpp, cuda = (
+            tuple(source_files.with_headers(text, folders) if folders else text for text in _texts(sources))
+            for sources in (cpp_sources, cuda_sources)
+        )
         sources = Sources(
-            _texts(cpp_sources),
-            _texts(cuda_sources),
+            cpp,
+            cuda,
             _pairs(functions),
             tuple(extra_cflags or ()),
             tuple(extra_cuda_cflags or ()),
@@ -93,14 +98,16 @@ class Loader:
         is_standalone: bool = False,
         keep_intermediates: bool = True,
     ) -> ModuleType | str:
-        """As PyTorch's: `sources` are files. All files of one language are compiled as one text."""
+        """As PyTorch's: `sources` are files. All files of one language are compiled as one text, with the headers that
+        lie beside them."""
         if is_standalone:
             raise RuntimeError("is_standalone=True builds a program, which is not run here.")
         paths = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-        texts = [(str(path).endswith(_CUDA_SUFFIXES), Path(path).read_text(encoding="utf-8")) for path in paths]
+        folders = list(extra_include_paths or ())
+        texts = [(str(path).endswith(_CUDA_SUFFIXES), source_files.read(Path(path), folders)) for path in paths]
         parts = Sources(
-            tuple(text for is_cuda, text in texts if not is_cuda),
-            tuple(text for is_cuda, text in texts if is_cuda),
+            source_files.apart([text for is_cuda, text in texts if not is_cuda]),
+            source_files.apart([text for is_cuda, text in texts if is_cuda]),
             (),
             tuple(extra_cflags or ()),
             tuple(extra_cuda_cflags or ()),
