@@ -6,11 +6,14 @@ names only libraries that take nothing from outside but what is on a list (`buil
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding, failures
@@ -61,7 +64,16 @@ class Runner(Server):
             self._made = ProgramModel(read, libraries, literals, self.device, self._names)
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
-        return m.ProgramTaken("", tuple(self._names.values()), ambiguous)
+        return m.ProgramTaken("", tuple(self._names.values()), ambiguous, self._digest(read, literals))
+
+    def _digest(self, read: program.Program, literals: Sequence[torch.Tensor]) -> str:
+        """Of the literals that are floats and none of the reference's parameters."""
+        parameters = {one.literal for name, one in read.state.items() if name in self._names}
+        digest = hashlib.sha256()
+        for number, tensor in enumerate(literals):
+            if number not in parameters and tensor.is_floating_point() and tensor.numel() > 1:
+                digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def _look_at_calls(self, command: m.LookAtCalls) -> m.CallsLookedAt:
         inputs = self.values.read(command.inputs)

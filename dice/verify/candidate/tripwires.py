@@ -11,6 +11,7 @@ that follows can unsay it. It sees Python code of the file (text that it runs wi
 | `code` | replaces the code of a function |
 | `recorder` | stops the profiler that counts what PyTorch computes (`profiler_census.py` tells) |
 | `files` | looks at other processes, or at other folders where verifications keep files |
+| `memory` | has its forward read or write memory by its address, through ctypes |
 | `native` (a remark) | calls C through ctypes |
 | `fork` | has its forward make a process, in which nothing that counts operators can look |
 | `process` (a remark) | starts a program, or forks elsewhere |
@@ -38,12 +39,12 @@ _EVENTS = {
     "gc.get_referrers": "heap",
     "gc.get_referents": "heap",
     "ctypes.dlopen": "native",
-    "ctypes.cdata": "native",
+    "ctypes.cdata": "memory",
     "ctypes.cdata/buffer": "native",
     "ctypes.addressof": "native",
     "ctypes.call_function": "native",
-    "ctypes.string_at": "native",
-    "ctypes.wstring_at": "native",
+    "ctypes.string_at": "memory",
+    "ctypes.wstring_at": "memory",
     "os.fork": "fork",
     "os.forkpty": "fork",
     "os.exec": "process",
@@ -53,6 +54,7 @@ _EVENTS = {
     "socket.__new__": "network",
     "_thread.start_new_thread": "thread",
 }
+_ELSEWHERE = {"fork": "process", "memory": "native"}  # what these are while no outputs are made
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _CODE_ATTRIBUTES = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _PATH_EVENTS = frozenset({"open", "os.listdir", "os.scandir", "glob.glob", "os.walk", "shutil.copyfile"})
@@ -84,7 +86,7 @@ def arm(
     def kind_of(event: str, args: tuple[Any, ...]) -> str:
         known = _EVENTS.get(event)
         if known is not None:
-            return "process" if known == "fork" and not in_forward() else known
+            return known if in_forward() else _ELSEWHERE.get(known, known)
         if event == "object.__getattr__":
             return "frames" if args[1] in _FRAME_ATTRIBUTES else ""
         if event == "object.__setattr__":

@@ -302,11 +302,13 @@ class Captured:
 @dataclass(frozen=True, slots=True)
 class ProgramTaken:
     """`refused`: why it cannot be run, or "". `matched`: the reference's parameters that it has under other names, as
-    their values show; `ambiguous`: where several have the same values."""
+    their values show; `ambiguous`: where several have the same values. `made`: a digest of the other tensors of floats
+    that its file made."""
 
     refused: str
     matched: tuple[str, ...] = ()
     ambiguous: bool = False
+    made: str = ""
 
 
 @dataclass(frozen=True, slots=True)

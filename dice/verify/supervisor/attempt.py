@@ -258,6 +258,8 @@ class Attempt:
     def refuse_deception(self) -> None:
         """Raise `VerdictReached` where the evidence shows that somebody else computed the outputs."""
         kind = self.record.evidence.kind() if self.assignment.protocol.ours else ""
+        if not kind and self.record.provenance == "evidence" and "reflection" in self.report.labels:
+            kind = "tampering"  # whoever watches it stands within its reach, and it is no program
         if kind:
             self.record.deceptions = (*self.record.deceptions, kind)
             raise VerdictReached("deceptive", "run", f"{MESSAGES[kind]}.")

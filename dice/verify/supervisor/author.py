@@ -48,6 +48,7 @@ class Author:
         self.talk = Dialogue(job, self.child, files, timeout_s, record, feedback, sanitizer.Replay())
         self._record = record
         self._programs: dict[str, tuple[Program, str]] = {}  # by seed and signature, with the names of their literals
+        self._made: dict[str, str] = {}  # digests of what the file made besides its parameters, of the same programs
         self.reference = m.ReferenceConstructed({}, ())
         self.ambiguous = False
 
@@ -84,6 +85,8 @@ class Author:
             if name not in own and name not in taken.matched:  # no trial could tell whether it matters to the file
                 raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
         self.ambiguous = self.ambiguous or taken.ambiguous
+        if self._made.setdefault(key, taken.made) != next(iter(self._made.values())) and own | set(taken.matched):
+            self._record.add_labels("frozen_parameters")  # it made of them what other parameters will not change
         self._record.provenance = "construction"
 
     def _capture(self, seed: int, signature: object) -> tuple[Program, str]:

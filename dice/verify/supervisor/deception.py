@@ -14,7 +14,7 @@ from dice.verify.ipc.messages import Drawn, Noticed, Ran
 from dice.verify.ipc.operator_counts import OperatorCounts
 
 # What a candidate's tripwires (`candidate/tripwires.py`) may report.
-TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder", "fork"})
+TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder", "fork", "memory"})
 REMARKS = frozenset({"native", "process", "network", "thread"})
 
 MESSAGES = {

@@ -13,7 +13,8 @@
 |---|---|
 | `library:cublas` and the like | its C++ calls that library (`library_calls.py`) |
 | `dynamic_code` | names or code that are put together at run time: `eval`, `exec`, `getattr(module, expression)` |
-| `reflection` | it looks at frames, closures, other code's globals or the table of loaded modules |
+| `reflection` | it looks at frames, closures, other code's globals, PyTorch's modes, the table of loaded modules |
+| | or memory by its address |
 
 A file is read in time that grows as its length does: each node of the tree is looked at a fixed number of times.
 
@@ -48,6 +49,8 @@ _RUNS_TEXT = frozenset({"eval", "exec", "__import__", ".import_module", "import_
 _REFLECTION = frozenset(
     ("__globals__", "__closure__", "__code__", "__subclasses__", "__builtins__", "f_locals", "f_globals", "f_back")
     + ("tb_frame", "gi_frame", "_getframe", "get_objects", "get_referrers", "get_referents", "currentframe")
+    + ("_python_dispatch", "_disable_current_modes", "_DisableTorchDispatch", "_pop_torch_dispatch_stack")
+    + ("_unset_dispatch_mode", "_set_dispatch_mode", "_pop_mode", "_pop_mode_temporarily", "from_address")
 )
 _SEVERAL_STREAMS = re.compile(
     r"StreamCreate|StreamFromPool|StreamPerThread|NonBlocking|\bStream\s*\(|ExternalStream|[gG]raph|Programmatic"
@@ -105,6 +108,9 @@ def _code_texts(tree: ast.Module) -> list[str]:
 
 def _remarkable(node: ast.AST) -> str:
     """The label that one node earns, or ""."""
+    if isinstance(node, ast.ImportFrom):
+        names = {alias.name for alias in node.names} | set((node.module or "").split("."))
+        return "reflection" if names & _REFLECTION or (node.module == "sys" and "modules" in names) else ""
     if isinstance(node, ast.Attribute):
         of_sys = isinstance(node.value, ast.Name) and node.value.id == "sys"
         return "reflection" if node.attr in _REFLECTION or (of_sys and node.attr == "modules") else ""
