@@ -51,8 +51,8 @@ tells all this. Where it is not, its own code can change anything there: it coul
 that it is muted. Most of that `static.py` labels, and `tripwires.py` reports before it can be undone. Not caught is a
 file that lets PyTorch compute, by other operators than the reference's, on what a kernel of its own has changed without
 need, or only after it has set a sign that varies with the inputs or is more than a few numbers (the label `reads_back`
-says that it looks); nor one whose kernel undoes what PyTorch's other operators mixed into the answer (a padding, a
-summand), or passes on what they computed in a thread of C++; nor, on a GPU, one that computes on the host in managed or
+says that it looks); nor one that is no program and whose kernel undoes what PyTorch's other operators mixed into the
+answer (a padding, a summand; of programs `candidate/passing.py` makes the calls again), or passes on what they computed in a thread of C++; nor, on a GPU, one that computes on the host in managed or
 mapped memory; nor native code that hides every trace.
 None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
 file, and inputs follow from a secret.

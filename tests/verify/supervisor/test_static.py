@@ -220,6 +220,21 @@ def test_remarkable_text_is_labelled(label: str) -> None:
     assert examine(Kernel(CUDA + BUILD + LABELLED[label] + HONEST["direct"])).labels == (label,)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nloaded = sys.modules\n",
+        "from sys import modules\n",
+        "from torch.utils._python_dispatch import _disable_current_modes as quiet\n",
+        "quiet = torch.utils._python_dispatch._disable_current_modes\n",
+        "quiet = torch._C._DisableTorchDispatch()\n",
+        "numbers = (ctypes.c_float * 4).from_address(x.data_ptr())\n",
+    ],
+)
+def test_what_reaches_into_its_process_is_labelled(text: str) -> None:
+    assert examine(Kernel(CUDA + BUILD + text + HONEST["direct"])).labels == ("reflection",)
+
+
 @pytest.mark.parametrize("name", HONEST)
 def test_plain_text_has_no_label(name: str) -> None:
     talk = 'source += """// cublasSgemm( and thrust::sort( are not called; printf("cub::Sum(") { is text"""\n'
