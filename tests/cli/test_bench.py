@@ -141,6 +141,7 @@ def lent_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.copytree", lambda source, target: target.symlink_to(source.resolve()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lent_headers")
 def test_a_small_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is resumed by a process, as a user starts it."""

@@ -40,6 +40,7 @@ def test_import_loads_nothing_and_finds_each_name_when_it_is_asked_for() -> None
     assert "cannot import name 'nothing' from 'dice'" in missing.stderr
 
 
+@pytest.mark.slow  # `make check` reads our own types
 def test_types_are_seen_from_outside(tmp_path: Path) -> None:
     user = tmp_path / "user.py"
     user.write_text(

@@ -20,6 +20,7 @@ def test_pipeline_is_valid_shell(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
+@pytest.mark.slow  # each of its commands is run by `test_cli.py`, with less to do
 def test_tiny_pipeline_runs_to_its_end(tmp_path: Path) -> None:
     """With everything cut down to a first look. The seed draws problems that the emulator runs in moments."""
     spaced = tmp_path / "a folder" / "python"

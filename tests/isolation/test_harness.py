@@ -123,7 +123,7 @@ def test_anything_is_removed_in_the_end(tmp_path: Path) -> None:
     assert not deep.exists()
 
 
-@pytest.mark.parametrize("escapes", [False, True])
+@pytest.mark.parametrize("escapes", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_doctor_exits_with_1_where_a_promise_is_not_kept(
     escapes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from dice.verify.supervisor.record import Record, VerdictReached
 from tests.conftest import PATIENCE_S
 
 SEED = 2026
-MUTANTS, A_CHILD = 5_000, 100  # so many in all, so many from one candidate
+MUTANTS, A_CHILD = 2_500, 100  # so many in all, so many from one candidate
 JOBS, A_JOB = 30, 25  # lines of a real candidate
 END = {"event": "the end of a line of tests"}
 WORK = {"elements": {"relu": 1600}, "calls": {"relu": 1}, "host": 0}

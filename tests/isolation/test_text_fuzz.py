@@ -1,6 +1,6 @@
 """Any text is read in time that grows as it does, and without an exception: mutated files, and what is deep or long.
 
-`DICE_FUZZ_FILES=20000` mutates so many files instead of 60; `DICE_FUZZ_SEED` picks others.
+`DICE_FUZZ_FILES=20000` mutates so many files instead of 30; `DICE_FUZZ_SEED` picks others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dice.verify.emulator.unsupported import explain_failure, find_unsupported
 from dice.verify.text import library_calls, source_map, static
 
 ROOT = Path(__file__).parents[2]
-FILES = int(os.environ.get("DICE_FUZZ_FILES", "60"))
+FILES = int(os.environ.get("DICE_FUZZ_FILES", "30"))
 SEED = int(os.environ.get("DICE_FUZZ_SEED", "0"))
 LONGEST = 32_000  # characters of a mutated file
 MOST_S = 2.0  # of processor time, for any one reading of a file
@@ -254,7 +254,7 @@ SURROUNDINGS = {"bare": "{}", "string": 's = """__global__ {}"""', "body": "__gl
 
 @pytest.mark.parametrize(
     ("around", "every"),
-    [case for name in SURROUNDINGS for case in (pytest.param(name, 3), pytest.param(name, 1, marks=pytest.mark.slow))],
+    [case for name in SURROUNDINGS for case in (pytest.param(name, 9), pytest.param(name, 1, marks=pytest.mark.slow))],
 )
 def test_repeated_pieces_are_read(around: str, every: int) -> None:
     """Each piece in each of the surroundings; where that is too slow, in one of them."""

@@ -180,7 +180,18 @@ def test_reward_rises(whole: Path) -> None:
     assert load_model(whole / "model").config.block_size == 4
 
 
-def test_run_survives_everything_and_is_the_same_to_the_last_bit(config: RLConfig, whole: Path, tmp_path: Path) -> None:
+def test_run_survives_kills_and_is_the_same_to_the_last_bit(config: RLConfig, whole: Path, tmp_path: Path) -> None:
+    config = replace(config, out=tmp_path / "run")
+    assert run(config, "SIGTERM") == 0
+    assert run(config, "kill -9 in a checkpoint") == -signal.SIGKILL
+    assert run(config, "verifier and workers killed") == 0
+    assert_same_run(tmp_path / "run", whole, 6)
+    text = said(config)
+    assert "[interrupted]" in text and "[finished]" in text
+
+
+@pytest.mark.slow
+def test_run_survives_even_more(config: RLConfig, whole: Path, tmp_path: Path) -> None:
     config = replace(config, out=tmp_path / "run")
     assert run(config, "SIGTERM") == 0
     assert run(config, "full disk") == 3

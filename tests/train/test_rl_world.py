@@ -180,6 +180,7 @@ def two(config: RLConfig, tmp_path_factory: pytest.TempPathFactory) -> Launched:
     return Launched(folder, finish(torchrun(folder / "launch", *jobs)))
 
 
+@pytest.mark.slow
 def test_the_update_of_two_processes_is_that_of_one(two: Launched) -> None:
     update_policies(two.folder)
     for number, changes in enumerate(UPDATES):
