@@ -79,7 +79,7 @@ KEPT_TENSORS = 64  # of a muted forward
 
 
 class Census(OperatorMode):
-    """Notes what PyTorch computes in a block.
+    """Notes what PyTorch computes in a block. `short`: an operator gave floats shorter than float64.
 
     `sizes`: keep samples, drawn by `seed`, of the tensors with so many elements (`witnesses`) and fill fresh memory
     with NaN, or with that of the tensors `given` which has its shape and type. For a muted forward.
@@ -89,6 +89,7 @@ class Census(OperatorMode):
         super().__init__()
         self._given = given
         self.work = OperatorCounts()
+        self.short = False
         self.witnesses: list[ValueSample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
         self._places = {size: places(size, seed) for size in sizes}
@@ -106,6 +107,7 @@ class Census(OperatorMode):
             inputs = _count(_tensors((args, kwargs)))
             self.work.elements[kind] += max(inputs, _count(outputs))
             self.work.calls[kind] += 1
+            self.short = self.short or any(_is_short(tensor) for tensor in outputs)
         elif count := _read_by_host(name, args, outputs):
             self.work.host += count
             result = _answered(name, args, result)
@@ -186,6 +188,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def _is_short(tensor: torch.Tensor) -> bool:
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    return floats and tensor.dtype not in (torch.float64, torch.complex128)
 
 
 def _count(tensors: Any) -> int:

@@ -43,11 +43,13 @@ def judge(
     if orders.leaves_open(trial.work, expected):
         actual = orders.as_ordered(actual, expected, reference.device.place(trial.inputs))
     known = (reference.protocol.name, exact, trial.effects, trial.roundings)
-    result = compare.compare(expected, actual, *known)
+    result = compare.compare(expected, actual, *known, double=trial.double)
     if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
         message = "the output is less exact than the reference's under PyTorch's defaults."
         return Comparison(False, message, (message,))
-    if not result.equal and result.share <= FEW and exact is not None and trial.state is None:
+    if not result.equal and trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
+        result = compare.compare(expected, actual, *known, _double_slacks(reference, trial, expected), double=True)
+    elif not result.equal and result.share <= FEW and exact is not None and trial.state is None:
         result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
     faults = []
     if unasked := sorted(set(changed) - set(trial.changed)):
@@ -70,6 +72,23 @@ def _slacks(reference: Reference, trial: Trial, exact: Any) -> tuple[torch.Tenso
     with unchanged(reference.model), contextlib.suppress(ReferenceFailed):
         return input_rounding.slacks(lambda other: reference.forward(reference.model, other, trial.seed), drawn, exact)
     return ()
+
+
+def _double_slacks(reference: Reference, trial: Trial, expected: Any) -> tuple[torch.Tensor, ...]:
+    """The same where all is computed in float64: by its roundings, also of inputs that come in a shorter format. Asked
+    for however much is wrong, as the tolerance leaves no room for a badly conditioned problem."""
+    if reference.exact_model is None:
+        return ()
+    model = _exact_model(reference, trial)
+    drawn = transport.map_tensors(trees.widened, reference.device.place(trial.inputs))
+    return input_rounding.slacks(lambda other: reference.exact_forward(model, other, trial.seed), drawn, expected)
+
+
+def _exact_model(reference: Reference, trial: Trial) -> Any:
+    """The model in float64, with the trial's parameters."""
+    model = copy.deepcopy(reference.exact_model).double()
+    model.load_state_dict(trial.state or {}, strict=False)
+    return model
 
 
 def judge_muted(
@@ -123,8 +142,7 @@ def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
 
 def _rounded(reference: Reference, trial: Trial, name: str, index: int) -> torch.Tensor | None:
     """The float64 output `index` for inputs and parameters rounded to a format."""
-    model = copy.deepcopy(reference.exact_model).double()
-    model.load_state_dict(trial.state or {}, strict=False)
+    model = _exact_model(reference, trial)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(rounded(parameter, name))

@@ -227,6 +227,7 @@ class Reference:
             effects=effects,
             roundings=roundings,
             work=census.work,
+            double=not census.short,
         )
 
     def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:

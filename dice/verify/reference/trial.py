@@ -33,7 +33,7 @@ class Trial:
     output shares memory with, `on_cpu` its output tensors that are not on the GPU. `exact` is the output in float64,
     or None where it cannot be had; `effects`, for each output tensor, how far other inputs move it (rms); `roundings`,
     how far a rounding of usual inputs does, where the trial's are so unusual that this would not show. `rng`:
-    generator states to start from instead of the seed.
+    generator states to start from instead of the seed. `double`: all that PyTorch computed was in float64.
     """
 
     family: str
@@ -49,6 +49,7 @@ class Trial:
     rng: tuple[torch.Tensor, ...] = ()
     work: OperatorCounts = field(default_factory=OperatorCounts)  # what PyTorch computed
     state: State | None = None  # the parameters, where they are not the model's own
+    double: bool = False
     rounded: bool = False  # `expected` is what PyTorch's defaults give, and `exact` the same in full float32
 
     @property

@@ -3,7 +3,8 @@
 The calibrated comparison (protocol `dice`) asks of floats:
 1. Element by element, |actual - expected| <= `tol * |expected| + max(tol * rms, 10 * noise)` with `tol` by dtype
    (`TOLERANCE`) and rms over the expected output. `noise` is how far the reference is from its own evaluation in
-   float64, but at most `NOISE_CAP * rms`. Elements far smaller than the rest are held to their own rms.
+   float64, but at most `NOISE_CAP * rms`. Elements far smaller than the rest are held to their own rms. Outputs in
+   float64 are held to float64's rounding, unless the reference itself computes some of them in less.
 2. Where that fails, an output that is about as near to float64 as the reference's own passes: a badly conditioned
    problem (cancellation to nothing, a threshold hit by rounding) asks no more of a kernel than of PyTorch.
 3. A few elements may be off by `SLACK_MARGIN` times what the reference's own are when its inputs are off by a rounding
@@ -29,19 +30,21 @@ from dice.verify.protocols import protocol_named
 from dice.verify.tensors import near
 
 TOLERANCE = {
-    torch.float64: 1e-7,
-    torch.complex128: 1e-7,
+    torch.float64: 1e-12,  # thousands of roundings, as a sum in another order takes; one of float32 is 6e-8
+    torch.complex128: 1e-12,
     torch.float32: 1e-4,
     torch.complex64: 1e-4,
     torch.float16: 1e-2,
     torch.bfloat16: 2e-2,
 }
 _DEFAULT_TOLERANCE = 5e-2  # 8-bit floats
+MIXED = 1e-7  # for an output in float64 of a reference that computes in float32
 NOISE_MARGIN = 10.0
 NOISE_CAP = 1e-2
 NEAR = 1e-3
 SLACK_MARGIN = 64.0  # sums taken one by one round as often as they have terms; PyTorch's, taken in blocks, do not
 SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
+SMALLEST_DOUBLE = 1e-15  # the same where all is computed in float64
 NO_WORSE_COUNT, NO_WORSE_RMS = 4.0, 3.0  # times as many stray elements, times the rms error of the reference itself
 NO_WORSE = "about as far from float64 as the reference itself is"
 EFFECT_PART = 0.2  # of the effect of the inputs may be missing
@@ -78,6 +81,7 @@ class _Leaf:
     effect: float | None = None
     rounding: float | None = None
     slack: Any = None
+    double: bool = False
 
 
 def compare(
@@ -88,12 +92,14 @@ def compare(
     effects: Sequence[float | None] = (),
     roundings: Sequence[float | None] = (),
     slacks: Sequence[torch.Tensor | None] = (),
+    double: bool = False,
 ) -> Comparison:
     """Compare a candidate's output with the reference's.
 
     `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
     order, how far other inputs move it (rms), and `roundings`, how far inputs that are off by a rounding do; `slacks`,
-    the same element by element, from float64 (`input_rounding.py`). Raises `ValueError` for an unknown protocol.
+    the same element by element, from float64 (`input_rounding.py`). `double`: the reference computes nothing in less
+    than float64. Raises `ValueError` for an unknown protocol.
     """
     tolerance = protocol_named(protocol).tolerance
     if tolerance is not None:
@@ -102,7 +108,7 @@ def compare(
     mismatch = _pair("output", expected, actual, exact, leaves, (iter(effects), iter(roundings), iter(slacks)))
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
-    results = [_compare_leaf(leaf) for leaf in leaves]
+    results = [_compare_leaf(replace(leaf, double=double)) for leaf in leaves]
     failed = [result for result in results if not result.equal]
     farthest = max(results, key=lambda result: result.max_abs_error, default=Comparison(True))
     return Comparison(
@@ -160,7 +166,7 @@ def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
     if not expected.is_floating_point():
         return float((expected != exact).float().mean())
     size = expected.double().abs()
-    tolerance = _tolerance(expected.dtype)
+    tolerance = _tolerance(expected.dtype, double=False)
     allowed = size * tolerance + tolerance * size.square().mean().sqrt()
     return float(((expected.double() - exact.double()).abs() > allowed).double().mean())
 
@@ -391,9 +397,10 @@ class _Bounds:
 
 
 def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
-    tolerance = _tolerance(dtype)
+    tolerance = _tolerance(dtype, leaf.double)
+    smallest = SMALLEST_DOUBLE if leaf.double and _is_double(dtype) else SMALLEST
     rms = totals.rms(totals.size_squares)
-    atol = max(_absolute(tolerance, rms, totals.noise), SMALLEST, NOISE_MARGIN * (leaf.rounding or 0.0))
+    atol = max(_absolute(tolerance, rms, totals.noise), smallest, NOISE_MARGIN * (leaf.rounding or 0.0))
     if totals.noise is None:
         return _Bounds(tolerance, atol)
     small, squares, count, noise = SMALL_PART * rms, 0.0, 0, 0.0
@@ -405,7 +412,7 @@ def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
     if count < max(2, SMALL_SHARE * totals.count):
         return _Bounds(tolerance, atol)
     floor = SMALL_ROUNDINGS * torch.finfo(dtype).eps * rms
-    small_atol = max(_absolute(tolerance, math.sqrt(squares / count), noise), floor, SMALLEST)
+    small_atol = max(_absolute(tolerance, math.sqrt(squares / count), noise), floor, smallest)
     return _Bounds(tolerance, atol, small, min(small_atol, atol))
 
 
@@ -455,7 +462,13 @@ def _squares(values: torch.Tensor) -> float:
     return float(values.square().sum())
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def _is_double(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float64, torch.complex128)
+
+
+def _tolerance(dtype: torch.dtype, double: bool) -> float:
+    if _is_double(dtype) and not double:
+        return MIXED
     return TOLERANCE.get(dtype, _DEFAULT_TOLERANCE)
 
 

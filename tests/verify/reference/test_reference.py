@@ -120,6 +120,53 @@ def test_another_order_of_equal_values_is_right_and_of_others_is_not(make: Make)
     )
 
 
+IN_DOUBLE = {  # forward, inputs, and the same in another order and in the inputs' dtype
+    "long sum": ("return x.sum(1)", "[torch.randn(8, 100003).double()]", lambda x: x.flip(1).cumsum(1)[:, -1]),
+    "matmul": (
+        "return x @ inputs[1]",
+        "[torch.randn(32, 2000).double(), torch.randn(2000, 32).double()]",
+        lambda x, y: sum(x[:, part :: 7] @ y[part::7] for part in range(7)),
+    ),
+    "softmax": (
+        "return torch.softmax(30 * x, 1)",
+        "[torch.randn(8, 3000).double()]",
+        lambda x: (30 * x).exp() / (30 * x).exp().flip(1).cumsum(1)[:, -1:],
+    ),
+    "variance": (
+        "return x.var(1)",
+        "[torch.randn(8, 3000).double() + 5]",
+        lambda x: (x.square().mean(1) - x.mean(1).square()) * 3000 / 2999,
+    ),
+    "cancelling": ("return x.sin().sum(1) - x.cos().sum(1)", "[torch.randn(8, 9000).double() * 1000]",
+                   lambda x: (x.sin() - x.cos()).flip(1).cumsum(1)[:, -1]),
+    "of single": ("return x.sum(1, dtype=torch.float64)", "[torch.rand(8, 9000)]",
+                  lambda x: x.flip(1).cumsum(1)[:, -1]),
+    "with parameters": (
+        "return self.linear(x)", "[torch.rand(64, 512).double()]", lambda x, w, b: x.flip(1) @ w.flip(1).T + b,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_DOUBLE)
+def test_outputs_in_float64_are_right_in_any_order_and_wrong_in_float32(make: Make, name: str) -> None:
+    forward, inputs, other = IN_DOUBLE[name]
+    reference = make(texts.problem(forward, inputs, "self.linear = nn.Linear(512, 64).double()"))
+    for step in (GIVEN, Step("trial 1", "scaled"), Step("trial 2", "centred"), Step("trial 3", "given", fresh=True)):
+        trial = draw(reference, step)
+        values = [*trial.inputs]
+        if "linear" in forward:
+            values += [(trial.state or reference.model.state_dict())[f"linear.{part}"] for part in ("weight", "bias")]
+        assert judge(reference, trial, other(*[value.double() for value in values])).equal, step
+        assert not judge(reference, trial, other(*[value.float() for value in values]).double()).equal, step
+
+
+def test_an_output_in_float64_of_arithmetic_in_float32_asks_for_no_more(make: Make) -> None:
+    reference = make(texts.problem("return torch.softmax(x, 1).double()", "[torch.rand(batch_size, 1000)]"))
+    trial = draw(reference)
+    exponents = trial.inputs[0].exp()
+    assert judge(reference, trial, (exponents / exponents.flip(1).cumsum(1)[:, -1:]).double()).equal
+
+
 def test_a_statistic_that_the_reference_keeps_may_be_written_to(make: Make) -> None:
     reference = make(
         texts.problem("return self.norm(x)", "[torch.rand(batch_size, 8)]", "self.norm = nn.BatchNorm1d(8)")

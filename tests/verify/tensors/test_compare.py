@@ -115,6 +115,15 @@ def test_tolerance_follows_the_dtype(dtype: torch.dtype, within: float, beyond: 
     assert not compare(expected, (expected.double() * (1 + beyond)).to(dtype)).equal
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_where_all_is_computed_in_float64_a_rounding_of_float32_is_wrong(dtype: torch.dtype) -> None:
+    expected = torch.rand(100, dtype=dtype) + 1
+    assert compare(expected, expected * (1 + 5e-13), double=True).equal
+    rounded = expected.to(torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
+    assert not compare(expected, rounded, double=True).equal
+    assert compare(expected, rounded).equal  # the reference may have done the same
+
+
 def test_absolute_tolerance_follows_the_size_of_the_output() -> None:
     """An output of size 1e-6 gets no 1e-4 for free: zeros are wrong for it."""
     small = torch.full((50,), 1e-6)
