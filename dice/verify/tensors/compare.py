@@ -12,9 +12,11 @@ The calibrated comparison (protocol `dice`) asks of floats:
 4. The output follows the inputs: its rms error is a small part of the `effect`, the rms change that other inputs make
    to the reference's output. Without this, a constant passes for softmax over many classes, or for a network whose
    biases outweigh its input.
+5. No column, row or channel is lost that is small beside the rest (`slices.py`).
 Integers, booleans and everything that is no number must be equal.
 
 KernelBench's comparison is `torch.allclose` on one tensor, with its asymmetries (see `protocols.py`).
+Long because what is right and what is not is to be read in one place.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 import torch
 
 from dice.verify.protocols import protocol_named
-from dice.verify.tensors import near
+from dice.verify.tensors import near, slices
 
 TOLERANCE = {
     torch.float64: 1e-12,  # thousands of roundings, as a sum in another order takes; one of float32 is 6e-8
@@ -284,7 +286,7 @@ def _all_near(leaf: _Leaf, dtype: torch.dtype) -> Comparison | None:
         return None
     totals = _Totals(sums.count, sums.size_squares, sums.difference_squares, worst=sums.worst)
     bounds = _bounds(leaf, totals, dtype)
-    if sums.worst > bounds.atol or _lost_effect(leaf, totals, dtype):
+    if sums.worst > bounds.atol or _lost_effect(leaf, totals, dtype) or _lost_slice(leaf, totals, dtype)[0]:
         return None
     relative = near.relative(leaf.expected, leaf.actual, bounds.atol)
     return Comparison(True, "", (), sums.worst, relative, tolerance=bounds.words(bounds.atol))
@@ -312,8 +314,10 @@ def _compare_values(leaf: _Leaf, dtype: torch.dtype) -> Comparison:
         return wrong if found.specials else replace(wrong, share=found.wrong / leaf.expected.numel())
     slack = "" if leaf.slack is None else f", or {SLACK_MARGIN:g} times what rounding the inputs changes"
     allowed = (NO_WORSE if found.wrong else bounds.words(bounds.atol)) + slack
-    lost = _lost_effect(leaf, totals, dtype)
-    return Comparison(not lost, lost, (lost,) if lost else (), *errors, tolerance=allowed)
+    lost, share = _lost_effect(leaf, totals, dtype), 1.0
+    if not lost:
+        lost, share = _lost_slice(leaf, totals, dtype)
+    return Comparison(not lost, lost, (lost,) if lost else (), *errors, share=share, tolerance=allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +490,14 @@ def _lost_effect(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> str:
         f"{leaf.path} does not follow the inputs: its error of {error:.3g} (rms, allowed {allowed:.3g}) is too large"
         f" beside the {leaf.effect:.3g} by which other inputs change it; values of about {rms:.3g} hide it."
     )
+
+
+def _lost_slice(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> tuple[str, float]:
+    """Why a column, a row or a channel is wrong by itself, or "", and which part of them is."""
+    tolerance = _tolerance(dtype, leaf.double)
+    lost, share = slices.lost(leaf.expected, leaf.actual, leaf.exact, leaf.slack, tolerance, totals.worst)
+    others = f"; values of about {totals.rms(totals.size_squares):.3g} hide it."
+    return (f"{leaf.path}{lost}{others}" if lost else ""), share
 
 
 def _mismatch(
