@@ -79,7 +79,8 @@ KEPT_TENSORS = 64  # of a muted forward
 
 
 class Census(OperatorMode):
-    """Notes what PyTorch computes in a block. `short`: an operator gave floats shorter than float64.
+    """Notes what PyTorch computes in a block. `short`: an operator gave floats shorter than float64. `stable`: how many
+    sorts were to keep the order of equal values.
 
     `sizes`: keep samples, drawn by `seed`, of the tensors with so many elements (`witnesses`) and fill fresh memory
     with NaN, or with that of the tensors `given` which has its shape and type. For a muted forward.
@@ -89,7 +90,7 @@ class Census(OperatorMode):
         super().__init__()
         self._given = given
         self.work = OperatorCounts()
-        self.short = False
+        self.short, self.stable = False, 0
         self.witnesses: list[ValueSample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
         self._places = {size: places(size, seed) for size in sizes}
@@ -108,6 +109,7 @@ class Census(OperatorMode):
             self.work.elements[kind] += max(inputs, _count(outputs))
             self.work.calls[kind] += 1
             self.short = self.short or any(_is_short(tensor) for tensor in outputs)
+            self.stable += name.startswith("aten::sort.stable") and (kwargs or {}).get("stable") is True
         elif count := _read_by_host(name, args, outputs):
             self.work.host += count
             result = _answered(name, args, result)

@@ -167,6 +167,60 @@ def test_an_output_in_float64_of_arithmetic_in_float32_asks_for_no_more(make: Ma
     assert judge(reference, trial, (exponents / exponents.flip(1).cumsum(1)[:, -1:]).double()).equal
 
 
+@pytest.mark.parametrize("call", ["x.sort(dim=1, stable=True)", "x, x.argsort(dim=1, stable=True)"])
+def test_the_order_that_a_stable_sort_keeps_is_asked_for(make: Make, call: str) -> None:
+    inputs = "[torch.randint(0, 4, (batch_size, 30)).float()]"
+    for source, right in ((call, False), (call.replace("True", "False"), True)):
+        reference = make(texts.problem(f"values, order = {source}\nreturn values, order", inputs))
+        trial = draw(reference)
+        values, _ = trial.expected
+        stable = torch.sort(trial.inputs[0], dim=1, stable=True)
+        backwards = (trial.inputs[0] * 100 - torch.arange(30)).argsort(1)
+        assert judge(reference, trial, (values, stable.indices)).equal
+        assert judge(reference, trial, (values, backwards)).equal is right
+    mixed = make(texts.problem("return x.sort(dim=1, stable=True).values, x.topk(9, dim=1).indices", inputs))
+    trial = draw(mixed)
+    other = (trial.inputs[0] * 100 - torch.arange(30)).argsort(1, descending=True)[:, :9]
+    assert judge(mixed, trial, (trial.expected[0], other)).equal  # one of the two leaves it open
+
+
+def test_what_the_reference_writes_to_an_input_is_asked_for(make: Make) -> None:
+    body = "inputs[1][:, 0].copy_(x)\nreturn inputs[1].sum(1)"
+    reference = make(texts.problem(body, "[torch.rand(batch_size, 8), torch.rand(batch_size, 5, 8)]"))
+    trial = draw(reference)
+    assert trial.changed == trial.asked_back == (1,)
+    left = trial.inputs[1].clone()
+    left[:, 0] = trial.inputs[0]
+    told = {"changed": [1], "aliased": (), "written": (), "on_cpu": ()}
+    assert judge(reference, trial, trial.expected, **told, left=[left]).equal
+    assert judge(reference, trial, trial.expected, **told, left=[left * (1 + 1e-6)]).equal
+    assert judge(reference, trial, trial.expected).equal  # nobody was asked
+    for wrong in (trial.inputs[1], left * 1.01, left[:, :4]):
+        found = judge(reference, trial, trial.expected, **told, left=[wrong])
+        assert not found.equal and "input 1" in found.message
+    untouched = judge(reference, trial, trial.expected, left=[left])
+    assert not untouched.equal and "left input 1 as it was" in untouched.message
+
+
+def test_an_input_that_is_returned_need_not_be_written_to(make: Make) -> None:
+    reference = make(texts.IN_PLACE)
+    trial = draw(reference)
+    assert trial.changed == (0,) and trial.asked_back == ()
+    assert judge(reference, trial, trial.expected, changed=[0], aliased=[0], left=[]).labels == ()
+    assert judge(reference, trial, trial.expected, left=[]).labels == ("leaves_input",)
+
+
+def test_statistics_that_are_not_kept_are_a_label(make: Make) -> None:
+    reference = make(texts.BATCH_NORM)
+    trial = draw(reference)
+    names = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
+    assert judge(reference, trial, trial.expected, kept=names).labels == ()
+    assert judge(reference, trial, trial.expected).labels == ()  # nobody looked
+    for kept in ([], names[:2]):
+        found = judge(reference, trial, trial.expected, kept=kept)
+        assert found.equal and found.labels == ("keeps_no_state",)
+
+
 def test_a_statistic_that_the_reference_keeps_may_be_written_to(make: Make) -> None:
     reference = make(
         texts.problem("return self.norm(x)", "[torch.rand(batch_size, 8)]", "self.norm = nn.BatchNorm1d(8)")
