@@ -211,8 +211,9 @@ def _pair(
     else:
         if isinstance(expected, torch.Tensor) != isinstance(actual, torch.Tensor):
             return f"{path} should be {_kind(expected)}, but is {_kind(actual)}."
-        notes = (next(each, None) if isinstance(expected, torch.Tensor) else None for each in known)
-        leaves.append(_Leaf(path, expected, actual, exact, *notes))
+        tensor = isinstance(expected, torch.Tensor)
+        effect, rounding, slack = (next(each, None) if tensor else None for each in known)
+        leaves.append(_Leaf(path, expected, actual, exact, effect, rounding, slack))
         return ""
     for key in keys:
         part = exact[key] if exact is not None else None
