@@ -198,9 +198,8 @@ class Reference:
             self.writes = tuple({*self.writes, *running.written(model, before)})
             changed = trees.changed(placed, base)
             aliased = tuple(running.aliased(output, placed))
-            on_cpu = tuple(self.device.on_cpu(output))
             heavy = workload.is_heavy(base, output)
-            written = [transport.tensors(placed)[index] for index in changed if index not in aliased and not heavy]
+            written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
             output = trees.own(output, heavy and not aliased)
         if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
@@ -226,7 +225,7 @@ class Reference:
             changed=changed,
             left=tuple(left),
             aliased=aliased,
-            on_cpu=on_cpu,
+            on_cpu=tuple(self.device.on_cpu(output)),
             effects=effects,
             roundings=roundings,
             work=census.work,
