@@ -171,3 +171,56 @@ def test_a_kernel_with_nothing_to_write_need_not_run(emulated: Verifier) -> None
     assert verify(emulated, empty, kernel(host=host)).outcome == "correct"
     idle = verify(emulated, DOUBLE, kernel(host="return x * 2;"))
     assert idle.outcome == "deceptive", "where there is something, it has to"
+
+
+CACHE = texts.problem(
+    "inputs[1][:, 0].copy_(x)\nreturn inputs[1].sum(-1)", "[torch.rand(batch_size, 8), torch.rand(batch_size, 5, 8)]"
+)
+ROWS = """
+__global__ void rows_kernel(const float* x, float* cache, float* y, int rows, int steps, int width, bool writes) {
+    int row = threadIdx.x / steps, step = threadIdx.x % steps;
+    if (row >= rows) return;
+    float sum = 0.0f;
+    for (int i = 0; i < width; ++i) {
+        float* place = cache + (row * steps + step) * width + i;
+        sum += step ? *place : x[row * width + i];
+        if (!step && writes) *place = x[row * width + i];
+    }
+    y[row * steps + step] = sum;
+}"""
+LAUNCH_ROWS = """auto y = torch::empty({{x.size(0), cache.size(1)}}, x.options());
+    rows_kernel<<<1, 128>>>(x.data_ptr<float>(), cache.data_ptr<float>(), y.data_ptr<float>(), x.size(0), cache.size(1),
+                            x.size(1), {writes});
+    return y;"""
+
+
+@pytest.mark.parametrize("provenance", ["construction", "evidence"])
+@pytest.mark.parametrize(("writes", "forward", "outcome"), [
+    ("true", "return ops.run(x, inputs[1])", "correct"),
+    ("false", "y = ops.run(x, inputs[1]); inputs[1][:, 0] = x; return y", "correct"),
+    ("false", "return ops.run(x, inputs[1])", "wrong"),
+    ("false", "y = ops.run(x, inputs[1]); inputs[1][:, 0] = 1.01 * x; return y", "wrong"),
+])  # fmt: skip
+def test_what_a_caller_finds_in_its_inputs_is_part_of_the_answer(
+    writes: str, forward: str, outcome: str, provenance: str, emulated: Verifier
+) -> None:
+    candidate = kernel(ROWS, LAUNCH_ROWS.format(writes=writes), "torch::Tensor x, torch::Tensor cache", forward)
+    verdict = verify(emulated, CACHE, candidate, provenance=provenance)
+    assert verdict.outcome == outcome and (verdict.correct or "input 1" in verdict.message)
+
+
+@pytest.mark.parametrize("provenance", ["construction", "evidence"])
+def test_statistics_that_training_keeps_and_the_kernel_does_not_are_a_label(
+    provenance: str, emulated: Verifier
+) -> None:
+    norm = "self.norm = nn.BatchNorm1d(32)"
+    source = texts.problem("return self.norm(x)", "[torch.rand(8, 32)]", norm)
+    forward = "x = ops.run(x) / 2; mean, var = x.mean(0), x.var(0, False); n = self.norm;"
+    answer = "return (x - mean) / (var + 1e-5).sqrt() * n.weight + n.bias"
+    keeps = "n.num_batches_tracked += 1; n.running_mean.mul_(0.9).add_(0.1 * mean);"
+    keeps += "n.running_var.mul_(0.9).add_(0.1 * x.var(0));"
+    for more, labels in (("", ("keeps_no_state",)), (keeps, ())):
+        verdict = verify(
+            emulated, source, kernel(forward=f"{forward} {more} {answer}", init=norm), provenance=provenance
+        )
+        assert verdict.correct and verdict.labels == labels

@@ -154,7 +154,7 @@ class Server(ABC):
             for index, tensor in enumerate(transport.tensors(inputs)):
                 guard.label(tensor, f"input {index}")
         rng = self.values.generator_states(name, command.rng)
-        before = running.fingerprints(self.model) if command.repeat else {}
+        before = running.fingerprints(self.model, buffers=True) if command.repeat else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
         with self._recording(census.work), binding.reading(), self.reads.trial():
@@ -166,10 +166,14 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
+        if command.asked_back:
+            given = transport.tensors(inputs)
+            transport.write([given[index] for index in command.asked_back], self.values.outputs, command.left)
         self.device.synchronize()
         aliased = running.aliased(output, inputs)
         changed = trees.changed(inputs, self.values.shown(name))
-        written = running.written(self.model, before)
+        kept = running.written(self.model, before)
+        buffers = dict(self.model.named_buffers()) if before else {}
         on_cpu = self.device.on_cpu(output)
         deterministic, overwritten = self._repeat(output, command) if command.repeat else (False, False)
         findings = None
@@ -180,7 +184,8 @@ class Server(ABC):
             damaged=tuple(damaged),
             changed=tuple(changed),
             aliased=tuple(aliased),
-            written=tuple(written),
+            written=tuple(name for name in kept if name not in buffers),
+            kept=tuple(name for name in kept if name in buffers),
             on_cpu=tuple(on_cpu),
             work=census.work.to_json(),
             deterministic=deterministic,

@@ -52,8 +52,9 @@ that it is muted. Most of that `static.py` labels, and `tripwires.py` reports be
 file that lets PyTorch compute, by other operators than the reference's, on what a kernel of its own has changed without
 need, or only after it has set a sign that varies with the inputs or is more than a few numbers (the label `reads_back`
 says that it looks); nor one that is no program and whose kernel undoes what PyTorch's other operators mixed into the
-answer (a padding, a summand; of programs `candidate/passing.py` makes the calls again), or passes on what they computed in a thread of C++; nor, on a GPU, one that computes on the host in managed or
-mapped memory; nor native code that hides every trace.
+answer (a padding, a summand; of programs `candidate/passing.py` makes the calls again), or passes on what they computed
+in a thread of C++; nor, on a GPU, one that computes on the host in managed or mapped memory; nor native code that hides
+every trace.
 None of them can ever pass a wrong output off as a right one: expected outputs are in no process that runs code of the
 file, and inputs follow from a secret.
 """
@@ -79,7 +80,8 @@ KEPT_TENSORS = 64  # of a muted forward
 
 
 class Census(OperatorMode):
-    """Notes what PyTorch computes in a block.
+    """Notes what PyTorch computes in a block. `short`: an operator gave floats shorter than float64. `stable`: how many
+    sorts were to keep the order of equal values.
 
     `sizes`: keep samples, drawn by `seed`, of the tensors with so many elements (`witnesses`) and fill fresh memory
     with NaN, or with that of the tensors `given` which has its shape and type. For a muted forward.
@@ -89,6 +91,7 @@ class Census(OperatorMode):
         super().__init__()
         self._given = given
         self.work = OperatorCounts()
+        self.short, self.stable = False, 0
         self.witnesses: list[ValueSample] = []
         self.computed: list[bool] = []  # whether each witness came from an operator that computes
         self._places = {size: places(size, seed) for size in sizes}
@@ -106,6 +109,8 @@ class Census(OperatorMode):
             inputs = _count(_tensors((args, kwargs)))
             self.work.elements[kind] += max(inputs, _count(outputs))
             self.work.calls[kind] += 1
+            self.short = self.short or any(_is_short(tensor) for tensor in outputs)
+            self.stable += name.startswith("aten::sort.stable") and (kwargs or {}).get("stable") is True
         elif count := _read_by_host(name, args, outputs):
             self.work.host += count
             result = _answered(name, args, result)
@@ -186,6 +191,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def _is_short(tensor: torch.Tensor) -> bool:
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    return floats and tensor.dtype not in (torch.float64, torch.complex128)
 
 
 def _count(tensors: Any) -> int:

@@ -186,7 +186,7 @@ class Construct:
 @dataclass(frozen=True, slots=True)
 class RunTrial:
     """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
-    states. Answered by `Ran`."""
+    states. `asked_back`: input tensors to be written as `left`, as the forward leaves them. Answered by `Ran`."""
 
     inputs: str
     output: str
@@ -194,6 +194,8 @@ class RunTrial:
     order: int
     repeat: bool
     rng: bool
+    asked_back: tuple[int, ...] = ()
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,14 +316,16 @@ class ProgramTaken:
 @dataclass(frozen=True, slots=True)
 class Ran:
     """`launches`: of the file's kernels, by name. `damaged`: writes out of bounds. `changed`, `aliased`: input tensors
-    that were written to, or that the output shares memory with. `written`: parameters that changed. `on_cpu`: output
-    tensors that are not on the device. `work`: what PyTorch computed. `findings`: of the emulator's race detector."""
+    that were written to, or that the output shares memory with. `written`, `kept`: parameters and buffers that changed,
+    where it was run twice. `on_cpu`: output tensors that are not on the device. `work`: what PyTorch computed.
+    `findings`: of the emulator's race detector."""
 
     launches: dict[str, int]
     damaged: tuple[str, ...]
     changed: tuple[int, ...]
     aliased: tuple[int, ...]
     written: tuple[str, ...]
+    kept: tuple[str, ...]
     on_cpu: tuple[int, ...]
     work: object
     deterministic: bool = False
@@ -452,15 +456,19 @@ class DrawTrial:
 
 @dataclass(frozen=True, slots=True)
 class JudgeOutput:
-    """Compare what the candidate wrote as `output`. The rest are its claims, see `Ran`. `precision`: whether it was
-    computed in a shorter format is looked at even where it is right. Answered by `Judged`."""
+    """Compare what the candidate wrote as `output`, and as `left`. The rest are its claims, see `Ran`. `watched`: what
+    it kept was looked at. `precision`: whether it was computed in a shorter format is looked at even where it is
+    right. Answered by `Judged`."""
 
     inputs: str
     output: str
     changed: tuple[int, ...] = ()
     aliased: tuple[int, ...] = ()
     written: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     on_cpu: tuple[int, ...] = ()
+    left: str = ""
+    watched: bool = False
     precision: bool = False
 
 
@@ -557,8 +565,8 @@ class Planned:
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """`family`: that was drawn, "" for none that suits. `sizes`: elements of the output tensors. `lent`: bytes of
-    memory that came with it as open files, for inputs and outputs. `shareable`: small enough to be kept for others.
-    `signature`: of the inputs."""
+    memory that came with it as open files, for inputs and outputs. `asked_back`: see `RunTrial`. `shareable`: small
+    enough to be kept for others. `signature`: of the inputs."""
 
     family: str
     shareable: bool
@@ -568,6 +576,7 @@ class Drawn:
     input_elements: int = 0
     sizes: tuple[int, ...] = ()
     lent: tuple[int, ...] = ()
+    asked_back: tuple[int, ...] = ()
     signature: object = None
 
 

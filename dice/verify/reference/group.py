@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +136,10 @@ class Group:
         trial = self.trials.known(command.inputs)
         try:
             actual = self._output(command.inputs, command.output, trial, files)
+            left = _left(command, trial, files)
         except transport.WireError as error:
             return _unreadable(error)
-        result = self._compared(trial, actual, command)
+        result = self._compared(trial, actual, command, left)
         if isinstance(result, m.Judged):
             return result
         labels = list(result.labels)
@@ -146,10 +147,13 @@ class Group:
             labels += filter(None, [precision_label(self.reference, trial, actual)])
         return _judged(result, labels)
 
-    def _compared(self, trial: Trial, actual: Any, claims: m.JudgeOutput) -> Comparison | m.Judged:
+    def _compared(
+        self, trial: Trial, actual: Any, claims: m.JudgeOutput, left: Sequence[torch.Tensor] | None = None
+    ) -> Comparison | m.Judged:
         """The comparison, or a refusal where the candidate's values cannot be compared at all."""
+        told = (claims.changed, claims.aliased, claims.written, claims.on_cpu)
         try:
-            return judge(self.reference, trial, actual, claims.changed, claims.aliased, claims.written, claims.on_cpu)
+            return judge(self.reference, trial, actual, *told, left, claims.kept if claims.watched else None)
         except Exception as error:
             _raise_ours(error, actual, trial.expected)
             return _refusal(f"The output could not be compared: {type(error).__name__}: {str(error)[:500]}.")
@@ -203,6 +207,17 @@ class Group:
             return _refusal("The output shown is not the one that was timed.")
         result = self._compared(trial, actual, m.JudgeOutput(command.inputs, command.output))
         return result if isinstance(result, m.Judged) else _judged(result, list(result.labels))
+
+
+def _left(command: m.JudgeOutput, trial: Trial, files: Files) -> list[torch.Tensor]:
+    """What the candidate left in the inputs that it was asked to hand back. Raises `WireError`."""
+    if not trial.asked_back:
+        return []
+    max_bytes = 2 * sum(tensor.nbytes for tensor in trial.left) + OUTPUT_SLACK_BYTES
+    left = transport.tensors(transport.read(files, command.left, max_bytes))
+    if len(left) != len(trial.left):
+        raise transport.WireError(f"{len(left)} inputs were handed back, not {len(trial.left)}")
+    return left
 
 
 def _judged(result: Comparison, labels: list[str]) -> m.Judged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,26 +29,35 @@ def judge(
     aliased: Iterable[int] = (),
     written: Iterable[str] = (),
     on_cpu: Iterable[int] = (),
+    left: Sequence[torch.Tensor] | None = None,
+    kept: Iterable[str] | None = None,
 ) -> Comparison:
     """Whether `actual` is the trial's output.
 
     `changed`: the input tensors that the candidate wrote to; `aliased`: those that its output shares memory with;
     `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU. What the reference
-    does itself is allowed.
+    does itself is allowed. Where `left` is told, what the reference writes to inputs is also asked for: `left` are the
+    candidate's tensors that are `trial.asked_back`. `kept`: its buffers that changed, where those were looked at.
     """
     if set(on_cpu) - set(trial.on_cpu):
         message = "forward returned a tensor on the CPU; the reference's is on the GPU."
         return Comparison(False, message, (message,))
     expected, actual, exact = map(reference.device.place, (trial.expected, actual, trial.exact))
-    if orders.leaves_open(trial.work, expected):
+    if orders.leaves_open(trial.work, trial.stable, expected):
         actual = orders.as_ordered(actual, expected, reference.device.place(trial.inputs))
     known = (reference.protocol.name, exact, trial.effects, trial.roundings)
-    result = compare.compare(expected, actual, *known)
+    result = compare.compare(expected, actual, *known, double=trial.double)
     if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
         message = "the output is less exact than the reference's under PyTorch's defaults."
         return Comparison(False, message, (message,))
-    if not result.equal and result.share <= FEW and exact is not None and trial.state is None:
+    if not result.equal and trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
+        result = compare.compare(expected, actual, *known, _double_slacks(reference, trial, expected), double=True)
+    elif not result.equal and result.share <= FEW and exact is not None and trial.state is None:
         result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
+    if result.equal and reference.protocol.ours:
+        result = _judge_effects(
+            reference, trial, result, set(changed), left, None if kept is None else {*written, *kept}
+        )
     faults = []
     if unasked := sorted(set(changed) - set(trial.changed)):
         faults.append(("mutates_input", f"forward changed input {unasked[0]} in place"))
@@ -64,12 +73,56 @@ def judge(
     return replace(result, equal=False, message=message, errors=(message,))
 
 
+def _judge_effects(
+    reference: Reference,
+    trial: Trial,
+    result: Comparison,
+    changed: set[int],
+    left: Sequence[torch.Tensor] | None,
+    kept: Collection[str] | None,
+) -> Comparison:
+    """A right output's comparison, with what its caller finds beside it: changed inputs, and the model's own state. An
+    input whose memory the reference returns is found in the output."""
+    labels = list(result.labels)
+    if kept is not None and set(reference.writes) - set(kept):
+        labels.append("keeps_no_state")
+    if left is not None:
+        if missing := sorted(set(trial.must_change) - changed):
+            message = f"forward left input {missing[0]} as it was; the reference changes it in place."
+            return replace(result, equal=False, message=message, errors=(message,))
+        for index, *values in zip(trial.asked_back, trial.left, left, strict=True):
+            found = compare.compare(*map(reference.device.place, values))
+            if not found.equal:
+                message = f"after forward, input {index} is not what it is after the reference's: {found.message}"
+                return replace(found, message=message, errors=(message,))
+        if set(trial.changed) - set(trial.must_change) - changed:
+            labels.append("leaves_input")
+    return replace(result, labels=tuple(labels))
+
+
 def _slacks(reference: Reference, trial: Trial, exact: Any) -> tuple[torch.Tensor, ...]:
     reference.device.allow_tf32(False)
     drawn = reference.device.place(trial.inputs)
     with unchanged(reference.model), contextlib.suppress(ReferenceFailed):
         return input_rounding.slacks(lambda other: reference.forward(reference.model, other, trial.seed), drawn, exact)
     return ()
+
+
+def _double_slacks(reference: Reference, trial: Trial, expected: Any) -> tuple[torch.Tensor, ...]:
+    """The same where all is computed in float64: by its roundings, also of inputs that come in a shorter format. Asked
+    for however much is wrong, as the tolerance leaves no room for a badly conditioned problem."""
+    if reference.exact_model is None:
+        return ()
+    model = _exact_model(reference, trial)
+    drawn = transport.map_tensors(trees.widened, reference.device.place(trial.inputs))
+    return input_rounding.slacks(lambda other: reference.exact_forward(model, other, trial.seed), drawn, expected)
+
+
+def _exact_model(reference: Reference, trial: Trial) -> Any:
+    """The model in float64, with the trial's parameters."""
+    model = copy.deepcopy(reference.exact_model).double()
+    model.load_state_dict(trial.state or {}, strict=False)
+    return model
 
 
 def judge_muted(
@@ -123,8 +176,7 @@ def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
 
 def _rounded(reference: Reference, trial: Trial, name: str, index: int) -> torch.Tensor | None:
     """The float64 output `index` for inputs and parameters rounded to a format."""
-    model = copy.deepcopy(reference.exact_model).double()
-    model.load_state_dict(trial.state or {}, strict=False)
+    model = _exact_model(reference, trial)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(rounded(parameter, name))

@@ -224,11 +224,11 @@ class Reference:
             self.writes = tuple({*self.writes, *running.written(model, before)})
             changed = trees.changed(placed, base)
             aliased = tuple(running.aliased(output, placed))
-            on_cpu = tuple(self.device.on_cpu(output))
             heavy = workload.is_heavy(base, output)
+            written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
             output = trees.own(output, heavy and not aliased)
-        if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, output):
+        if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         if must_suit and not input_rounding.is_well_posed(output, exact):
@@ -240,7 +240,8 @@ class Reference:
         elif not heavy:
             effects = self._effects(model, base, output, seed)
             exact = exact if self._is_believable(model, base, output, exact, seed) else None
-        inputs_, expected, exact = self.subject.kept(drawn if step.family == "given" else base, output, exact)
+        given = drawn if step.family == "given" else base
+        inputs_, expected, exact, left = self.subject.kept(given, output, exact, written)
         return Trial(
             step.family,
             inputs_,
@@ -248,11 +249,14 @@ class Reference:
             expected,
             exact,
             changed=changed,
+            left=tuple(left),
             aliased=aliased,
-            on_cpu=on_cpu,
+            on_cpu=tuple(self.device.on_cpu(output)),
             effects=effects,
             roundings=roundings,
             work=census.work,
+            stable=census.stable,
+            double=not census.short,
         )
 
     def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:

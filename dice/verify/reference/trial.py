@@ -29,11 +29,12 @@ class ReferenceFailed(Exception):
 class Trial:
     """One set of inputs (CPU tensors) and what the reference makes of them (CPU tensors).
 
-    `seed` is for `forward`. `changed` are the input tensors that the reference writes to, `aliased` those that its
-    output shares memory with, `on_cpu` its output tensors that are not on the GPU. `exact` is the output in float64,
-    or None where it cannot be had; `effects`, for each output tensor, how far other inputs move it (rms); `roundings`,
-    how far a rounding of usual inputs does, where the trial's are so unusual that this would not show. `rng`:
-    generator states to start from instead of the seed.
+    `seed` is for `forward`. `changed` are the input tensors that the reference writes to, `left` what it leaves in
+    those of them that are `asked_back`, `aliased` those that its output shares memory with, `on_cpu` its output
+    tensors that are not on the GPU. `exact` is the output in float64, or None where it cannot be had; `effects`, for
+    each output tensor, how far other inputs move it (rms); `roundings`, how far a rounding of usual inputs does, where
+    the trial's are so unusual that this would not show. `rng`: generator states to start from instead of the seed.
+    `double`: all that PyTorch computed was in float64.
     """
 
     family: str
@@ -42,6 +43,7 @@ class Trial:
     expected: Any
     exact: Any = None
     changed: tuple[int, ...] = ()
+    left: tuple[torch.Tensor, ...] = ()
     aliased: tuple[int, ...] = ()
     on_cpu: tuple[int, ...] = ()
     effects: tuple[float | None, ...] = ()
@@ -49,11 +51,23 @@ class Trial:
     rng: tuple[torch.Tensor, ...] = ()
     work: OperatorCounts = field(default_factory=OperatorCounts)  # what PyTorch computed
     state: State | None = None  # the parameters, where they are not the model's own
+    stable: int = 0  # sorts that keep the order of equal values
+    double: bool = False
     rounded: bool = False  # `expected` is what PyTorch's defaults give, and `exact` the same in full float32
 
     @property
     def output_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in transport.tensors(self.expected))
+
+    @property
+    def must_change(self) -> tuple[int, ...]:
+        """The input tensors that a caller of the reference finds changed, and not only as its output."""
+        return tuple(index for index in self.changed if index not in self.aliased)
+
+    @property
+    def asked_back(self) -> tuple[int, ...]:
+        """Those of them that a candidate has to hand back: none where there would be too much of them."""
+        return self.must_change if self.left else ()
 
 
 class blame:  # noqa: N801 - reads as a statement

@@ -66,6 +66,7 @@ class Trials:
             input_elements=sum(tensor.numel() for tensor in transport.tensors(trial.inputs)),
             sizes=tuple(sorted({tensor.numel() for tensor in transport.tensors(trial.expected)})),
             lent=tuple(lent.sizes) if lent else (),
+            asked_back=trial.asked_back,
             signature=transport.signature(trial.inputs),
         )
 

@@ -27,7 +27,7 @@ from dice.verify.text import static
 
 ORDERS = 8  # thread orders that the emulator is asked for: forward, reverse, then shuffles
 DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
-OUTPUT = "output"  # the name of what a candidate writes
+OUTPUT, LEFT = "output", "left"  # the names of what a candidate writes
 EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 
 T = TypeVar("T")
@@ -156,7 +156,8 @@ class Attempt:
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
-        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, number % ORDERS, repeat, drawn.rng)
+        order, back = number % ORDERS, drawn.asked_back
+        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, back, LEFT)
         self.replay.trial = command
         with record.clock("run"):
             ran = self._ran(command)
@@ -172,7 +173,7 @@ class Attempt:
         parameters = ", other parameters" if step.fresh else ""
         values = drawn.family if step.kind else f"{drawn.family} inputs"
         where = f"trial {number + 1} ({values}{parameters})"
-        self._judge(where, ran, step.family == "given")
+        self._judge(where, ran, step.family == "given", repeat)
         if step.core:
             record.trials_passed += 1
         if step.fresh:
@@ -217,13 +218,12 @@ class Attempt:
         if found is not None:
             raise VerdictReached("runtime_error", "run", f"{found.kind}: {found.message}.", self.feedback.sentences)
 
-    def _judge(self, where: str, ran: m.Ran, given: bool) -> None:
+    def _judge(self, where: str, ran: m.Ran, given: bool, repeated: bool) -> None:
         known = any(label.startswith("precision") for label in self.record.labels)
-        command = m.JudgeOutput(
-            self.drawn, OUTPUT, ran.changed, ran.aliased, ran.written, ran.on_cpu, precision=given and not known
-        )
+        told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu)
+        command = m.JudgeOutput(self.drawn, OUTPUT, *told, LEFT, watched=repeated, precision=given and not known)
         with self.record.clock("compare"):
-            judged = self.ask_reference(command, m.Judged, OUTPUT)
+            judged = self.ask_reference(command, m.Judged, OUTPUT, LEFT)
         self.record.note_errors(judged)
         if judged.max_abs_error == self.record.max_abs_error:
             self.record.tolerance = judged.tolerance

@@ -3,7 +3,8 @@
 The calibrated comparison (protocol `dice`) asks of floats:
 1. Element by element, |actual - expected| <= `tol * |expected| + max(tol * rms, 10 * noise)` with `tol` by dtype
    (`TOLERANCE`) and rms over the expected output. `noise` is how far the reference is from its own evaluation in
-   float64, but at most `NOISE_CAP * rms`. Elements far smaller than the rest are held to their own rms.
+   float64, but at most `NOISE_CAP * rms`. Elements far smaller than the rest are held to their own rms. Outputs in
+   float64 are held to float64's rounding, unless the reference itself computes some of them in less.
 2. Where that fails, an output that is about as near to float64 as the reference's own passes: a badly conditioned
    problem (cancellation to nothing, a threshold hit by rounding) asks no more of a kernel than of PyTorch.
 3. A few elements may be off by `SLACK_MARGIN` times what the reference's own are when its inputs are off by a rounding
@@ -11,9 +12,11 @@ The calibrated comparison (protocol `dice`) asks of floats:
 4. The output follows the inputs: its rms error is a small part of the `effect`, the rms change that other inputs make
    to the reference's output. Without this, a constant passes for softmax over many classes, or for a network whose
    biases outweigh its input.
+5. No column, row or channel is lost that is small beside the rest (`slices.py`).
 Integers, booleans and everything that is no number must be equal.
 
 KernelBench's comparison is `torch.allclose` on one tensor, with its asymmetries (see `protocols.py`).
+Long because what is right and what is not is to be read in one place.
 """
 
 from __future__ import annotations
@@ -26,22 +29,24 @@ from typing import Any
 import torch
 
 from dice.verify.protocols import protocol_named
-from dice.verify.tensors import near
+from dice.verify.tensors import near, slices
 
 TOLERANCE = {
-    torch.float64: 1e-7,
-    torch.complex128: 1e-7,
+    torch.float64: 1e-12,  # thousands of roundings, as a sum in another order takes; one of float32 is 6e-8
+    torch.complex128: 1e-12,
     torch.float32: 1e-4,
     torch.complex64: 1e-4,
     torch.float16: 1e-2,
     torch.bfloat16: 2e-2,
 }
 _DEFAULT_TOLERANCE = 5e-2  # 8-bit floats
+MIXED = 1e-7  # for an output in float64 of a reference that computes in float32
 NOISE_MARGIN = 10.0
 NOISE_CAP = 1e-2
 NEAR = 1e-3
 SLACK_MARGIN = 64.0  # sums taken one by one round as often as they have terms; PyTorch's, taken in blocks, do not
 SMALLEST = 1e-9  # differences below this are rounding of values of order one, whatever the expected output
+SMALLEST_DOUBLE = 1e-15  # the same where all is computed in float64
 NO_WORSE_COUNT, NO_WORSE_RMS = 4.0, 3.0  # times as many stray elements, times the rms error of the reference itself
 NO_WORSE = "about as far from float64 as the reference itself is"
 EFFECT_PART = 0.2  # of the effect of the inputs may be missing
@@ -78,6 +83,7 @@ class _Leaf:
     effect: float | None = None
     rounding: float | None = None
     slack: Any = None
+    double: bool = False
 
 
 def compare(
@@ -88,12 +94,14 @@ def compare(
     effects: Sequence[float | None] = (),
     roundings: Sequence[float | None] = (),
     slacks: Sequence[torch.Tensor | None] = (),
+    double: bool = False,
 ) -> Comparison:
     """Compare a candidate's output with the reference's.
 
     `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
     order, how far other inputs move it (rms), and `roundings`, how far inputs that are off by a rounding do; `slacks`,
-    the same element by element, from float64 (`input_rounding.py`). Raises `ValueError` for an unknown protocol.
+    the same element by element, from float64 (`input_rounding.py`). `double`: the reference computes nothing in less
+    than float64. Raises `ValueError` for an unknown protocol.
     """
     tolerance = protocol_named(protocol).tolerance
     if tolerance is not None:
@@ -102,7 +110,7 @@ def compare(
     mismatch = _pair("output", expected, actual, exact, leaves, (iter(effects), iter(roundings), iter(slacks)))
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
-    results = [_compare_leaf(leaf) for leaf in leaves]
+    results = [_compare_leaf(replace(leaf, double=double)) for leaf in leaves]
     failed = [result for result in results if not result.equal]
     farthest = max(results, key=lambda result: result.max_abs_error, default=Comparison(True))
     return Comparison(
@@ -160,7 +168,7 @@ def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
     if not expected.is_floating_point():
         return float((expected != exact).float().mean())
     size = expected.double().abs()
-    tolerance = _tolerance(expected.dtype)
+    tolerance = _tolerance(expected.dtype, double=False)
     allowed = size * tolerance + tolerance * size.square().mean().sqrt()
     return float(((expected.double() - exact.double()).abs() > allowed).double().mean())
 
@@ -203,8 +211,9 @@ def _pair(
     else:
         if isinstance(expected, torch.Tensor) != isinstance(actual, torch.Tensor):
             return f"{path} should be {_kind(expected)}, but is {_kind(actual)}."
-        notes = (next(each, None) if isinstance(expected, torch.Tensor) else None for each in known)
-        leaves.append(_Leaf(path, expected, actual, exact, *notes))
+        tensor = isinstance(expected, torch.Tensor)
+        effect, rounding, slack = (next(each, None) if tensor else None for each in known)
+        leaves.append(_Leaf(path, expected, actual, exact, effect, rounding, slack))
         return ""
     for key in keys:
         part = exact[key] if exact is not None else None
@@ -278,7 +287,7 @@ def _all_near(leaf: _Leaf, dtype: torch.dtype) -> Comparison | None:
         return None
     totals = _Totals(sums.count, sums.size_squares, sums.difference_squares, worst=sums.worst)
     bounds = _bounds(leaf, totals, dtype)
-    if sums.worst > bounds.atol or _lost_effect(leaf, totals, dtype):
+    if sums.worst > bounds.atol or _lost_effect(leaf, totals, dtype) or _lost_slice(leaf, totals, dtype)[0]:
         return None
     relative = near.relative(leaf.expected, leaf.actual, bounds.atol)
     return Comparison(True, "", (), sums.worst, relative, tolerance=bounds.words(bounds.atol))
@@ -306,8 +315,10 @@ def _compare_values(leaf: _Leaf, dtype: torch.dtype) -> Comparison:
         return wrong if found.specials else replace(wrong, share=found.wrong / leaf.expected.numel())
     slack = "" if leaf.slack is None else f", or {SLACK_MARGIN:g} times what rounding the inputs changes"
     allowed = (NO_WORSE if found.wrong else bounds.words(bounds.atol)) + slack
-    lost = _lost_effect(leaf, totals, dtype)
-    return Comparison(not lost, lost, (lost,) if lost else (), *errors, tolerance=allowed)
+    lost, share = _lost_effect(leaf, totals, dtype), 1.0
+    if not lost:
+        lost, share = _lost_slice(leaf, totals, dtype)
+    return Comparison(not lost, lost, (lost,) if lost else (), *errors, share=share, tolerance=allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,9 +402,10 @@ class _Bounds:
 
 
 def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
-    tolerance = _tolerance(dtype)
+    tolerance = _tolerance(dtype, leaf.double)
+    smallest = SMALLEST_DOUBLE if leaf.double and _is_double(dtype) else SMALLEST
     rms = totals.rms(totals.size_squares)
-    atol = max(_absolute(tolerance, rms, totals.noise), SMALLEST, NOISE_MARGIN * (leaf.rounding or 0.0))
+    atol = max(_absolute(tolerance, rms, totals.noise), smallest, NOISE_MARGIN * (leaf.rounding or 0.0))
     if totals.noise is None:
         return _Bounds(tolerance, atol)
     small, squares, count, noise = SMALL_PART * rms, 0.0, 0, 0.0
@@ -405,7 +417,7 @@ def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:
     if count < max(2, SMALL_SHARE * totals.count):
         return _Bounds(tolerance, atol)
     floor = SMALL_ROUNDINGS * torch.finfo(dtype).eps * rms
-    small_atol = max(_absolute(tolerance, math.sqrt(squares / count), noise), floor, SMALLEST)
+    small_atol = max(_absolute(tolerance, math.sqrt(squares / count), noise), floor, smallest)
     return _Bounds(tolerance, atol, small, min(small_atol, atol))
 
 
@@ -455,7 +467,13 @@ def _squares(values: torch.Tensor) -> float:
     return float(values.square().sum())
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def _is_double(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float64, torch.complex128)
+
+
+def _tolerance(dtype: torch.dtype, double: bool) -> float:
+    if _is_double(dtype) and not double:
+        return MIXED
     return TOLERANCE.get(dtype, _DEFAULT_TOLERANCE)
 
 
@@ -473,6 +491,14 @@ def _lost_effect(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> str:
         f"{leaf.path} does not follow the inputs: its error of {error:.3g} (rms, allowed {allowed:.3g}) is too large"
         f" beside the {leaf.effect:.3g} by which other inputs change it; values of about {rms:.3g} hide it."
     )
+
+
+def _lost_slice(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> tuple[str, float]:
+    """Why a column, a row or a channel is wrong by itself, or "", and which part of them is."""
+    tolerance = _tolerance(dtype, leaf.double)
+    lost, share = slices.lost(leaf.expected, leaf.actual, leaf.exact, leaf.slack, tolerance, totals.worst)
+    others = f"; values of about {totals.rms(totals.size_squares):.3g} hide it."
+    return (f"{leaf.path}{lost}{others}" if lost else ""), share
 
 
 def _mismatch(

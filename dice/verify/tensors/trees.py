@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -81,6 +81,10 @@ def changed(used: Any, kept: Any) -> tuple[int, ...]:
     """Indices of the tensors that are no longer what they were."""
     pairs = enumerate(zip(transport.tensors(used), transport.tensors(kept), strict=True))
     return tuple(index for index, (one, other) in pairs if one is not other and not near.same_values(one, other))
+
+
+def picked(value: Any, indices: Container[int]) -> list[torch.Tensor]:
+    return [tensor for index, tensor in enumerate(transport.tensors(value)) if index in indices]
 
 
 def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:

@@ -14,7 +14,6 @@ from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
 from dice.verify.reference.reference import Reference
-from dice.verify.reference.subject import Subject
 from dice.verify.reference.timing import as_timed
 from dice.verify.reference.trial import ReferenceFailed, Trial
 
@@ -22,17 +21,6 @@ SECRET = 1234
 GIVEN = Step("trial 0", "given")
 
 Make = Callable[..., Reference]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def build(source: str, protocol: str = "dice") -> Reference:
-        reference = Reference(Subject(source, Device("emulated"), tmp_path, protocol=protocol))
-        reference.construct(1)
-        reference.construct_fresh(2)
-        return reference
-
-    return build
 
 
 def draw(reference: Reference, step: Step = GIVEN, loadable: bool = True) -> Trial:

@@ -115,6 +115,15 @@ def test_tolerance_follows_the_dtype(dtype: torch.dtype, within: float, beyond: 
     assert not compare(expected, (expected.double() * (1 + beyond)).to(dtype)).equal
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_where_all_is_computed_in_float64_a_rounding_of_float32_is_wrong(dtype: torch.dtype) -> None:
+    expected = torch.rand(100, dtype=dtype) + 1
+    assert compare(expected, expected * (1 + 5e-13), double=True).equal
+    rounded = expected.to(torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
+    assert not compare(expected, rounded, double=True).equal
+    assert compare(expected, rounded).equal  # the reference may have done the same
+
+
 def test_absolute_tolerance_follows_the_size_of_the_output() -> None:
     """An output of size 1e-6 gets no 1e-4 for free: zeros are wrong for it."""
     small = torch.full((50,), 1e-6)
@@ -295,3 +304,61 @@ def test_as_exact_as_the_reference_is_within_three_times_its_own_distance() -> N
     assert trees.is_as_exact([exact + 1e-6 * off, exact.long()], [exact, exact.long()], [exact, exact.long()])
     assert not trees.is_as_exact(exact + 1e-4 * off, exact, exact)
     assert not trees.is_as_exact(exact[:10], expected, exact)
+
+
+def with_small(dim: int, shape: tuple[int, ...], size: float = 1e-5) -> torch.Tensor:
+    """Values of which those at one index of a dimension are so much smaller."""
+    whole = 2.0 * torch.randint(2, shape, generator=torch.Generator().manual_seed(0)) - 1
+    whole.select(dim, 5).mul_(size)
+    return whole
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in float64 too", "in float32 only"])
+@pytest.mark.parametrize(("dim", "shape"), [(1, (64, 129)), (0, (129, 64)), (1, (4, 200, 6, 6)), (2, (1, 20, 300))])
+def test_a_part_that_is_small_beside_the_rest_is_not_left_out(known: bool, dim: int, shape: tuple[int, ...]) -> None:
+    size = 1e-5 if known else 4e-5
+    expected = with_small(dim, shape, size)
+    exact = expected.double() if known else None
+    for factor in (0.0, -1.0, 3.0):
+        actual = expected.clone()
+        actual.select(dim, 5).mul_(factor)
+        result = compare(expected, actual, exact=exact)
+        assert not result.equal and "is wrong beside its own values" in result.message
+        assert f"output[{', '.join('5' if place == dim else ':' for place in range(len(shape)))}]" in result.message
+    rounded = expected + 2e-6 * torch.randn(shape) * (1 if known else 5)  # roundings of the other values
+    assert compare(expected, rounded, exact=exact).equal
+    beside = expected.clone()
+    beside.select(dim, 5).mul_(1.1)  # not missing
+    assert compare(expected, beside, exact=exact).equal
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_small_part_in_a_short_format_may_be_as_coarse_as_that(dtype: torch.dtype) -> None:
+    expected = with_small(1, (64, 129), 0.006)
+    coarse = (expected.to(dtype) * (1 + 2 * torch.finfo(dtype).eps)).to(dtype)
+    assert compare(expected.to(dtype), coarse, exact=expected.double()).equal
+    noisy = (expected + 0.002 * torch.randn(64, 129)).to(dtype)  # intermediate values of that format
+    assert compare(expected.to(dtype), noisy, exact=expected.double()).equal
+    noisy[:, 5] = 0
+    assert compare(expected.to(dtype), noisy, exact=expected.double()).equal is (dtype == torch.bfloat16)
+
+
+def test_a_part_that_is_small_by_cancellation_is_as_uncertain_as_in_the_reference() -> None:
+    large = 1e4 * torch.randn(64, 129, dtype=torch.float64)
+    weights = torch.randn(64, 129, dtype=torch.float64)
+    weights[:, 5] = 1e-3 * torch.randn(64, dtype=torch.float64)
+    exact = weights + large - large
+    own, other = ((weights + sign * large).float() - sign * large.float() for sign in (1, -1))
+    assert float((own - other)[:, 5].square().mean() / exact[:, 5].square().mean()) > 0.04
+    assert compare(own, other, exact=weights).equal
+    other[:, 5] = 1.0
+    assert not compare(own, other, exact=weights).equal
+
+
+def test_values_that_are_no_numbers_hide_no_small_part() -> None:
+    expected = with_small(1, (64, 129))
+    expected[:, 7] = -math.inf
+    actual = expected.clone()
+    assert compare(expected, actual, exact=expected.double()).equal
+    actual[:, 5] = 0
+    assert not compare(expected, actual, exact=expected.double()).equal

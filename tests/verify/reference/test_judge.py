@@ -1,0 +1,125 @@
+"""What is asked beside values near to the reference's: float64, orders, effects on inputs, kept statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import problem_texts as texts
+import pytest
+import torch
+
+from dice.verify.ipc.messages import Step
+from dice.verify.reference.judge import judge
+from dice.verify.reference.reference import Reference
+from dice.verify.reference.trial import Trial
+
+GIVEN = Step("trial 0", "given")
+
+Make = Callable[..., Reference]
+
+
+def draw(reference: Reference, step: Step = GIVEN) -> Trial:
+    trial = reference.trial(1234, step)
+    assert trial is not None
+    return trial
+
+
+IN_DOUBLE = {  # forward, inputs, and the same in another order and in the inputs' dtype
+    "long sum": ("return x.sum(1)", "[torch.randn(8, 100003).double()]", lambda x: x.flip(1).cumsum(1)[:, -1]),
+    "matmul": (
+        "return x @ inputs[1]",
+        "[torch.randn(32, 2000).double(), torch.randn(2000, 32).double()]",
+        lambda x, y: sum(x[:, part :: 7] @ y[part::7] for part in range(7)),
+    ),
+    "softmax": (
+        "return torch.softmax(30 * x, 1)",
+        "[torch.randn(8, 3000).double()]",
+        lambda x: (30 * x).exp() / (30 * x).exp().flip(1).cumsum(1)[:, -1:],
+    ),
+    "variance": (
+        "return x.var(1)",
+        "[torch.randn(8, 3000).double() + 5]",
+        lambda x: (x.square().mean(1) - x.mean(1).square()) * 3000 / 2999,
+    ),
+    "cancelling": ("return x.sin().sum(1) - x.cos().sum(1)", "[torch.randn(8, 9000).double() * 1000]",
+                   lambda x: (x.sin() - x.cos()).flip(1).cumsum(1)[:, -1]),
+    "of single": ("return x.sum(1, dtype=torch.float64)", "[torch.rand(8, 9000)]",
+                  lambda x: x.flip(1).cumsum(1)[:, -1]),
+    "with parameters": (
+        "return self.linear(x)", "[torch.rand(64, 512).double()]", lambda x, w, b: x.flip(1) @ w.flip(1).T + b,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_DOUBLE)
+def test_outputs_in_float64_are_right_in_any_order_and_wrong_in_float32(make: Make, name: str) -> None:
+    forward, inputs, other = IN_DOUBLE[name]
+    reference = make(texts.problem(forward, inputs, "self.linear = nn.Linear(512, 64).double()"))
+    for step in (GIVEN, Step("trial 1", "scaled"), Step("trial 2", "centred"), Step("trial 3", "given", fresh=True)):
+        trial = draw(reference, step)
+        values = [*trial.inputs]
+        if "linear" in forward:
+            values += [(trial.state or reference.model.state_dict())[f"linear.{part}"] for part in ("weight", "bias")]
+        assert judge(reference, trial, other(*[value.double() for value in values])).equal, step
+        assert not judge(reference, trial, other(*[value.float() for value in values]).double()).equal, step
+
+
+def test_an_output_in_float64_of_arithmetic_in_float32_asks_for_no_more(make: Make) -> None:
+    reference = make(texts.problem("return torch.softmax(x, 1).double()", "[torch.rand(batch_size, 1000)]"))
+    trial = draw(reference)
+    exponents = trial.inputs[0].exp()
+    assert judge(reference, trial, (exponents / exponents.flip(1).cumsum(1)[:, -1:]).double()).equal
+
+
+@pytest.mark.parametrize("call", ["x.sort(dim=1, stable=True)", "x, x.argsort(dim=1, stable=True)"])
+def test_the_order_that_a_stable_sort_keeps_is_asked_for(make: Make, call: str) -> None:
+    inputs = "[torch.randint(0, 4, (batch_size, 30)).float()]"
+    for source, right in ((call, False), (call.replace("True", "False"), True)):
+        reference = make(texts.problem(f"values, order = {source}\nreturn values, order", inputs))
+        trial = draw(reference)
+        values, _ = trial.expected
+        stable = torch.sort(trial.inputs[0], dim=1, stable=True)
+        backwards = (trial.inputs[0] * 100 - torch.arange(30)).argsort(1)
+        assert judge(reference, trial, (values, stable.indices)).equal
+        assert judge(reference, trial, (values, backwards)).equal is right
+    mixed = make(texts.problem("return x.sort(dim=1, stable=True).values, x.topk(9, dim=1).indices", inputs))
+    trial = draw(mixed)
+    other = (trial.inputs[0] * 100 - torch.arange(30)).argsort(1, descending=True)[:, :9]
+    assert judge(mixed, trial, (trial.expected[0], other)).equal  # one of the two leaves it open
+
+
+def test_what_the_reference_writes_to_an_input_is_asked_for(make: Make) -> None:
+    body = "inputs[1][:, 0].copy_(x)\nreturn inputs[1].sum(1)"
+    reference = make(texts.problem(body, "[torch.rand(batch_size, 8), torch.rand(batch_size, 5, 8)]"))
+    trial = draw(reference)
+    assert trial.changed == trial.asked_back == (1,)
+    left = trial.inputs[1].clone()
+    left[:, 0] = trial.inputs[0]
+    told = {"changed": [1], "aliased": (), "written": (), "on_cpu": ()}
+    assert judge(reference, trial, trial.expected, **told, left=[left]).equal
+    assert judge(reference, trial, trial.expected, **told, left=[left * (1 + 1e-6)]).equal
+    assert judge(reference, trial, trial.expected).equal  # nobody was asked
+    for wrong in (trial.inputs[1], left * 1.01, left[:, :4]):
+        found = judge(reference, trial, trial.expected, **told, left=[wrong])
+        assert not found.equal and "input 1" in found.message
+    untouched = judge(reference, trial, trial.expected, left=[left])
+    assert not untouched.equal and "left input 1 as it was" in untouched.message
+
+
+def test_an_input_that_is_returned_need_not_be_written_to(make: Make) -> None:
+    reference = make(texts.IN_PLACE)
+    trial = draw(reference)
+    assert trial.changed == (0,) and trial.asked_back == ()
+    assert judge(reference, trial, trial.expected, changed=[0], aliased=[0], left=[]).labels == ()
+    assert judge(reference, trial, trial.expected, left=[]).labels == ("leaves_input",)
+
+
+def test_statistics_that_are_not_kept_are_a_label(make: Make) -> None:
+    reference = make(texts.BATCH_NORM)
+    trial = draw(reference)
+    names = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
+    assert judge(reference, trial, trial.expected, kept=names).labels == ()
+    assert judge(reference, trial, trial.expected).labels == ()  # nobody looked
+    for kept in ([], names[:2]):
+        found = judge(reference, trial, trial.expected, kept=kept)
+        assert found.equal and found.labels == ("keeps_no_state",)
