@@ -214,13 +214,12 @@ def test_statistics_that_training_keeps_and_the_kernel_does_not_are_a_label(
     provenance: str, emulated: Verifier
 ) -> None:
     norm = "self.norm = nn.BatchNorm1d(32)"
-    source = texts.problem("return self.norm(x)", "[torch.rand(8, 32)]", norm)
-    forward = "x = ops.run(x) / 2; mean, var = x.mean(0), x.var(0, False); n = self.norm;"
+    source = texts.problem("return self.norm(x * x)", "[torch.rand(8, 32)]", norm)
+    forward = "x = ops.run(x); mean, var = x.mean(0), x.var(0, False); n = self.norm;"
     answer = "return (x - mean) / (var + 1e-5).sqrt() * n.weight + n.bias"
     keeps = "n.num_batches_tracked += 1; n.running_mean.mul_(0.9).add_(0.1 * mean);"
     keeps += "n.running_var.mul_(0.9).add_(0.1 * x.var(0));"
     for more, labels in (("", ("keeps_no_state",)), (keeps, ())):
-        verdict = verify(
-            emulated, source, kernel(forward=f"{forward} {more} {answer}", init=norm), provenance=provenance
-        )
+        candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{forward} {more} {answer}", init=norm)
+        verdict = verify(emulated, source, candidate, provenance=provenance)
         assert verdict.correct and verdict.labels == labels
