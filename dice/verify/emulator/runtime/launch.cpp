@@ -11,6 +11,7 @@
 #include <string>
 
 #include "host.h"
+#include "isolation.h"
 #include "races.h"
 #include "runtime.h"
 
@@ -216,7 +217,10 @@ void dice_launch(Kernel* kernel, Entry entry, const void* body) {
   launch(*kernel, entry, body, configuration);
 }
 
-void dice_set_order(int mode) { order = mode; }
+void dice_set_order(int mode) {
+  order = mode;
+  renew_isolation_credit();
+}
 
 // From now on launches are checked and counted, and do nothing. 2: nor do copies, as tensors have no memory.
 void dice_set_muted(int how) {

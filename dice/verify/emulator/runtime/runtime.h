@@ -15,6 +15,7 @@ constexpr size_t kStaticSharedLimit = 48 * 1024;   // what ptxas accepts
 constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with cudaFuncSetAttribute
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
+constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -111,6 +112,8 @@ class OnDevice {
   bool before_;
 };
 
+class Isolation;  // isolation.h
+
 struct Queue {
   Thread *head, *tail;
 };
@@ -118,7 +121,7 @@ struct Queue {
 // Runs blocks, one at a time, on one OS thread.
 class Worker {
  public:
-  explicit Worker(int id) : id_(id) {}
+  explicit Worker(int id);
 
   void run(Launch& launch);  // take blocks until none is left
   bool next_thread();
@@ -132,6 +135,7 @@ class Worker {
   const Launch* launch() const { return launch_; }
   bool running_thread() const { return current_ != nullptr; }
   unsigned thread_number() const { return current_->linear; }
+  Isolation& isolation() { return isolation_; }
   bool owns_stack_guard(const char* address) const;
 
  private:
@@ -163,6 +167,7 @@ class Worker {
   void release_shared();
 
   int id_;
+  Isolation& isolation_;
   Launch* launch_ = nullptr;
   Order thread_order_;
   unsigned threads_ = 0, started_ = 0, exited_ = 0, at_barrier_ = 0;

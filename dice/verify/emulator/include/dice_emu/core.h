@@ -68,6 +68,11 @@ void dice_syncthreads();
 int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
 unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
+// While threads do not see what others have not synchronised (runtime/isolation.h).
+extern DICE_TLS bool dice_isolated;
+void dice_fence();
+void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
+void dice_after_atomic(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run
 [[noreturn]] void dice_fault(const char* kind, const char* message);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
@@ -113,7 +118,10 @@ inline int __syncthreads_and(int predicate) { return dice_syncthreads_reduce(1, 
 inline int __syncthreads_or(int predicate) { return dice_syncthreads_reduce(2, predicate); }
 
 // Worker threads share memory like the host does; a full fence is at least as strong as each of these.
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (dice_isolated) dice_fence();
+}
 inline void __threadfence_block() { __threadfence(); }
 inline void __threadfence_system() { __threadfence(); }
 
