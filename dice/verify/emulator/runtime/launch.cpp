@@ -14,6 +14,7 @@
 #include "isolation.h"
 #include "races.h"
 #include "runtime.h"
+#include "streams.h"
 
 namespace dice_emu {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 struct Configuration {
   dim3 grid, block;
   size_t shared_bytes;
+  cudaStream_t stream;
 };
 
 // Nested because a launch's arguments may call a function that launches another kernel.
@@ -150,20 +152,10 @@ const char* refusal(const Kernel& kernel, const Configuration& c, int* error) {
   return nullptr;
 }
 
-void launch(Kernel& kernel, Entry entry, const void* body, const Configuration& c) {
-  int error = 0;
-  if (const char* why = refusal(kernel, c, &error)) {
-    set_last_error(error);
-    snprintf(last_launch_error, sizeof last_launch_error,
-             "kernel %s was not launched: %s (grid (%u,%u,%u), block (%u,%u,%u), %zu bytes of dynamic shared memory).",
-             kernel.name, why, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.shared_bytes);
-    return;
-  }
+void run(const Kernel& kernel, Entry entry, const void* body, const Configuration& c) {
   const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
   ensure_alternate_stack();
   install_handlers();
-  ++counts()[kernel.name];
-  if (muted) return;
   const OnDevice scope;
   Launch job{};
   job.kernel = &kernel;
@@ -180,6 +172,31 @@ void launch(Kernel& kernel, Entry entry, const void* body, const Configuration& 
   } else {
     pool().run(job);
   }
+}
+
+void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Configuration& c) {
+  int error = 0;
+  if (const char* why = refusal(kernel, c, &error)) {
+    set_last_error(error);
+    snprintf(last_launch_error, sizeof last_launch_error,
+             "kernel %s was not launched: %s (grid (%u,%u,%u), block (%u,%u,%u), %zu bytes of dynamic shared memory).",
+             kernel.name, why, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.shared_bytes);
+    return;
+  }
+  {
+    const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
+    ++counts()[kernel.name];
+    if (muted) return;
+  }
+  if (!is_deferred(c.stream)) {
+    run(kernel, entry, body, c);
+    return;
+  }
+  void* kept = keep.copy(body);
+  enqueue(c.stream, [&kernel, entry, kept, keep, c] {
+    run(kernel, entry, kept, c);
+    keep.drop(kept);
+  });
 }
 
 }  // namespace
@@ -199,14 +216,14 @@ using namespace dice_emu;
 
 extern "C" {
 
-void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t) {
+void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   if (tls_worker != nullptr) fault("unsupported", "it launches a kernel itself (dynamic parallelism), which is not emulated");
   if (pending == nullptr) pending = new Configuration[kMaxPending];
   if (pending_count == kMaxPending) pending_count = 0;  // left by arguments that threw
-  pending[pending_count++] = {grid, block, shared_bytes};
+  pending[pending_count++] = {grid, block, shared_bytes, stream};
 }
 
-void dice_launch(Kernel* kernel, Entry entry, const void* body) {
+void dice_launch(Kernel* kernel, Entry entry, const void* body, Keep keep) {
   if (asked_kernel != nullptr) {
     *asked_kernel = kernel;
     return;
@@ -214,7 +231,7 @@ void dice_launch(Kernel* kernel, Entry entry, const void* body) {
   if (tls_worker != nullptr || pending_count == 0)
     fault("launch_error", "the __global__ function %s was called like an ordinary function", kernel->name);
   const Configuration configuration = pending[--pending_count];
-  launch(*kernel, entry, body, configuration);
+  launch(*kernel, entry, body, keep, configuration);
 }
 
 void dice_set_order(int mode) {

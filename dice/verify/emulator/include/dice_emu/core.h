@@ -54,6 +54,11 @@ struct SharedSite {
 };
 
 using Entry = void (*)(const void* body);
+// How a body is kept while its launch waits in a stream.
+struct Keep {
+  void* (*copy)(const void* body);
+  void (*drop)(void* copied);
+};
 
 }  // namespace dice_emu
 
@@ -61,7 +66,7 @@ extern "C" {
 extern DICE_TLS int dice_worker_id;
 extern DICE_TLS char* dice_dynamic_shared;
 void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
-void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body);
+void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body, dice_emu::Keep keep);
 bool dice_next_thread();
 char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment);
 void dice_syncthreads();
@@ -94,7 +99,9 @@ void run(Kernel& kernel, const Body& body) {
       own();
     }
   };
-  dice_launch(&kernel, entry, &body);
+  dice_launch(&kernel, entry, &body,
+              {[](const void* shared_body) -> void* { return new Body(*static_cast<const Body*>(shared_body)); },
+               [](void* copied) { delete static_cast<Body*>(copied); }});
 }
 
 template <class T>
