@@ -19,6 +19,10 @@ RIGHT = [
 ]
 
 
+WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics"]
+RIGHT_TOTALS = ["blocks_with_atomics", "last_block", "blocks_under_a_lock", "own_elements"]
+
+
 def sums(entry: str, order: int, blocks: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel says, and what is right."""
     library = case("isolated.cu")
@@ -41,6 +45,20 @@ def test_missing_synchronisation_shows_as_a_wrong_result(entry: str) -> None:
 def test_no_order_of_whole_threads_shows_it(entry: str, order: int) -> None:
     out, right = sums(entry, order)
     np.testing.assert_array_equal(out, right)
+
+
+@pytest.mark.parametrize("entry", WRONG_TOTALS)
+def test_blocks_that_add_to_a_number_without_atomics_lose_some(entry: str) -> None:
+    out, right = sums(entry, ISOLATED)
+    assert out[0] < right.sum()
+
+
+@pytest.mark.parametrize("entry", RIGHT_TOTALS)
+@pytest.mark.parametrize("order", [0, ISOLATED, 5])
+@pytest.mark.parametrize("blocks", [1, 4, 12])
+def test_blocks_that_synchronise_see_each_other(entry: str, order: int, blocks: int) -> None:
+    out, right = sums(entry, order, blocks)
+    assert out[0] == right.sum()
 
 
 @pytest.mark.parametrize("entry", RIGHT)

@@ -13,18 +13,31 @@ constexpr int64_t kBytesPerSwitch = 512;        // compared in less time than a 
 constexpr int64_t kBytesPerAtomic = 512;        // that could be compared in the time that an atomic takes longer
 constexpr int64_t kCreditPerBlock = 64 << 20;   // beyond those
 constexpr int64_t kCredit = 256 << 20;          // of all blocks together, until the order is set again
+constexpr unsigned kTensors = 16;                // that are isolated, the newest first, as results are
+constexpr size_t kTensorBytes = 128;            // of such a tensor, at most
 constexpr unsigned kPatience = 1 << 10;         // meetings of a warp without a barrier: it may poll what others write
 
 static std::atomic<int64_t> credit{kCredit};
 void renew_isolation_credit() { credit = kCredit; }
 
-void Isolation::begin_launch(bool active) {
+void Isolation::begin_launch(bool active, bool blocks) {
   active_ = active;
   forget();
+  if (!active || !blocks) return;
+  Region* found[kTensors];
+  const unsigned count = small_tensors(kTensorBytes, found, kTensors);
+  for (unsigned i = 0; i < count; ++i) {
+    add(found[i]->data, found[i]->size);
+    arrays_.back().global = true;
+  }
+  begin_.assign(merged_.begin(), merged_.begin() + static_cast<ptrdiff_t>(length_));
+  grid_ = traded_ = begin_;
 }
 
 void Isolation::end_launch() {
   settle();
+  for (const Array& array : arrays_)
+    if (array.global) memcpy(array.data, grid_.data() + array.offset, array.size);
   active_ = on_ = false;
   dice_isolated = false;
 }
@@ -42,10 +55,35 @@ void Isolation::begin_block() {
   credit.fetch_sub(granted_, std::memory_order_relaxed);
   fenced_ = false;
   on_ = dice_isolated = true;
-  for (const Array& array : arrays_) memcpy(merged_.data() + array.offset, array.data, array.size);
+  for (const Array& array : arrays_) {
+    if (array.global) {
+      memcpy(array.data, begin_.data() + array.offset, array.size);
+      memcpy(traded_.data() + array.offset, array.data, array.size);
+    }
+    memcpy(merged_.data() + array.offset, array.data, array.size);
+  }
   changed_ = true;
   barrier();
   shown_ = loaded_ = &block_;
+}
+
+void Isolation::end_block() {
+  if (on_) trade_all();
+}
+
+void Isolation::trade(const Array& array, size_t first, size_t end) {
+  char *merged = merged_.data() + array.offset, *traded = traded_.data() + array.offset, *grid = grid_.data() + array.offset;
+  for (size_t i = first; i < end; ++i) {
+    if (merged[i] != traded[i]) grid[i] = merged[i];
+    merged[i] = traded[i] = grid[i];
+  }
+}
+
+void Isolation::trade_all() {
+  for (const Array& array : arrays_)
+    if (array.global) trade(array, 0, array.size);
+  changed_ = true;
+  loaded_ = nullptr;
 }
 
 // Gives back what the last block did not need.
@@ -56,7 +94,7 @@ void Isolation::settle() {
 
 void Isolation::add(char* data, size_t size) {
   if (!active_ || size == 0) return;
-  const Array array{data, size, length_};
+  const Array array{data, size, length_, false};
   arrays_.push_back(array);
   length_ += (size + 7) / 8 * 8;
   const auto extend = [&](Image& image) {
@@ -137,8 +175,10 @@ void Isolation::leave(unsigned thread, bool met) {
 
 // From here to the end of the block everybody sees everything, which is one more schedule that a GPU may choose.
 void Isolation::give_up() {
-  loaded_ = nullptr;
+  trade_all();
   show(&merged_);
+  for (Array& array : arrays_)
+    if (array.global) array.size = 0;
   on_ = dice_isolated = false;
   for (unsigned w = 0; w < kMaxWarps; ++w)
     for (; changed_lanes_[w] != 0; changed_lanes_[w] &= changed_lanes_[w] - 1)
@@ -147,6 +187,7 @@ void Isolation::give_up() {
 
 void Isolation::yield(unsigned thread) {
   leave(thread, false);
+  if (on_) trade_all();
   of_all_[thread / kWarp] |= 1u << (thread % kWarp);
 }
 
@@ -210,7 +251,7 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
   if (!on_) return;
   auto* live = static_cast<char*>(const_cast<void*>(address));
   const Array* array = array_of(live);
-  if (fenced_ || (locks && array != nullptr)) {
+  if (fenced_ || (array != nullptr && (locks || array->global))) {
     yield(thread);
     enter(thread);
   }
@@ -220,6 +261,7 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
   char *merged = merged_.data() + offset, *before = shown_->data() + offset;
   for (size_t i = 0; i < size; ++i) {
     if (live[i] != before[i]) merged[i] = live[i];
+    if (array->global) trade(*array, offset + i - array->offset, offset + i - array->offset + 1);
     live[i] = merged[i];
   }
 }
@@ -231,6 +273,10 @@ void Isolation::after_atomic(const void* address, size_t size) {
   if (array == nullptr) return;
   const size_t offset = array->offset + static_cast<size_t>(live - array->data);
   memcpy(merged_.data() + offset, live, size);
+  if (array->global) {
+    memcpy(traded_.data() + offset, live, size);
+    memcpy(grid_.data() + offset, live, size);
+  }
   memcpy(block_.data() + offset, live, size);
   for (unsigned w = 0; w < kMaxWarps; ++w)
     if (of_warp_[w] != 0) memcpy(warps_[w].data() + offset, live, size);

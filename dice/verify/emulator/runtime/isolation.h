@@ -6,6 +6,8 @@
 // see it once they have met it: the block at a barrier, the lanes of a warp at a collective. Atomics act on the merged
 // memory at once. A fence, a yield while spinning, and the atomics that locks are made of show a thread all there is.
 //
+// The first blocks of a launch are isolated from each other, too, in small tensors: sums that many add to.
+//
 // Arrays up to half a KB are isolated in all blocks; larger ones as long as the credit lasts, since every switch of
 // threads compares all shared memory of the block. Blocks without credit see everything, as in the other orders.
 #pragma once
@@ -19,9 +21,10 @@ namespace dice_emu {
 
 class Isolation {
  public:
-  void begin_launch(bool active);
+  void begin_launch(bool active, bool blocks);  // `blocks`: from each other, too; they run one by one
   void end_launch();
   void begin_block();
+  void end_block();
   void add(char* data, size_t size);  // an array that the block turns out to use; it holds what every thread sees
   void forget();                      // all arrays
 
@@ -38,6 +41,7 @@ class Isolation {
   struct Array {
     char* data;
     size_t size, offset;  // in an image
+    bool global;          // a tensor
   };
   struct Change {
     uint32_t offset;
@@ -52,12 +56,15 @@ class Isolation {
   void show(Image* image);  // to the thread that runs
   void give_up();
   void settle();
+  void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
+  void trade_all();
   const Array* array_of(const char* address) const;
 
   bool active_ = false, on_ = false, fenced_ = false, changed_ = false;
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
   std::vector<Array> arrays_;
+  Image begin_, grid_, traded_;  // tensors: when the launch began; what blocks have written; what this one knows of it
   Image merged_, block_, warps_[kMaxWarps];  // all that was written; what the block, what a warp has agreed on
   Image *shown_ = nullptr, *loaded_ = nullptr;  // what the running thread started from; what memory is equal to
   unsigned of_warp_[kMaxWarps] = {}, of_all_[kMaxWarps] = {};  // lanes that see their warp's image, and the merged one

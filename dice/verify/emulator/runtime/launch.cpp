@@ -27,6 +27,7 @@ struct Configuration {
 
 // Nested because a launch's arguments may call a function that launches another kernel.
 constexpr int kMaxPending = 64;
+constexpr uint64_t kOneByOne = 4;  // blocks, of a launch with isolated threads
 thread_local Configuration* pending = nullptr;  // on the heap: static thread-local storage is scarce in a plug-in
 thread_local int pending_count = 0;
 thread_local Kernel** asked_kernel = nullptr;
@@ -167,6 +168,16 @@ void run(const Kernel& kernel, Entry entry, const void* body, const Configuratio
   job.blocks = uint64_t{c.grid.x} * c.grid.y * c.grid.z;
   job.threads = c.block.x * c.block.y * c.block.z;
   job.order = order;
+  job.until = job.blocks;
+  if (order == kIsolatedOrder && races == nullptr) {
+    job.one_by_one = true;
+    job.until = job.blocks < kOneByOne ? job.blocks : kOneByOne;
+    pool().worker(0).run(job);
+    job.one_by_one = false;
+    job.next_block = job.until;
+    job.until = job.blocks;
+    if (job.blocks <= kOneByOne) return;
+  }
   if (job.blocks == 1 || races != nullptr) {
     pool().worker(0).run(job);
   } else {

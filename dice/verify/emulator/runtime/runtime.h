@@ -61,6 +61,8 @@ struct Launch {
   unsigned threads;  // per block
   int order;
   std::atomic<uint64_t> next_block;
+  uint64_t until;   // where the blocks of this part of the launch end
+  bool one_by_one;  // the blocks of this part, as if side by side: they do not see what others write to small tensors
 };
 
 // Bijection of [0, n) in which threads of a block, and blocks of a grid, are started.
@@ -95,6 +97,7 @@ struct Region {
 constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
+unsigned small_tensors(size_t limit, Region** found, unsigned most);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
 // Whether the thread that was refused may go on: one that is not in host code, or memory of both. Safe in a signal handler.
 bool reopened(const Region& region);

@@ -47,13 +47,13 @@ void Worker::run(Launch& launch) {
   gridDim = launch.grid;
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
-  isolation_.begin_launch(launch.order == kIsolatedOrder && threads_ > 1 && races == nullptr);
+  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
   const Order block_order(launch.order, launch.blocks);
   for (;;) {
     const uint64_t i = launch.next_block.fetch_add(1, std::memory_order_relaxed);
-    if (i >= launch.blocks) break;
+    if (i >= launch.until) break;
     run_block(block_order(i));
   }
   if (races != nullptr) races->end_launch();
@@ -81,6 +81,7 @@ void Worker::run_block(uint64_t block) {
   poison_shared();
   isolation_.begin_block();
   switch_to(take_fiber());
+  isolation_.end_block();
   check_dynamic_slack();
 }
 

@@ -50,6 +50,21 @@ __global__ void chain_without_syncwarp(const float* x, float* out) {
   if (t == 0) out[blockIdx.x] = sum;
 }
 
+__global__ void blocks_without_atomics(const float* x, float* total) {
+  __shared__ float sums[256];
+  sums[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+  __syncthreads();
+  for (int o = 128; o > 0; o >>= 1) {
+    if (threadIdx.x < o) sums[threadIdx.x] += sums[threadIdx.x + o];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) total[0] += sums[0];
+}
+
+__global__ void threads_without_atomics(const float* x, float* total) {
+  total[0] += x[blockIdx.x * blockDim.x + threadIdx.x];
+}
+
 // ---- right -------------------------------------------------------------------------------------------------------
 
 __global__ void sum_with_atomics(const float* x, float* out) {
@@ -171,6 +186,73 @@ __global__ void sum_in_much_memory(const float* x, float* out) {
   __syncthreads();
   if (t == 0) out[blockIdx.x] = rows[1];
 }
+
+__global__ void blocks_with_atomics(const float* x, float* total) {
+  float v = x[blockIdx.x * blockDim.x + threadIdx.x];
+  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+  if (threadIdx.x % 32 == 0) atomicAdd(total, v);
+}
+
+// total: a counter of blocks that have come, the result, and a sum for each block.
+__global__ void last_block(const float* x, float* total) {
+  __shared__ float sum;
+  __shared__ bool last;
+  if (threadIdx.x == 0) sum = 0.0f;
+  __syncthreads();
+  atomicAdd(&sum, x[blockIdx.x * blockDim.x + threadIdx.x]);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    total[2 + blockIdx.x] = sum;
+    __threadfence();
+    last = atomicInc(reinterpret_cast<unsigned*>(total), gridDim.x - 1) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (last && threadIdx.x == 0) {
+    float all = 0.0f;
+    for (int b = 0; b < gridDim.x; ++b) all += reinterpret_cast<volatile float*>(total)[2 + b];
+    total[1] = all;
+    total[0] = all;
+  }
+}
+
+__global__ void blocks_under_a_lock(const float* x, float* total) {
+  if (threadIdx.x != 0) return;
+  float sum = 0.0f;
+  for (int t = 0; t < blockDim.x; ++t) sum += x[blockIdx.x * blockDim.x + t];
+  int* lock = reinterpret_cast<int*>(total + 8);
+  while (atomicCAS(lock, 0, 1) != 0) {}
+  total[0] += sum;
+  __threadfence();
+  atomicExch(lock, 0);
+}
+
+// Each block writes its own element, and every thread passes its block's on.
+__global__ void own_elements(const float* x, float* total) {
+  float* mine = total + 1 + blockIdx.x;
+  if (threadIdx.x == 7) *mine = 0.0f;
+  __syncthreads();
+  for (int t = 0; t < blockDim.x; ++t) {
+    if (threadIdx.x == t) *mine += x[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) atomicAdd(total, *mine);
+}
+
+#define TOTAL(name)                                                              \
+  extern "C" void h_##name(const float* x, float* out, int blocks) {             \
+    float* total;                                                                \
+    cudaMalloc(&total, 32 * sizeof(float));                                      \
+    cudaMemset(total, 0, 32 * sizeof(float));                                    \
+    name<<<blocks, 256>>>(x, total);                                             \
+    cudaMemcpy(out, total, sizeof(float), cudaMemcpyDeviceToHost);               \
+    cudaFree(total);                                                             \
+  }
+TOTAL(blocks_without_atomics)
+TOTAL(threads_without_atomics)
+TOTAL(blocks_with_atomics)
+TOTAL(last_block)
+TOTAL(blocks_under_a_lock)
+TOTAL(own_elements)
 
 #define ENTRY(name, shared) \
   extern "C" void h_##name(const float* x, float* out, int blocks) { name<<<blocks, 256, shared>>>(x, out); }
