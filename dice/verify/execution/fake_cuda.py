@@ -29,6 +29,8 @@ class Work:
     """What kernel files enqueue on streams of their own, which the emulator does when somebody waits for it."""
 
     finish: Callable[[], object] = staticmethod(_nothing_left)
+    unfinished: Callable[[], object] = staticmethod(_nothing_left)
+    joined = False  # whether Python waited for such work, since this was last set
 
 
 class HostCopies:
@@ -186,6 +188,7 @@ _PROPERTIES = types.SimpleNamespace(
 
 
 def _synchronize(device: object = None) -> None:
+    Work.joined = Work.joined or bool(Work.unfinished())
     Work.finish()
 
 

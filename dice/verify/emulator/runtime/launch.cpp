@@ -197,7 +197,10 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
   {
     const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
     ++counts()[kernel.name];
-    if (muted) return;
+  }
+  if (muted) {  // what waits for a stream does so all the same
+    if (is_deferred(c.stream)) enqueue(c.stream, [] {});
+    return;
   }
   if (!is_deferred(c.stream)) {
     run(kernel, entry, body, c);
