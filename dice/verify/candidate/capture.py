@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.execution.fake_cuda import DEVICE, TO_HOST, Streams, is_host
+from dice.verify.execution.fake_cuda import DEVICE, TO_HOST, Streams, Work, is_host
 from dice.verify.tensors import transport
 
 META = torch.device("meta")
@@ -261,6 +261,7 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
         told[name] = [transport.type_name(tensor), list(tensor.shape), parameter, -1]
     programs = []
     for _ in range(2):
+        Work.joined = False
         random_state, cpu_state = random.getstate(), torch.get_rng_state()
         inputs = transport.map_tensors(torch.clone, outline)
         recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
@@ -277,6 +278,8 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
             output = model(*inputs)
         if recorder.reason:  # which the file may have caught
             raise NotCaptured(recorder.reason)
+        if Work.joined:  # a program has no step that waits
+            raise NotCaptured("forward waits in Python for a stream of a library's own")
         if random.getstate() != random_state or not torch.equal(torch.get_rng_state(), cpu_state):
             raise NotCaptured("forward draws random numbers on the host")
         count = len(transport.tensors(inputs))

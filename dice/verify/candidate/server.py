@@ -21,7 +21,7 @@ from dice.verify.candidate import binding, graphs, profiler_census, profiling, t
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races
-from dice.verify.execution import evidence, running, stopwatch
+from dice.verify.execution import evidence, fake_cuda, running, stopwatch
 from dice.verify.execution.host_reads import Reads
 from dice.verify.execution.running import Device
 from dice.verify.ipc import messages as m
@@ -90,6 +90,8 @@ class Server(ABC):
         if self.device.emulated:
             self.runtime = ctypes.CDLL(str(emulator.runtime(cache_dir)), mode=ctypes.RTLD_GLOBAL)
             self.runtime.dice_set_fault_fd(self.channel.descriptor)
+            fake_cuda.Work.finish = self.runtime.dice_finish
+            fake_cuda.Work.unfinished = self.runtime.dice_unfinished
             guard.enable(cache_dir)
             if self.file.sanitize:
                 self.runtime.dice_sanitize()

@@ -21,6 +21,18 @@ _CPU = torch.device("cpu")
 _MEMORY_BYTES = 80 << 30
 
 
+def _nothing_left() -> None:
+    pass
+
+
+class Work:
+    """What kernel files enqueue on streams of their own, which the emulator does when somebody waits for it."""
+
+    finish: Callable[[], object] = staticmethod(_nothing_left)
+    unfinished: Callable[[], object] = staticmethod(_nothing_left)
+    joined = False  # whether Python waited for such work, since this was last set
+
+
 class HostCopies:
     """How many elements of tensors were carried to the host since it was last set to 0."""
 
@@ -61,7 +73,7 @@ def install() -> None:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": _no_op(),
-        "synchronize": _no_op(),
+        "synchronize": _synchronize,
         "empty_cache": _no_op(),
         "current_stream": lambda device=None: Streams.current,
         "default_stream": lambda device=None: Streams.default,
@@ -173,6 +185,11 @@ _PROPERTIES = types.SimpleNamespace(
     regs_per_multiprocessor=65536,
     L2_cache_size=50 << 20,
 )
+
+
+def _synchronize(device: object = None) -> None:
+    Work.joined = Work.joined or bool(Work.unfinished())
+    Work.finish()
 
 
 def _no_op() -> Callable[..., None]:

@@ -90,7 +90,9 @@ class Device:
         return [index for index, tensor in enumerate(transport.tensors(value)) if not tensor.is_cuda]
 
     def synchronize(self) -> None:
-        if not self.emulated:
+        if self.emulated:
+            fake_cuda.Work.finish()
+        else:
             torch.cuda.synchronize()
 
     def is_broken(self) -> bool:

@@ -25,7 +25,8 @@ from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReache
 from dice.verify.supervisor.reference_pool import ReferenceLost, ReferenceUnusable, Session
 from dice.verify.text import static
 
-ORDERS = 8  # thread orders that the emulator is asked for: forward, reverse, then shuffles
+# Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles.
+ORDERS = 8
 DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
 OUTPUT, LEFT = "output", "left"  # the names of what a candidate writes
 EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at

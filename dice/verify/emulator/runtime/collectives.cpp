@@ -1,4 +1,5 @@
 // Meeting points of threads: block barriers and warp collectives (shuffles, votes, reductions).
+#include "isolation.h"
 #include "races.h"
 #include "runtime.h"
 
@@ -7,6 +8,7 @@ namespace dice_emu {
 uint64_t Worker::syncthreads(int predicate) {
   Thread* self = current_;
   self->predicate = predicate;
+  isolation_.leave(self->linear, false);
   push(barrier_, self);
   if (++at_barrier_ + exited_ == threads_) release_barrier();
   park(self);
@@ -15,6 +17,7 @@ uint64_t Worker::syncthreads(int predicate) {
 
 void Worker::release_barrier() {
   if (races != nullptr) races->barrier();
+  isolation_.barrier();
   uint64_t count = 0;
   for (Thread* thread = barrier_.head; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
   const uint64_t result = count << 1 | (count == at_barrier_);
@@ -34,6 +37,7 @@ uint64_t Worker::warp(int op, unsigned mask, uint64_t value, int source_lane) {
   Warp& warp = warps_[warp_index];
   if ((mask >> lane & 1) == 0)
     fault("trap", "it called a warp collective with mask 0x%x, which does not name its own lane %u", mask, lane);
+  isolation_.leave(self->linear, true);
   self->value = value;
   self->source_lane = source_lane;
   int which = 0;
@@ -53,6 +57,7 @@ void Worker::complete(unsigned warp_index, int which) {
   Thread* lanes = &threads_data_[warp_index * kWarp];
   compute(meeting, lanes);
   if (races != nullptr) races->order(warp_index, meeting.arrived);
+  isolation_.meet(warp_index, meeting.arrived | warp.exited);
   for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(ready_, &lanes[__builtin_ctz(rest)]);
 }
 
@@ -128,6 +133,7 @@ void Worker::compute(const Meeting& meeting, Thread* lanes) {
 }
 
 void Worker::relax() {
+  isolation_.yield(current_->linear);
   push(relaxed_, current_);
   park(current_);
 }
@@ -136,6 +142,7 @@ void Worker::relax() {
 unsigned Worker::converge(const void* place) {
   Thread* self = current_;
   self->place = place;
+  isolation_.leave(self->linear, true);
   push(converging_, self);
   park(self);
   return static_cast<unsigned>(self->result);
@@ -152,6 +159,7 @@ void Worker::release_converging() {
   for (const Thread* thread = first; thread != nullptr; thread = thread->next)
     if (together(thread)) mask |= 1u << (thread->linear % kWarp);
   if (races != nullptr) races->order(warp, mask);
+  isolation_.meet(warp, mask | warps_[warp].exited);
   Queue rest{};
   while (Thread* thread = pop(converging_)) {
     thread->result = mask;

@@ -216,6 +216,16 @@ Region* new_region(size_t capacity, size_t guard, const char* kind) {
   return region;
 }
 
+// Up to `most` tensors of at most `limit` bytes, the newest first.
+unsigned small_tensors(size_t limit, Region** found, unsigned most) {
+  const Lock lock;
+  unsigned count = 0;
+  for (Region* region = regions; region != nullptr && count < most; region = region->next)
+    if (region->live && region->size != 0 && region->size <= limit && !region->shared && strcmp(region->kind, "tensor") == 0)
+      found[count++] = region;
+  return count;
+}
+
 void place(Region* region, size_t size, size_t alignment, const char* label) {
   const auto end = reinterpret_cast<uintptr_t>(region->pages_end);
   region->data = reinterpret_cast<char*>((end - size) & ~(alignment - 1));

@@ -11,6 +11,7 @@
 #include "host.h"
 #include "../include/dice_emu/host_api.h"
 #include "runtime.h"
+#include "streams.h"
 
 extern "C" void* dice_heap_allocate(size_t bytes);
 extern "C" bool dice_heap_free(void* data);
@@ -28,6 +29,9 @@ bool without_data = false;
 
 // Bytes that copies carried from the GPU to the host, and of memory that both sides may touch and the host did.
 static std::atomic<unsigned long long> host_bytes{0};
+void free_now(void* pointer) {
+  if (pointer != nullptr) dice_heap_free(pointer);
+}
 void note_host_bytes(size_t bytes) { host_bytes.fetch_add(bytes, std::memory_order_relaxed); }
 
 }  // namespace dice_emu
@@ -68,13 +72,6 @@ static double now_seconds() {
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
-
-struct CUevent_st {
-  double seconds;
-};
-struct CUstream_st {
-  int unused;
-};
 
 struct ErrorName {
   cudaError_t error;
@@ -120,8 +117,6 @@ const char* cudaGetErrorName(cudaError_t error) {
   return "unrecognized error code";
 }
 
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaDeviceReset() { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -206,10 +201,16 @@ static cudaError_t allocate(void** pointer, size_t bytes, bool shared) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
+// Memory that is not taken in a stream's order is taken and given back when all of the GPU's work is done.
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  dice_emu::finish_all();
+  return allocate(pointer, bytes, false);
+}
+cudaError_t dice_stream_memory(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
 cudaError_t dice_shared_memory(void** pointer, size_t bytes) { return allocate(pointer, bytes, true); }
 
 cudaError_t cudaFree(void* pointer) {
+  if (pointer != nullptr) dice_emu::finish_all();
   return pointer == nullptr || dice_heap_free(pointer) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 
@@ -252,25 +253,6 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = size_t{80} << 30;
   *free_bytes = size_t{79} << 30;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = new CUstream_st{}, cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st{}, cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->seconds = now_seconds();
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  *milliseconds = static_cast<float>((end->seconds - start->seconds) * 1e3);
   return cudaSuccess;
 }
 

@@ -11,8 +11,10 @@
 #include <string>
 
 #include "host.h"
+#include "isolation.h"
 #include "races.h"
 #include "runtime.h"
+#include "streams.h"
 
 namespace dice_emu {
 namespace {
@@ -20,10 +22,12 @@ namespace {
 struct Configuration {
   dim3 grid, block;
   size_t shared_bytes;
+  cudaStream_t stream;
 };
 
 // Nested because a launch's arguments may call a function that launches another kernel.
 constexpr int kMaxPending = 64;
+constexpr uint64_t kOneByOne = 4;  // blocks, of a launch with isolated threads
 thread_local Configuration* pending = nullptr;  // on the heap: static thread-local storage is scarce in a plug-in
 thread_local int pending_count = 0;
 thread_local Kernel** asked_kernel = nullptr;
@@ -149,20 +153,10 @@ const char* refusal(const Kernel& kernel, const Configuration& c, int* error) {
   return nullptr;
 }
 
-void launch(Kernel& kernel, Entry entry, const void* body, const Configuration& c) {
-  int error = 0;
-  if (const char* why = refusal(kernel, c, &error)) {
-    set_last_error(error);
-    snprintf(last_launch_error, sizeof last_launch_error,
-             "kernel %s was not launched: %s (grid (%u,%u,%u), block (%u,%u,%u), %zu bytes of dynamic shared memory).",
-             kernel.name, why, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.shared_bytes);
-    return;
-  }
+void run(const Kernel& kernel, Entry entry, const void* body, const Configuration& c) {
   const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
   ensure_alternate_stack();
   install_handlers();
-  ++counts()[kernel.name];
-  if (muted) return;
   const OnDevice scope;
   Launch job{};
   job.kernel = &kernel;
@@ -174,11 +168,49 @@ void launch(Kernel& kernel, Entry entry, const void* body, const Configuration& 
   job.blocks = uint64_t{c.grid.x} * c.grid.y * c.grid.z;
   job.threads = c.block.x * c.block.y * c.block.z;
   job.order = order;
+  job.until = job.blocks;
+  if (order == kIsolatedOrder && races == nullptr) {
+    job.one_by_one = true;
+    job.until = job.blocks < kOneByOne ? job.blocks : kOneByOne;
+    pool().worker(0).run(job);
+    job.one_by_one = false;
+    job.next_block = job.until;
+    job.until = job.blocks;
+    if (job.blocks <= kOneByOne) return;
+  }
   if (job.blocks == 1 || races != nullptr) {
     pool().worker(0).run(job);
   } else {
     pool().run(job);
   }
+}
+
+void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Configuration& c) {
+  int error = 0;
+  if (const char* why = refusal(kernel, c, &error)) {
+    set_last_error(error);
+    snprintf(last_launch_error, sizeof last_launch_error,
+             "kernel %s was not launched: %s (grid (%u,%u,%u), block (%u,%u,%u), %zu bytes of dynamic shared memory).",
+             kernel.name, why, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, c.shared_bytes);
+    return;
+  }
+  {
+    const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
+    ++counts()[kernel.name];
+  }
+  if (muted) {  // what waits for a stream does so all the same
+    if (is_deferred(c.stream)) enqueue(c.stream, [] {});
+    return;
+  }
+  if (!is_deferred(c.stream)) {
+    run(kernel, entry, body, c);
+    return;
+  }
+  void* kept = keep.copy(body);
+  enqueue(c.stream, [&kernel, entry, kept, keep, c] {
+    run(kernel, entry, kept, c);
+    keep.drop(kept);
+  });
 }
 
 }  // namespace
@@ -198,14 +230,14 @@ using namespace dice_emu;
 
 extern "C" {
 
-void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t) {
+void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   if (tls_worker != nullptr) fault("unsupported", "it launches a kernel itself (dynamic parallelism), which is not emulated");
   if (pending == nullptr) pending = new Configuration[kMaxPending];
   if (pending_count == kMaxPending) pending_count = 0;  // left by arguments that threw
-  pending[pending_count++] = {grid, block, shared_bytes};
+  pending[pending_count++] = {grid, block, shared_bytes, stream};
 }
 
-void dice_launch(Kernel* kernel, Entry entry, const void* body) {
+void dice_launch(Kernel* kernel, Entry entry, const void* body, Keep keep) {
   if (asked_kernel != nullptr) {
     *asked_kernel = kernel;
     return;
@@ -213,10 +245,13 @@ void dice_launch(Kernel* kernel, Entry entry, const void* body) {
   if (tls_worker != nullptr || pending_count == 0)
     fault("launch_error", "the __global__ function %s was called like an ordinary function", kernel->name);
   const Configuration configuration = pending[--pending_count];
-  launch(*kernel, entry, body, configuration);
+  launch(*kernel, entry, body, keep, configuration);
 }
 
-void dice_set_order(int mode) { order = mode; }
+void dice_set_order(int mode) {
+  order = mode;
+  renew_isolation_credit();
+}
 
 // From now on launches are checked and counted, and do nothing. 2: nor do copies, as tensors have no memory.
 void dice_set_muted(int how) {

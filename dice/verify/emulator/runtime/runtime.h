@@ -15,6 +15,7 @@ constexpr size_t kStaticSharedLimit = 48 * 1024;   // what ptxas accepts
 constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with cudaFuncSetAttribute
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
+constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -60,6 +61,8 @@ struct Launch {
   unsigned threads;  // per block
   int order;
   std::atomic<uint64_t> next_block;
+  uint64_t until;   // where the blocks of this part of the launch end
+  bool one_by_one;  // the blocks of this part, as if side by side: they do not see what others write to small tensors
 };
 
 // Bijection of [0, n) in which threads of a block, and blocks of a grid, are started.
@@ -94,6 +97,7 @@ struct Region {
 constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
+unsigned small_tensors(size_t limit, Region** found, unsigned most);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
 // Whether the thread that was refused may go on: one that is not in host code, or memory of both. Safe in a signal handler.
 bool reopened(const Region& region);
@@ -111,6 +115,8 @@ class OnDevice {
   bool before_;
 };
 
+class Isolation;  // isolation.h
+
 struct Queue {
   Thread *head, *tail;
 };
@@ -118,7 +124,7 @@ struct Queue {
 // Runs blocks, one at a time, on one OS thread.
 class Worker {
  public:
-  explicit Worker(int id) : id_(id) {}
+  explicit Worker(int id);
 
   void run(Launch& launch);  // take blocks until none is left
   bool next_thread();
@@ -132,6 +138,7 @@ class Worker {
   const Launch* launch() const { return launch_; }
   bool running_thread() const { return current_ != nullptr; }
   unsigned thread_number() const { return current_->linear; }
+  Isolation& isolation() { return isolation_; }
   bool owns_stack_guard(const char* address) const;
 
  private:
@@ -163,6 +170,7 @@ class Worker {
   void release_shared();
 
   int id_;
+  Isolation& isolation_;
   Launch* launch_ = nullptr;
   Order thread_order_;
   unsigned threads_ = 0, started_ = 0, exited_ = 0, at_barrier_ = 0;

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "isolation.h"
 #include "races.h"
 #include "runtime.h"
 
@@ -36,6 +37,8 @@ Order::Order(int mode, uint64_t n) : mode_(mode), n_(n == 0 ? 1 : n) {
   while (greatest_common_divisor(factor_, n_) != 1) ++factor_;
 }
 
+Worker::Worker(int id) : id_(id), isolation_(*new Isolation) {}
+
 void Worker::run(Launch& launch) {
   launch_ = &launch;
   tls_worker = this;
@@ -44,15 +47,17 @@ void Worker::run(Launch& launch) {
   gridDim = launch.grid;
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
+  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
   const Order block_order(launch.order, launch.blocks);
   for (;;) {
     const uint64_t i = launch.next_block.fetch_add(1, std::memory_order_relaxed);
-    if (i >= launch.blocks) break;
+    if (i >= launch.until) break;
     run_block(block_order(i));
   }
   if (races != nullptr) races->end_launch();
+  isolation_.end_launch();
   release_shared();
   tls_worker = nullptr;
   launch_ = nullptr;
@@ -74,7 +79,9 @@ void Worker::run_block(uint64_t block) {
     warps_[w].meetings = 0;
   }
   poison_shared();
+  isolation_.begin_block();
   switch_to(take_fiber());
+  isolation_.end_block();
   check_dynamic_slack();
 }
 
@@ -95,6 +102,7 @@ bool Worker::next_thread() {
     threadIdx = {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
   }
   current_ = thread;
+  isolation_.enter(linear);
   return true;
 }
 
@@ -114,6 +122,7 @@ void Worker::fiber_main() {
 
 void Worker::finish(Thread* thread) {
   if (races != nullptr) races->settle();
+  isolation_.leave(thread->linear, true);
   ++exited_;
   Warp& warp = warp_of(thread);
   warp.exited |= 1u << (thread->linear % kWarp);
@@ -176,6 +185,7 @@ void Worker::run_something_else() {
   if (thread == nullptr) report_deadlock();
   current_ = thread;
   threadIdx = thread->index;
+  isolation_.enter(thread->linear);
   switch_to(thread->fiber);
 }
 

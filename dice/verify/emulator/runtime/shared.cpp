@@ -1,6 +1,7 @@
 // `__shared__` memory: every array of every worker ends at an inaccessible page.
 #include <cstring>
 
+#include "isolation.h"
 #include "runtime.h"
 
 namespace dice_emu {
@@ -24,6 +25,7 @@ char* Worker::map_shared(SharedSite* site, size_t bytes, size_t alignment) {
     fault("launch_error", "it declares more than %zu bytes (48 KB) of static __shared__ memory, which nvcc rejects",
           kStaticSharedLimit);
   memset(use.region->data, kPoison, bytes);
+  isolation_.add(use.region->data, bytes);
   site->address[id_] = use.region->data;
   return use.region->data;
 }
@@ -50,6 +52,7 @@ void Worker::set_dynamic_shared() {
   place(dynamic_, launch_->shared_bytes, 16, "");
   dynamic_slack_ = static_cast<size_t>(dynamic_->pages_end - (dynamic_->data + dynamic_->size));
   dice_dynamic_shared = dynamic_->data;
+  isolation_.add(dynamic_->data, launch_->shared_bytes);
 }
 
 // Up to 15 bytes between the end of the data and the guard page stay writable; see that nobody wrote there.

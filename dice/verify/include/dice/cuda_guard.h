@@ -59,7 +59,7 @@ class CUDAStreamGuard {
 
  private:
 #if defined(DICE_EMULATED)
-  void enter() {}
+  void enter() { dice_stream_of_torch(now_.stream()); }
   void leave() {}
 #else
   void enter() {

@@ -12,11 +12,28 @@ template <> struct BitsOf<2> { using type = unsigned short; };
 template <> struct BitsOf<4> { using type = unsigned int; };
 template <> struct BitsOf<8> { using type = unsigned long long; };
 
+// An atomic, for the length of its own scope, acts on what all threads of the block have written.
+class Merged {
+ public:
+  template <class T>
+  explicit Merged(T* address, bool locks = false) : address_(address), size_(sizeof(T)) {
+    if (__builtin_expect(dice_isolated, 0)) dice_before_atomic(address_, size_, locks);
+  }
+  ~Merged() {
+    if (__builtin_expect(dice_isolated, 0)) dice_after_atomic(address_, size_);
+  }
+
+ private:
+  const void* address_;
+  size_t size_;
+};
+
 // Replace *address by change(*address) atomically; the old value.
 template <class T, class Change>
 T atomic_update(T* address, Change change) {
   using Bits = typename BitsOf<sizeof(T)>::type;
   auto* bits = reinterpret_cast<Bits*>(address);
+  const Merged merged(address);
   Bits seen = __atomic_load_n(bits, __ATOMIC_RELAXED);
   for (;;) {
     T old;
@@ -41,7 +58,10 @@ inline void maybe_relax() {
   inline R name##_system parameters { return name arguments; }
 
 #define DICE_ATOMIC_FETCH(name, T, builtin)                                                          \
-  inline T name(T* address, T value) { return builtin(address, value, __ATOMIC_RELAXED); }           \
+  inline T name(T* address, T value) {                                                               \
+    const dice_emu::Merged merged(address);                                                          \
+    return builtin(address, value, __ATOMIC_RELAXED);                                                \
+  }                                                                                                  \
   DICE_ATOMIC_SCOPES(T, name, (T* address, T value), (address, value))
 #define DICE_ATOMIC_UPDATE(name, T, expression)                                                      \
   inline T name(T* address, T value) {                                                               \
@@ -51,6 +71,7 @@ inline void maybe_relax() {
 #define DICE_ATOMIC_CAS(T)                                                                           \
   inline T atomicCAS(T* address, T compare, T value) {                                               \
     dice_emu::maybe_relax();                                                                         \
+    const dice_emu::Merged merged(address, true);                                                    \
     __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     return compare;                                                                                  \
   }                                                                                                  \
@@ -58,6 +79,7 @@ inline void maybe_relax() {
 #define DICE_ATOMIC_EXCH(T)                                                                          \
   inline T atomicExch(T* address, T value) {                                                         \
     dice_emu::maybe_relax();                                                                         \
+    const dice_emu::Merged merged(address, true);                                                    \
     T old;                                                                                           \
     __atomic_exchange(address, &value, &old, __ATOMIC_SEQ_CST);                                      \
     return old;                                                                                      \
@@ -87,6 +109,7 @@ DICE_ATOMIC_UPDATE(atomicMax, long long int, value > old ? value : old)
 #define DICE_ATOMIC_ADD(T)                                                 \
   inline T atomicAdd(T* address, T value) {                                \
     dice_emu::maybe_relax();                                               \
+    const dice_emu::Merged merged(address);                                \
     return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);           \
   }                                                                        \
   DICE_ATOMIC_SCOPES(T, atomicAdd, (T* address, T value), (address, value))

@@ -54,6 +54,11 @@ struct SharedSite {
 };
 
 using Entry = void (*)(const void* body);
+// How a body is kept while its launch waits in a stream.
+struct Keep {
+  void* (*copy)(const void* body);
+  void (*drop)(void* copied);
+};
 
 }  // namespace dice_emu
 
@@ -61,13 +66,18 @@ extern "C" {
 extern DICE_TLS int dice_worker_id;
 extern DICE_TLS char* dice_dynamic_shared;
 void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
-void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body);
+void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body, dice_emu::Keep keep);
 bool dice_next_thread();
 char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment);
 void dice_syncthreads();
 int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
 unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
+// While threads do not see what others have not synchronised (runtime/isolation.h).
+extern DICE_TLS bool dice_isolated;
+void dice_fence();
+void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
+void dice_after_atomic(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run
 [[noreturn]] void dice_fault(const char* kind, const char* message);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
@@ -89,7 +99,9 @@ void run(Kernel& kernel, const Body& body) {
       own();
     }
   };
-  dice_launch(&kernel, entry, &body);
+  dice_launch(&kernel, entry, &body,
+              {[](const void* shared_body) -> void* { return new Body(*static_cast<const Body*>(shared_body)); },
+               [](void* copied) { delete static_cast<Body*>(copied); }});
 }
 
 template <class T>
@@ -113,7 +125,10 @@ inline int __syncthreads_and(int predicate) { return dice_syncthreads_reduce(1, 
 inline int __syncthreads_or(int predicate) { return dice_syncthreads_reduce(2, predicate); }
 
 // Worker threads share memory like the host does; a full fence is at least as strong as each of these.
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (dice_isolated) dice_fence();
+}
 inline void __threadfence_block() { __threadfence(); }
 inline void __threadfence_system() { __threadfence(); }
 

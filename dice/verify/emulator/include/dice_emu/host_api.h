@@ -1,5 +1,5 @@
-// The part of the CUDA runtime API that host code around kernels uses. Device memory is host memory; streams and
-// events have nothing to order, because every launch has finished when it returns.
+// The part of the CUDA runtime API that host code around kernels uses. Device memory is host memory; work
+// on the default stream has finished when it returns; on others it may begin when somebody waits for it.
 #pragma once
 #include <stddef.h>
 #include <string.h>
@@ -118,13 +118,24 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream = nullptr);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
+cudaError_t dice_stream_memory(void** pointer, size_t bytes);  // which is taken in the order of a stream
+void dice_stream_of_torch(cudaStream_t stream);  // PyTorch uses it, too
 cudaError_t dice_shared_memory(void** pointer, size_t bytes);  // that host code may use, too
 cudaError_t dice_grant_shared(const void* function, int bytes);
 cudaError_t dice_function_attributes(cudaFuncAttributes* attributes, const void* function);
@@ -139,11 +150,8 @@ template <class T> inline cudaError_t dice_shared_memory(T** pointer, size_t byt
 template <class T> inline cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = cudaMemAttachGlobal) { return dice_shared_memory(pointer, bytes); }
 template <class T> inline cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(pointer, bytes); }
 template <class T> inline cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned = 0) { return dice_shared_memory(pointer, bytes); }
-template <class T> inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t = nullptr) { return cudaMalloc(pointer, bytes); }
+template <class T> inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t = nullptr) { return dice_stream_memory(reinterpret_cast<void**>(pointer), bytes); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
-inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t = nullptr) { return cudaFree(pointer); }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t = nullptr) { return cudaMemcpy(to, from, bytes, kind); }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) { return cudaMemset(to, value, bytes); }
 inline cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
 inline cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
   for (size_t row = 0; row < height; ++row) cudaMemset(static_cast<char*>(to) + row * pitch, value, width);
@@ -158,11 +166,13 @@ template <class T> inline cudaError_t cudaMemcpyFromSymbol(void* to, const T& sy
   if (offset + bytes > sizeof symbol) return cudaErrorInvalidValue;
   return cudaMemcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes, kind);
 }
-template <class T> inline cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t = nullptr) {
-  return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+template <class T> inline cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+  if (offset + bytes > sizeof symbol) return cudaErrorInvalidValue;
+  return cudaMemcpyAsync(const_cast<char*>(reinterpret_cast<const char*>(&symbol)) + offset, from, bytes, kind, stream);
 }
-template <class T> inline cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t = nullptr) {
-  return cudaMemcpyFromSymbol(to, symbol, bytes, offset, kind);
+template <class T> inline cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+  if (offset + bytes > sizeof symbol) return cudaErrorInvalidValue;
+  return cudaMemcpyAsync(to, reinterpret_cast<const char*>(&symbol) + offset, bytes, kind, stream);
 }
 template <class T> inline cudaError_t cudaGetSymbolAddress(void** address, const T& symbol) {
   *address = const_cast<void*>(static_cast<const void*>(&symbol));
@@ -170,15 +180,9 @@ template <class T> inline cudaError_t cudaGetSymbolAddress(void** address, const
 }
 template <class T> inline cudaError_t cudaGetSymbolSize(size_t* size, const T&) { return *size = sizeof(T), cudaSuccess; }
 
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return cudaStreamCreate(stream); }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) { return cudaStreamCreateWithFlags(stream, flags); }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 
 template <class F> inline cudaError_t cudaFuncSetAttribute(F* function, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;

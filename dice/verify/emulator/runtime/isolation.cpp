@@ -1,0 +1,293 @@
+// Isolated threads: what they see of shared memory, kept as images beside it. See isolation.h.
+#include "isolation.h"
+
+#include <atomic>
+#include <cstring>
+
+DICE_TLS bool dice_isolated;
+
+namespace dice_emu {
+
+constexpr size_t kChunk = 512;                  // bytes that are compared in one call
+constexpr int64_t kBytesPerSwitch = 512;        // compared in less time than a switch and its work take anyway
+constexpr int64_t kBytesPerAtomic = 512;        // that could be compared in the time that an atomic takes longer
+constexpr int64_t kCreditPerBlock = 64 << 20;   // beyond those
+constexpr int64_t kCredit = 256 << 20;          // of all blocks together, until the order is set again
+constexpr unsigned kTensors = 16;                // that are isolated, the newest first, as results are
+constexpr size_t kTensorBytes = 128;            // of such a tensor, at most
+constexpr unsigned kPatience = 1 << 10;         // meetings of a warp without a barrier: it may poll what others write
+
+static std::atomic<int64_t> credit{kCredit};
+void renew_isolation_credit() { credit = kCredit; }
+
+void Isolation::begin_launch(bool active, bool blocks) {
+  active_ = active;
+  forget();
+  if (!active || !blocks) return;
+  Region* found[kTensors];
+  const unsigned count = small_tensors(kTensorBytes, found, kTensors);
+  for (unsigned i = 0; i < count; ++i) {
+    add(found[i]->data, found[i]->size);
+    arrays_.back().global = true;
+  }
+  begin_.assign(merged_.begin(), merged_.begin() + static_cast<ptrdiff_t>(length_));
+  grid_ = traded_ = begin_;
+}
+
+void Isolation::end_launch() {
+  settle();
+  for (const Array& array : arrays_)
+    if (array.global) memcpy(array.data, grid_.data() + array.offset, array.size);
+  active_ = on_ = false;
+  dice_isolated = false;
+}
+
+void Isolation::forget() {
+  arrays_.clear();
+  length_ = 0;
+}
+
+void Isolation::begin_block() {
+  if (!active_) return;
+  settle();
+  const int64_t left = credit.load(std::memory_order_relaxed);
+  allowance_ = granted_ = left < 0 ? 0 : left < kCreditPerBlock ? left : kCreditPerBlock;
+  credit.fetch_sub(granted_, std::memory_order_relaxed);
+  fenced_ = false;
+  on_ = dice_isolated = true;
+  for (const Array& array : arrays_) {
+    if (array.global) {
+      memcpy(array.data, begin_.data() + array.offset, array.size);
+      memcpy(traded_.data() + array.offset, array.data, array.size);
+    }
+    memcpy(merged_.data() + array.offset, array.data, array.size);
+  }
+  changed_ = true;
+  barrier();
+  shown_ = loaded_ = &block_;
+}
+
+void Isolation::end_block() {
+  if (on_) trade_all();
+}
+
+void Isolation::trade(const Array& array, size_t first, size_t end) {
+  char *merged = merged_.data() + array.offset, *traded = traded_.data() + array.offset, *grid = grid_.data() + array.offset;
+  for (size_t i = first; i < end; ++i) {
+    if (merged[i] != traded[i]) grid[i] = merged[i];
+    merged[i] = traded[i] = grid[i];
+  }
+}
+
+void Isolation::trade_all() {
+  for (const Array& array : arrays_)
+    if (array.global) trade(array, 0, array.size);
+  changed_ = true;
+  loaded_ = nullptr;
+}
+
+// Gives back what the last block did not need.
+void Isolation::settle() {
+  if (allowance_ > 0) credit.fetch_add(allowance_ < granted_ ? allowance_ : granted_, std::memory_order_relaxed);
+  allowance_ = granted_ = 0;
+}
+
+void Isolation::add(char* data, size_t size) {
+  if (!active_ || size == 0) return;
+  const Array array{data, size, length_, false};
+  arrays_.push_back(array);
+  length_ += (size + 7) / 8 * 8;
+  const auto extend = [&](Image& image) {
+    if (image.size() < length_) image.resize(length_);
+    memcpy(image.data() + array.offset, data, size);
+  };
+  extend(merged_);
+  extend(block_);
+  for (unsigned w = 0; w < kMaxWarps; ++w)
+    if (of_warp_[w] != 0) extend(warps_[w]);
+}
+
+void Isolation::copy(Image& to, const Image& from) {
+  if (to.size() < length_) to.resize(length_);
+  memcpy(to.data(), from.data(), length_);
+  allowance_ -= static_cast<int64_t>(length_);
+}
+
+void Isolation::show(Image* image) {
+  if (loaded_ != image) {
+    for (const Array& array : arrays_) memcpy(array.data, image->data() + array.offset, array.size);
+    allowance_ -= static_cast<int64_t>(length_);
+  }
+  shown_ = loaded_ = image;
+}
+
+void Isolation::enter(unsigned thread) {
+  if (!on_) return;
+  const unsigned warp = thread / kWarp, lane = 1u << (thread % kWarp);
+  show((of_all_[warp] & lane) != 0 ? &merged_ : (of_warp_[warp] & lane) != 0 ? &warps_[warp] : &block_);
+}
+
+void Isolation::gather_word(const Array& array, size_t at, std::vector<Change>* changes) {
+  constexpr uint64_t kLow = 0x7F7F7F7F7F7F7F7Full;
+  const size_t bytes = array.size - at < 8 ? array.size - at : 8;
+  uint64_t now = 0, before = 0;
+  memcpy(&now, array.data + at, bytes);
+  memcpy(&before, shown_->data() + array.offset + at, bytes);
+  const uint64_t differs = now ^ before;
+  if (differs == 0) return;
+  const uint64_t mask = (((((differs & kLow) + kLow) | differs) & ~kLow) >> 7) * 0xFF;  // 0xFF for a byte that differs
+  uint64_t merged = 0;
+  char* place = merged_.data() + array.offset + at;
+  memcpy(&merged, place, 8);
+  merged = (merged & ~mask) | (now & mask);
+  memcpy(place, &merged, 8);
+  memcpy(array.data + at, shown_->data() + array.offset + at, bytes);
+  changed_ = true;
+  if (changes != nullptr) changes->push_back({static_cast<uint32_t>(array.offset + at), mask, now});
+}
+
+// Merges what the running thread wrote to the array, which then holds again what the thread had started from.
+void Isolation::gather(const Array& array, std::vector<Change>* changes) {
+  const char* before = shown_->data() + array.offset;
+  for (size_t chunk = 0; chunk < array.size; chunk += kChunk) {
+    const size_t end = array.size - chunk < kChunk ? array.size : chunk + kChunk;
+    if (memcmp(array.data + chunk, before + chunk, end - chunk) == 0) continue;
+    for (size_t at = chunk; at < end; at += 64) {
+      const size_t stop = end - at < 64 ? end : at + 64;
+      if (memcmp(array.data + at, before + at, stop - at) == 0) continue;
+      for (size_t word = at; word < stop; word += 8) gather_word(array, word, changes);
+    }
+  }
+}
+
+void Isolation::publish(unsigned thread, bool met) {
+  std::vector<Change>* changes = met && shown_ != &merged_ ? &changes_[thread] : nullptr;
+  for (const Array& array : arrays_) gather(array, changes);
+  if (changes != nullptr && !changes->empty()) changed_lanes_[thread / kWarp] |= 1u << (thread % kWarp);
+  allowance_ += kBytesPerSwitch - static_cast<int64_t>(length_);
+}
+
+void Isolation::leave(unsigned thread, bool met) {
+  if (!on_ || length_ == 0) return;
+  publish(thread, met);
+  if (allowance_ < 0) give_up();
+}
+
+// From here to the end of the block everybody sees everything, which is one more schedule that a GPU may choose.
+void Isolation::give_up() {
+  trade_all();
+  show(&merged_);
+  for (Array& array : arrays_)
+    if (array.global) array.size = 0;
+  on_ = dice_isolated = false;
+  for (unsigned w = 0; w < kMaxWarps; ++w)
+    for (; changed_lanes_[w] != 0; changed_lanes_[w] &= changed_lanes_[w] - 1)
+      changes_[w * kWarp + static_cast<unsigned>(__builtin_ctz(changed_lanes_[w]))].clear();
+}
+
+void Isolation::yield(unsigned thread) {
+  leave(thread, false);
+  if (on_) trade_all();
+  of_all_[thread / kWarp] |= 1u << (thread % kWarp);
+}
+
+void Isolation::meet(unsigned warp, unsigned lanes) {
+  if (!on_ || length_ == 0) return;
+  const bool all = (of_all_[warp] & lanes) != 0 || ++meetings_[warp] % kPatience == 0;
+  const unsigned changed = changed_lanes_[warp] & lanes;
+  if (!all && changed == 0 && (of_warp_[warp] & lanes) == 0) return;  // all of them see the block's
+  Image& image = warps_[warp];
+  if (all || of_warp_[warp] == 0) {
+    if (loaded_ == &image) loaded_ = nullptr;
+    copy(image, all ? merged_ : block_);
+  }
+  if (changed != 0 && loaded_ == &image) loaded_ = nullptr;
+  for (unsigned rest = changed; rest != 0; rest &= rest - 1) {
+    std::vector<Change>& changes = changes_[warp * kWarp + static_cast<unsigned>(__builtin_ctz(rest))];
+    for (const Change& change : changes) {
+      uint64_t value = 0;
+      if (all) break;
+      memcpy(&value, image.data() + change.offset, 8);
+      value = (value & ~change.mask) | (change.value & change.mask);
+      memcpy(image.data() + change.offset, &value, 8);
+    }
+    changes.clear();
+  }
+  changed_lanes_[warp] &= ~changed;
+  of_all_[warp] &= ~lanes;
+  of_warp_[warp] |= lanes;
+}
+
+void Isolation::barrier() {
+  if (!on_) return;
+  if (changed_) {
+    if (loaded_ == &block_) loaded_ = nullptr;
+    copy(block_, merged_);
+    changed_ = false;
+  }
+  for (unsigned w = 0; w < kMaxWarps; ++w) {
+    for (; changed_lanes_[w] != 0; changed_lanes_[w] &= changed_lanes_[w] - 1)
+      changes_[w * kWarp + static_cast<unsigned>(__builtin_ctz(changed_lanes_[w]))].clear();
+    of_warp_[w] = of_all_[w] = meetings_[w] = 0;
+  }
+}
+
+void Isolation::fence(unsigned thread) {
+  if (!on_) return;
+  fenced_ = true;
+  yield(thread);
+  enter(thread);
+}
+
+const Isolation::Array* Isolation::array_of(const char* address) const {
+  for (const Array& array : arrays_)
+    if (address >= array.data && address < array.data + array.size) return &array;
+  return nullptr;
+}
+
+// The memory as the running thread sees it takes part in the atomic, so the merged value must be there, and what the
+// thread itself wrote must be merged before.
+void Isolation::before_atomic(unsigned thread, const void* address, size_t size, bool locks) {
+  if (!on_) return;
+  auto* live = static_cast<char*>(const_cast<void*>(address));
+  const Array* array = array_of(live);
+  if (fenced_ || (array != nullptr && (locks || array->global))) {
+    yield(thread);
+    enter(thread);
+  }
+  if (array == nullptr || !on_) return;
+  const size_t offset = array->offset + static_cast<size_t>(live - array->data);
+  allowance_ -= kBytesPerAtomic;
+  char *merged = merged_.data() + offset, *before = shown_->data() + offset;
+  for (size_t i = 0; i < size; ++i) {
+    if (live[i] != before[i]) merged[i] = live[i];
+    if (array->global) trade(*array, offset + i - array->offset, offset + i - array->offset + 1);
+    live[i] = merged[i];
+  }
+}
+
+void Isolation::after_atomic(const void* address, size_t size) {
+  if (!on_) return;
+  const auto* live = static_cast<const char*>(address);
+  const Array* array = array_of(live);
+  if (array == nullptr) return;
+  const size_t offset = array->offset + static_cast<size_t>(live - array->data);
+  memcpy(merged_.data() + offset, live, size);
+  if (array->global) {
+    memcpy(traded_.data() + offset, live, size);
+    memcpy(grid_.data() + offset, live, size);
+  }
+  memcpy(block_.data() + offset, live, size);
+  for (unsigned w = 0; w < kMaxWarps; ++w)
+    if (of_warp_[w] != 0) memcpy(warps_[w].data() + offset, live, size);
+}
+
+}  // namespace dice_emu
+
+using dice_emu::tls_worker;
+
+void dice_fence() { tls_worker->isolation().fence(tls_worker->thread_number()); }
+void dice_before_atomic(const void* address, size_t size, bool locks) {
+  tls_worker->isolation().before_atomic(tls_worker->thread_number(), address, size, locks);
+}
+void dice_after_atomic(const void* address, size_t size) { tls_worker->isolation().after_atomic(address, size); }

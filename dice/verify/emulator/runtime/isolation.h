@@ -1,0 +1,77 @@
+// A schedule in which threads of a block do not see each other's writes to shared memory before they have synchronised.
+//
+// Threads run one after the other, so `total += v` without an atomic, or a missing barrier, would be right in every order
+// of whole threads. Under this schedule a thread starts from the shared memory as it was when it last synchronised.
+// What it wrote, the bytes that differ from that, is merged when it next waits or ends, and the last writer wins. Others
+// see it once they have met it: the block at a barrier, the lanes of a warp at a collective. Atomics act on the merged
+// memory at once. A fence, a yield while spinning, and the atomics that locks are made of show a thread all there is.
+//
+// The first blocks of a launch are isolated from each other, too, in small tensors: sums that many add to.
+//
+// Arrays up to half a KB are isolated in all blocks; larger ones as long as the credit lasts, since every switch of
+// threads compares all shared memory of the block. Blocks without credit see everything, as in the other orders.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime.h"
+
+namespace dice_emu {
+
+class Isolation {
+ public:
+  void begin_launch(bool active, bool blocks);  // `blocks`: from each other, too; they run one by one
+  void end_launch();
+  void begin_block();
+  void end_block();
+  void add(char* data, size_t size);  // an array that the block turns out to use; it holds what every thread sees
+  void forget();                      // all arrays
+
+  void enter(unsigned thread);           // it starts, or goes on
+  void leave(unsigned thread, bool met);  // it waits or ends. `met`: for other lanes, which then see what it wrote
+  void yield(unsigned thread);           // the same, and it goes on with all there is by then
+  void meet(unsigned warp, unsigned lanes);
+  void barrier();
+  void fence(unsigned thread);
+  void before_atomic(unsigned thread, const void* address, size_t size, bool locks);
+  void after_atomic(const void* address, size_t size);
+
+ private:
+  struct Array {
+    char* data;
+    size_t size, offset;  // in an image
+    bool global;          // a tensor
+  };
+  struct Change {
+    uint32_t offset;
+    uint64_t mask, value;
+  };
+  using Image = std::vector<char>;  // of all arrays, one after the other
+
+  void gather(const Array& array, std::vector<Change>* changes);
+  void gather_word(const Array& array, size_t at, std::vector<Change>* changes);
+  void publish(unsigned thread, bool met);
+  void copy(Image& to, const Image& from);
+  void show(Image* image);  // to the thread that runs
+  void give_up();
+  void settle();
+  void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
+  void trade_all();
+  const Array* array_of(const char* address) const;
+
+  bool active_ = false, on_ = false, fenced_ = false, changed_ = false;
+  size_t length_ = 0;  // of an image that is in use
+  int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
+  std::vector<Array> arrays_;
+  Image begin_, grid_, traded_;  // tensors: when the launch began; what blocks have written; what this one knows of it
+  Image merged_, block_, warps_[kMaxWarps];  // all that was written; what the block, what a warp has agreed on
+  Image *shown_ = nullptr, *loaded_ = nullptr;  // what the running thread started from; what memory is equal to
+  unsigned of_warp_[kMaxWarps] = {}, of_all_[kMaxWarps] = {};  // lanes that see their warp's image, and the merged one
+  unsigned changed_lanes_[kMaxWarps] = {}, meetings_[kMaxWarps] = {};
+  std::vector<Change> changes_[kMaxThreads];  // of lanes, since they last met
+};
+
+void renew_isolation_credit();
+
+}  // namespace dice_emu

@@ -1,0 +1,232 @@
+// Streams and events. Work on the default stream, and on streams that it waits for, is done when it is enqueued: PyTorch,
+// whose operators run on the default stream, reads it without asking us. See streams.h for the others.
+#include "streams.h"
+
+#include <time.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "host.h"
+#include "runtime.h"
+
+struct CUstream_st {
+  struct Work {
+    uint64_t number;
+    std::function<void()> run;
+  };
+  bool deferred;
+  uint64_t last;  // number of the work that was enqueued last
+  std::deque<Work> queue;
+};
+
+struct CUevent_st {
+  double seconds;
+  std::shared_ptr<CUstream_st> stream;  // null: what was recorded is done
+  uint64_t number;
+};
+
+namespace dice_emu {
+namespace {
+
+using Stream = std::shared_ptr<CUstream_st>;
+
+// Never destroyed: destructors of candidates' static objects may still wait for their streams.
+struct Streams {
+  std::recursive_mutex mutex;
+  std::map<cudaStream_t, Stream> open;
+  std::vector<Stream> left;  // destroyed with work in their queues, which is done all the same
+  uint64_t enqueued = 0;
+};
+Streams& streams() {
+  static auto* all = new Streams;
+  return *all;
+}
+
+Stream find(cudaStream_t stream) {
+  const auto found = streams().open.find(stream);
+  return found != streams().open.end() && found->second->deferred ? found->second : nullptr;
+}
+
+void run_first(CUstream_st& stream) {
+  const std::function<void()> run = std::move(stream.queue.front().run);
+  stream.queue.pop_front();
+  run();
+}
+
+void finish(const Stream& stream, uint64_t number) {
+  if (stream == nullptr) return;
+  while (!stream->queue.empty() && stream->queue.front().number <= number) run_first(*stream);
+}
+
+double now_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+cudaError_t create(cudaStream_t* stream, bool deferred) {
+  if (stream == nullptr) return cudaErrorInvalidValue;
+  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
+  const auto made = std::make_shared<CUstream_st>();
+  made->deferred = deferred;
+  streams().open[made.get()] = made;
+  *stream = made.get();
+  return cudaSuccess;
+}
+
+}  // namespace
+
+bool is_deferred(cudaStream_t stream) {
+  if (stream == nullptr) return false;
+  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
+  return find(stream) != nullptr;
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  std::unique_lock<std::recursive_mutex> lock(streams().mutex);
+  if (const Stream found = find(stream)) {
+    found->last = ++streams().enqueued;
+    found->queue.push_back({found->last, std::move(work)});
+    return;
+  }
+  lock.unlock();
+  work();
+}
+
+// In the order in which it was enqueued, whatever the stream.
+void finish_all() {
+  Streams& all = streams();
+  const std::lock_guard<std::recursive_mutex> lock(all.mutex);
+  for (;;) {
+    Stream first;
+    const auto look_at = [&](const Stream& stream) {
+      if (stream->queue.empty()) return;
+      if (first == nullptr || stream->queue.front().number < first->queue.front().number) first = stream;
+    };
+    for (const auto& [handle, stream] : all.open) look_at(stream);
+    for (const Stream& stream : all.left) look_at(stream);
+    if (first == nullptr) break;
+    run_first(*first);
+  }
+  all.left.clear();
+}
+
+}  // namespace dice_emu
+
+using namespace dice_emu;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+extern "C" {
+
+void dice_finish() { finish_all(); }
+
+// Whether there is work that nobody has waited for.
+int dice_unfinished() {
+  const Lock lock(streams().mutex);
+  int unfinished = 0;
+  for (const auto& [handle, stream] : streams().open) unfinished |= !stream->queue.empty();
+  for (const Stream& stream : streams().left) unfinished |= !stream->queue.empty();
+  return unfinished;
+}
+
+cudaError_t cudaDeviceSynchronize() { return finish_all(), cudaSuccess; }
+cudaError_t cudaDeviceReset() { return finish_all(), cudaSuccess; }
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, false); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return create(stream, (flags & cudaStreamNonBlocking) != 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(streams().mutex);
+  const auto found = streams().open.find(stream);
+  if (found == streams().open.end()) return cudaErrorInvalidResourceHandle;
+  if (!found->second->queue.empty()) streams().left.push_back(found->second);
+  streams().open.erase(found);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock(streams().mutex);
+  finish(find(stream), UINT64_MAX);
+  return cudaSuccess;
+}
+// Who asks often enough is told that it is done.
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+
+// PyTorch's operators run on this stream from now on, and they do not ask what is in its queue.
+void dice_stream_of_torch(cudaStream_t stream) {
+  const Lock lock(streams().mutex);
+  const Stream found = find(stream);
+  finish(found, UINT64_MAX);
+  if (found != nullptr) found->deferred = false;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st{}, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(streams().mutex);
+  event->seconds = now_seconds();
+  event->stream = find(stream);
+  event->number = event->stream != nullptr ? event->stream->last : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Lock lock(streams().mutex);
+  finish(event->stream, event->number);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+
+// The event may be recorded anew or destroyed before the stream comes to wait for it.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(streams().mutex);
+  enqueue(stream, [recorded = event->stream, number = event->number] { finish(recorded, number); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = static_cast<float>((end->seconds - start->seconds) * 1e3);
+  return cudaSuccess;
+}
+
+// What comes to the host is there when this returns, as with memory that is not pinned. What comes from it is taken now.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (!is_deferred(stream) || without_data) return cudaMemcpy(to, from, bytes, kind);
+  const auto on_device = [](const void* pointer) { return region_at(static_cast<const char*>(pointer)) != nullptr; };
+  const bool known = kind != cudaMemcpyDefault;
+  if (known ? kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost : !on_device(to)) {
+    cudaStreamSynchronize(stream);
+    return cudaMemcpy(to, from, bytes, kind);
+  }
+  if (to == nullptr || from == nullptr) return cudaMemcpy(to, from, bytes, kind);
+  if (known ? kind == cudaMemcpyDeviceToDevice : on_device(from)) {
+    enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
+  } else {
+    const auto* first = static_cast<const char*>(from);
+    enqueue(stream, [=, taken = std::vector<char>(first, first + bytes)] { cudaMemcpy(to, taken.data(), bytes, kind); });
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (!is_deferred(stream) || without_data || to == nullptr) return cudaMemset(to, value, bytes);
+  enqueue(stream, [=] { cudaMemset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  enqueue(stream, [=] { free_now(pointer); });
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,111 @@
+// Work on streams of one's own: waited for in every way that CUDA has, and not at all.
+#include <cuda_runtime.h>
+
+__global__ void add(const float* x, float* y, float value, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] + value;
+}
+
+static cudaStream_t side() {
+  cudaStream_t stream;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  return stream;
+}
+static void add_on(cudaStream_t stream, const float* x, float* y, float value) { add<<<1, 64, 0, stream>>>(x, y, value, 64); }
+
+extern "C" {
+void h_nobody(const float* x, float* y) {
+  cudaStream_t stream = side();
+  add_on(stream, x, y, 1);
+  cudaStreamSynchronize(nullptr);  // which is another stream
+  cudaStreamDestroy(stream);       // does not wait
+}
+void h_default(const float* x, float* y) { add_on(nullptr, x, y, 1); }
+void h_per_thread(const float* x, float* y) { add_on(cudaStreamPerThread, x, y, 1); }
+void h_blocking(const float* x, float* y) {  // what is next on the default stream waits for it
+  cudaStream_t stream;
+  cudaStreamCreate(&stream);
+  add_on(stream, x, y, 1);
+}
+void h_stream(const float* x, float* y) {
+  cudaStream_t stream = side();
+  add_on(stream, x, y, 1);
+  cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+}
+void h_device(const float* x, float* y) {
+  add_on(side(), x, y, 1);
+  cudaDeviceSynchronize();
+}
+void h_query(const float* x, float* y) {
+  cudaStream_t stream = side();
+  add_on(stream, x, y, 1);
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {}
+}
+void h_free(const float* x, float* y) {
+  void* scratch;
+  cudaMalloc(&scratch, 64);
+  add_on(side(), x, y, 1);
+  cudaFree(scratch);
+}
+void h_event(const float* x, float* y) {
+  cudaStream_t stream = side();
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  add_on(stream, x, y, 1);
+  cudaEventRecord(event, stream);
+  cudaStreamWaitEvent(nullptr, event, 0);
+  cudaEventDestroy(event);
+}
+void h_event_query(const float* x, float* y) {
+  cudaStream_t stream = side();
+  cudaEvent_t event;
+  cudaEventCreate(&event);
+  add_on(stream, x, y, 1);
+  cudaEventRecord(event, stream);
+  while (cudaEventQuery(event) != cudaSuccess) {}
+}
+// Two side streams: the second goes on with what the first has made, and the event is gone before it does.
+void h_chain(const float* x, float* y) {
+  cudaStream_t one = side(), other = side();
+  float* between;
+  cudaMallocAsync(&between, 64 * sizeof(float), one);
+  cudaEvent_t event;
+  cudaEventCreate(&event);
+  add_on(one, x, between, 3);
+  cudaEventRecord(event, one);
+  cudaStreamWaitEvent(other, event, 0);
+  add_on(other, between, y, -2);
+  cudaFreeAsync(between, other);
+  cudaEventDestroy(event);
+  cudaStreamDestroy(one);
+  cudaStreamSynchronize(other);
+}
+// An event is about what came before it: what comes after is not waited for.
+void h_behind_the_event(const float* x, float* y) {
+  cudaStream_t stream = side();
+  cudaEvent_t event;
+  cudaEventCreate(&event);
+  add_on(stream, x, y, 1);
+  cudaEventRecord(event, stream);
+  add_on(stream, x, y, 2);
+  cudaEventSynchronize(event);
+}
+// A table of the host's own is copied before it goes away; what comes to the host is there on return.
+void h_copies(const float* x, float* y) {
+  cudaStream_t stream = side();
+  float *there, host[64];
+  cudaMallocAsync(&there, 2 * sizeof host, stream);
+  cudaMemsetAsync(there, 0, 2 * sizeof host, stream);
+  {
+    float ones[64];
+    for (float& one : ones) one = 1;
+    cudaMemcpyAsync(there, ones, sizeof ones, cudaMemcpyHostToDevice, stream);
+    for (float& one : ones) one = 7;
+  }
+  cudaMemcpyAsync(there + 64, there, sizeof host, cudaMemcpyDeviceToDevice, stream);
+  cudaMemcpyAsync(host, there + 64, sizeof host, cudaMemcpyDeviceToHost, stream);
+  for (int i = 0; i < 64; ++i) y[i] = x[i] + host[i];
+  cudaFreeAsync(there, stream);
+}
+}
