@@ -3,6 +3,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <type_traits>
 
 #include "vectors.h"
 
@@ -69,6 +70,9 @@ int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
 unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
 void dice_relax();  // let the other threads of the block run
+void dice_note_symbol(const void* address, size_t bytes);
+bool dice_checks_arguments();
+void dice_check_argument(const char* kernel, const char* name, const void* pointer, bool certain);
 [[noreturn]] void dice_fault(const char* kind, const char* message);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
 }
@@ -91,6 +95,37 @@ void run(Kernel& kernel, const Body& body) {
   };
   dice_launch(&kernel, entry, &body);
 }
+
+// Where PyTorch's own headers say where a tensor's memory is, nothing here learns of what is outside the heap.
+#if defined(DICE_FULL_HEADERS)
+constexpr bool kKnowsTensors = false;
+#else
+constexpr bool kKnowsTensors = true;
+#endif
+
+// An argument of a launch: neither it nor, in a structure, what could be a pointer may point to the host's variables.
+template <class T>
+void argument(const Kernel& kernel, const char* name, const T& value) {
+  if constexpr (std::is_pointer_v<T>) {
+    if constexpr (!std::is_function_v<std::remove_pointer_t<T>>)
+      if (dice_checks_arguments()) dice_check_argument(kernel.name, name, const_cast<const void*>(static_cast<const volatile void*>(value)), kKnowsTensors);
+  } else if constexpr (std::is_class_v<T> && sizeof(T) >= sizeof(void*) && alignof(T) >= alignof(void*)) {
+    if (!dice_checks_arguments()) return;
+    const char* bytes = reinterpret_cast<const char*>(&value);
+    for (size_t at = 0; at + sizeof(void*) <= sizeof value; at += sizeof(void*)) {
+      const void* word;
+      __builtin_memcpy(&word, bytes + at, sizeof word);
+      dice_check_argument(kernel.name, name, word, false);
+    }
+  }
+}
+
+// A variable that is the device's: it tells the runtime where it is when its library is loaded.
+struct Symbol {
+  template <class T> explicit Symbol(const T& variable) {
+    dice_note_symbol(const_cast<const void*>(reinterpret_cast<const volatile void*>(&variable)), sizeof(T));
+  }
+};
 
 template <class T>
 T& shared(SharedSite& site, T*, size_t alignment = 16) {
