@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dice.verify.emulator.functions import Function, parameter_list
+from dice.verify.emulator.functions import Function, functions_around, parameter_list
 from dice.verify.emulator.tokens import Edits, Tokens
 
 MOST_CONSTANT_BYTES = 65536
@@ -52,6 +52,7 @@ def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> None:
         if not _is_for_both(tokens, function) and tokens.text(function.start) != "(":  # which begins a lambda
             for place, sentence in _Body(tokens, function, scope, members).findings():
                 edits.insert(tokens[place].start, _error(sentence))
+    _hide_architecture(tokens, edits, functions, scope)
     constant = [variable for variable in scope.device if "__constant__" in variable.head]
     for variable in scope.device:
         name, end = variable.name, tokens[variable.end].end
@@ -62,6 +63,15 @@ def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> None:
     if len(certain) > 1:
         total = " + ".join(f"sizeof({path})" for path in certain)
         edits.insert(len(edits.source), f"\nstatic_assert({total} <= {MOST_CONSTANT_BYTES}, {_TOO_MUCH});\n")
+
+
+def _hide_architecture(tokens: Tokens, edits: Edits, functions: Sequence[Function], scope: _Scope) -> None:
+    """nvcc's pass for the host does not define __CUDA_ARCH__, so directives in functions of the host never see it."""
+    around = functions_around(tokens, functions)
+    for body in scope.host_bodies:
+        for index in body:
+            if tokens.text(index) == "__CUDA_ARCH__" and index in tokens.directive_end and around[index] is None:
+                edits.replace(tokens[index].start, tokens[index].end, "DICE_EMU_NO_ARCH")
 
 
 _TOO_MUCH = f'"the file uses too much global constant data (0x{MOST_CONSTANT_BYTES:x} max)"'
@@ -110,6 +120,7 @@ class _Scope:
         self._conditions = _conditional(tokens)
         self._macros = {name for name, _ in tokens.macros}
         self.device: list[_Variable] = []
+        self.host_bodies: list[range] = []
         self.class_of: dict[int, range] = {}  # for each token in a class
         variables: set[str] = set()
         functions_of_host: set[str] = set()
@@ -125,10 +136,11 @@ class _Scope:
                 seen = "const" in words and not words & {"[", "*"}  # a number, which the device knows
                 (variables if of_host and not seen else others).add(variable.name)
             if not found and (name := self._function(first, head)):
-                shared = words & {"__device__", "__global__", "constexpr", "consteval"} or self._is_marked(
-                    words - {name}
-                )
-                (others if shared else functions_of_host).add(name)
+                of_device = bool(words & {"__device__", "__global__", "constexpr", "consteval"})
+                of_host = not of_device and not self._is_marked(words - {name})
+                (functions_of_host if of_host else others).add(name)
+                if of_host and tokens.text(last) == "{":
+                    self.host_bodies.append(range(last, tokens.partner.get(last, last)))
         self.variables, self.functions = variables - others, functions_of_host - others
 
     def _is_marked(self, words: frozenset[str]) -> bool:

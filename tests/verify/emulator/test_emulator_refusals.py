@@ -7,6 +7,8 @@ import re
 import pytest
 from emulator_harness import CompileFailed, Library, call_in_process, compile_cuda, runtime_library
 
+from dice.verify import emulator
+
 REFUSED = {
     "a variable": ("static float table[4];", "y[0] = table[1];", "identifier 'table' is undefined in device code"),
     "a table of constants": ("const float table[2] = {1, 2};", "y[0] = table[n];", "identifier 'table' is undefined"),
@@ -158,3 +160,47 @@ def test_the_device_has_the_name_and_the_size_of_a_real_one() -> None:
     library = Library(compile_cuda(source))
     assert bytes(library.call("entry", at) for at in range(11)) == b"NVIDIA H100"
     assert library.call("entry", -1) == 79
+
+
+MACROS = """
+#include <cuda_runtime.h>
+#if !defined(__CUDACC_VER_BUILD__) || !defined(__CUDA_ARCH_LIST__) || !defined(__CUDACC_RELAXED_CONSTEXPR__)
+#error "this is no nvcc"
+#endif
+extern "C" int entry() {
+#ifdef __CUDA_ARCH__
+  return 1;
+#else
+  return 0;
+#endif
+}
+__global__ void kernel() {
+#if __CUDA_ARCH__ < 700
+  a GPU that is too old;
+#endif
+}
+"""
+
+
+def test_macros_are_those_of_nvcc() -> None:
+    assert Library(compile_cuda(MACROS)).call("entry") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#ifdef DICE_EMULATED\n#endif",
+        "#if __has_include(<dice_emu/core.h>)\n#endif",
+        "#if __has_include(<cublas_v2.h>)\n#endif",
+        '#include "dice/tensor.h"',
+        "int worker = dice_worker_id;",
+        "#if defined(__AVX2__)\n#endif",
+    ],
+)
+def test_what_only_the_emulator_has_is_not_run(text: str) -> None:
+    assert "Line 1 uses " in (emulator.find_unsupported(text) or "")
+
+
+def test_names_of_a_programs_own_are_left_alone() -> None:
+    text = "#define DICE_SMOOTH 1\nstruct DiceLoss {}; float dice_score(float dice); __global__ void dice_kernel() {}"
+    assert emulator.find_unsupported(text) is None

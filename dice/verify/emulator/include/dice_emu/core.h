@@ -7,11 +7,22 @@
 
 #include "vectors.h"
 
+// What nvcc 13.0 defines, and --expt-relaxed-constexpr, which extensions are compiled with. Both of its passes are one here.
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
+#define __CUDACC_VER_BUILD__ 88
+#define __CUDACC_RELAXED_CONSTEXPR__ 1
+#define __CUDA_API_VER_MAJOR__ 13
+#define __CUDA_API_VER_MINOR__ 0
+#define __NVCC_DIAG_PRAGMA_SUPPORT__ 1
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
+#define __CUDA_FTZ 0
+#define __CUDA_PREC_DIV 1
+#define __CUDA_PREC_SQRT 1
 #define DICE_EMULATED 1
 
 #define __global__
