@@ -30,7 +30,6 @@ _HEADERS = (
     (r"cuda/(?!(std/)?functional$)", "libcu++ (cuda::)"),
     (r"cuda_awbarrier", "asynchronous barriers"),
     (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
-    (r"cuComplex\.h$", "cuComplex"),
     (r"cudaTypedefs|cuda_texture|texture_|surface_|cudaGL|nvtx|nvToolsExt|cudaProfiler", "this CUDA header"),
 )
 
