@@ -71,6 +71,8 @@ class EmulatedCompiler(Compiler):
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
         chosen = standard(tuple(user), headers)
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
+        if unit.language == "cuda" and any("extended-lambda" in flag for flag in self.cuda_cflags):
+            cuda.append("-D__CUDACC_EXTENDED_LAMBDA__=1")
         if headers == "full":
             full = ["-DDICE_FULL_HEADERS", *module_name(headers)]
             includes = full + include_flags(CUDA_API_HEADERS, *torch_includes(), emulator.include_dir, SHADOW_HEADERS)

@@ -15,15 +15,9 @@ from __future__ import annotations
 import re
 
 from dice.verify.build.units import strip_comments
+from dice.verify.emulator.functions import Function, check_nesting, device_functions, parameter_list
 from dice.verify.emulator.tokens import Edits, Overgrown, Tokens
-from dice.verify.emulator.translate import (
-    Function,
-    Unsupported,
-    check_nesting,
-    device_functions,
-    parameter_list,
-    translate_launches,
-)
+from dice.verify.emulator.translate import Unsupported, translate_launches
 
 _PUSH = "(__cudaPushCallConfiguration({}) ? (void)0 : "
 _UNNAMED = "inline namespace dice_unnamed"  # internal linkage would hide a kernel's name from the linker

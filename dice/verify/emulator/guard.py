@@ -30,6 +30,7 @@ def enable(cache_dir: Path) -> None:
     global _cache_dir
     _cache_dir = Path(cache_dir)
     _allocator(_cache_dir).dice_allocator_install()
+    _runtime(_cache_dir).dice_expect_device_pointers()
 
 
 def disable() -> None:

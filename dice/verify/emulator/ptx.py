@@ -1,9 +1,9 @@
 """Inline PTX to C++: `asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), ...)` becomes the statements that it means.
 
 What kernels write by hand is here: loads and stores of global memory with their hints, arithmetic, logic, comparisons,
-conversions, predicates, special registers, barriers and fences. Registers are C++ variables of the operand's constraint
-(`f` float, `d` double, `r` unsigned, `l` unsigned long long, `h` unsigned short); an instruction reads and writes their
-bits as its own type (`dice_emu/ptx.h`). Everything else is `Unsupported`, by name.
+conversions, predicates, special registers, barriers and fences, and products of tiles (`mma.sync`). Registers are C++
+variables of the operand's constraint (`f` float, `d` double, `r` unsigned, `l` unsigned long long, `h` unsigned short):
+an instruction reads and writes their bits as its own type (`dice_emu/ptx.h`). All else is `Unsupported`, by name.
 """
 
 from __future__ import annotations
@@ -98,6 +98,14 @@ _STATEMENTS = {
     "nanosleep": "",
     "griddepcontrol": "",
 }
+_HALVES = (("f16", "Half"), ("bf16", "Brain"))
+# Tiles of `mma.sync` by their shape and the type of what is multiplied: in C++, and the registers of the left one.
+_TILES = {
+    **{(f"m16n8k{8 * n}", kind): (f"dice_emu::ptx::{name}", 2 * n) for n in (1, 2) for kind, name in _HALVES},
+    **{(f"m16n8k{4 * n}", "tf32"): ("dice_emu::ptx::Single", 2 * n) for n in (1, 2)},
+    **{(f"m16n8k{16 * n}", "s8"): ("dice_emu::ptx::Bytes<signed char>", 2 * n) for n in (1, 2)},
+    **{(f"m16n8k{16 * n}", "u8"): ("dice_emu::ptx::Bytes<unsigned char>", 2 * n) for n in (1, 2)},
+}
 _MODIFIERS = frozenset(
     """
     rn rz rm rp rni rzi rmi rpi ftz approx full sat lo wide sync aligned global nc ca cg cs cv lu wb wt volatile weak
@@ -157,6 +165,8 @@ class _Statement:
             return _STATEMENTS[opcode]
         if opcode in ("bar", "barrier"):
             return "__syncwarp();" if "warp" in parts else "__syncthreads();"
+        if opcode == "mma":
+            return self._multiply(parts, operands, text)
         kinds = [part for part in parts if part in _TYPES]
         if not kinds:
             raise UnknownPtx(text)
@@ -202,6 +212,25 @@ class _Statement:
         rounding = {"rni": "rint", "rmi": "floor", "rpi": "ceil"}
         function = next((rounding[part] for part in parts if part in rounding), "")
         return self._put(operands[0], f"({to}){function}({value})")
+
+    def _multiply(self, parts: list[str], operands: list[str], text: str) -> str:
+        """`mma.sync`: the warp multiplies tiles whose elements its lanes hold."""
+        shape, kinds = next((part for part in parts if part.startswith("m16n8k")), ""), parts[-4:]
+        known = _TILES.get((shape, kinds[1]))
+        of_sums = ("s32", "unsigned") if kinds[1][0] in "su" else ("f32", "float")
+        ordered = parts == ["sync", "aligned", shape, "row", "col", of_sums[0], kinds[1], kinds[1], of_sums[0]]
+        tiles = [[item.strip() for item in tile.strip("{} ").split(",")] for tile in operands]
+        if known is None or not ordered or [len(tile) for tile in tiles] != [4, known[1], known[1] // 2, 4]:
+            raise UnknownPtx(text)
+        to, left, right, sums = tiles
+        given = (f"unsigned {name}[] = {{{self._list(tile)}}};" for name, tile in (("a", left), ("b", right)))
+        start = ", ".join(self._read(item, of_sums[1]) for item in sums)
+        done = " ".join(self._put(item, f"d[{number}]") for number, item in enumerate(to))
+        call = f"dice_emu::ptx::multiply<{known[0]}>(d, a, b);"
+        return " ".join([*given, f"{of_sums[1]} d[] = {{{start}}};", call, done])
+
+    def _list(self, tile: list[str]) -> str:
+        return ", ".join(self._read(item, "unsigned") for item in tile)
 
     def _transfer(self, opcode: str, kind: str, operands: list[str], text: str) -> str:
         places = [item for item in operands if item.startswith("[")]
@@ -318,6 +347,7 @@ def _string(text: str) -> str:
 
 def _instructions(template: str) -> list[str]:
     text = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", template, flags=re.S)
+    text = re.sub(r"\bmma\.[^;]*", lambda found: " ".join(found[0].split()), text)  # which is often written in lines
     parts = [" ".join(part.split()) for part in re.split(r"[;\n]", _without_scopes(text))]
     return [part for part in parts if part]
 

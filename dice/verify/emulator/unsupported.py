@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dice.verify.emulator import ptx
 from dice.verify.emulator.tokens import Tokens
+from dice.verify.emulator.toolchain import include_dir
 from dice.verify.emulator.translate import Unsupported, translate
 
 # Header -> what it brings; the first match of the included path counts.
@@ -29,7 +30,6 @@ _HEADERS = (
     (r"cuda/(?!(std/)?functional$)", "libcu++ (cuda::)"),
     (r"cuda_awbarrier", "asynchronous barriers"),
     (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
-    (r"cuComplex\.h$", "cuComplex"),
     (r"cudaTypedefs|cuda_texture|texture_|surface_|cudaGL|nvtx|nvToolsExt|cudaProfiler", "this CUDA header"),
 )
 
@@ -79,9 +79,12 @@ def find_unsupported(source: str) -> str | None:
     for index, token in enumerate(tokens.list):
         what = None
         if token.text == "include" and index - 1 in directives:
-            what = _feature_of_header(_included(tokens, index))
+            what = _feature_of_header(_included(tokens, index)) or _inside(_included(tokens, index))
+        elif token.text in ("__has_include", "__has_include_next"):
+            # An answer that differs from nvcc's would tell a source where it is.
+            what = _feature_of_header(_included(tokens, index + 1)) or _inside(_included(tokens, index + 1))
         elif token.kind == "word":
-            what = _feature_of_word(tokens, index)
+            what = _feature_of_word(tokens, index) or _inside(token.text)
         if what is not None:
             line = source.count("\n", 0, token.start) + 1
             return f"Line {line} uses {what}, which the emulator does not run."
@@ -90,6 +93,22 @@ def find_unsupported(source: str) -> str | None:
     except Unsupported as reason:
         return str(reason)
     return None
+
+
+# By these alone a source could tell the emulator from nvcc and a GPU: what its headers and its runtime define.
+_OURS = re.compile(r"DICE_(EMU|QUICK|FULL)\w*|dice_emu(/.*)?|dice/.*|libdice_emu|__AVX\w*__|__F16C__|__SANITIZE_\w+__")
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    """What the emulator's headers call things that CUDA does not have, and what makes them macros."""
+    texts = (path.read_text(encoding="utf-8") for path in include_dir.rglob("*") if path.is_file())
+    return frozenset(name for text in texts for name in re.findall(r"\b(?:dice|DICE)_\w+", text))
+
+
+def _inside(name: str) -> str | None:
+    ours = _OURS.fullmatch(name) or name in _own_names()
+    return f"`{name}`, by which a source could tell the emulator from a GPU" if ours else None
 
 
 _PATH = re.compile(r'[^\S\n]*(?:<([^>\n]+)>|"([^"\n]+)")')

@@ -18,7 +18,9 @@ from dice.verify.execution import host_reads
 
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
-_MEMORY_BYTES = 80 << 30
+# An H100's, and its name: a file that asks which device it has takes the path that it would take there.
+_NAME = "NVIDIA H100 80GB HBM3"
+_MEMORY_BYTES = 81107 << 20
 
 
 def _nothing_left() -> None:
@@ -82,14 +84,14 @@ def install() -> None:
         "device": lambda device=None: contextlib.nullcontext(),
         "Stream": _Stream,
         "Event": _Event,
-        "get_device_name": lambda device=None: "emulated CUDA device",
+        "get_device_name": lambda device=None: _NAME,
         "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": lambda device=None: _PROPERTIES,
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "memory_reserved": lambda device=None: 0,
         "reset_peak_memory_stats": _no_op(),
-        "mem_get_info": lambda device=None: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "mem_get_info": lambda device=None: (_MEMORY_BYTES - (1 << 29), _MEMORY_BYTES),
         "manual_seed": _no_op(),  # torch.manual_seed calls these too
         "manual_seed_all": _no_op(),
         "is_bf16_supported": lambda including_emulation=True: True,
@@ -171,8 +173,18 @@ class _Event:
         return 0.0
 
 
-_PROPERTIES = types.SimpleNamespace(
-    name="emulated CUDA device",
+class _CudaDeviceProperties(types.SimpleNamespace):
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+
+_PROPERTIES = _CudaDeviceProperties(
+    name=_NAME,
     major=9,
     minor=0,
     total_memory=_MEMORY_BYTES,
@@ -182,8 +194,19 @@ _PROPERTIES = types.SimpleNamespace(
     max_threads_per_multi_processor=2048,
     shared_memory_per_block=48 << 10,
     shared_memory_per_block_optin=227 << 10,
+    shared_memory_per_multiprocessor=228 << 10,
     regs_per_multiprocessor=65536,
     L2_cache_size=50 << 20,
+    is_integrated=0,
+    is_multi_gpu_board=0,
+    clock_rate=1980000,
+    memory_clock_rate=2619000,
+    memory_bus_width=5120,
+    gcnArchName=_NAME,
+    uuid="6f1c2b7e-3d54-4a80-9e21-c05b8f7a4d13",
+    pci_bus_id=0x1B,
+    pci_device_id=0,
+    pci_domain_id=0,
 )
 
 

@@ -100,13 +100,15 @@ class Death:
     stdout: str
 
 
-def call_in_process(library: Path, entry: str, *arguments: int, order: int = 0) -> Death:
-    """Call `entry(int...)` in a fresh process whose fault line comes back through a pipe."""
+def call_in_process(library: Path, entry: str, *arguments: int, order: int = 0, guarded: bool = False) -> Death:
+    """Call `entry(int...)` in a fresh process whose fault line comes back through a pipe. `guarded`: as where tensors
+    are in the emulator's heap."""
     reader, writer = os.pipe()
     script = (
         "import ctypes, sys\n"
         f"runtime = ctypes.CDLL({str(emulator.runtime(CACHE))!r}, mode=ctypes.RTLD_GLOBAL)\n"
         f"runtime.dice_set_fault_fd({writer}); runtime.dice_set_order({order})\n"
+        f"{'runtime.dice_expect_device_pointers()' if guarded else ''}\n"
         f"print(ctypes.CDLL({str(library)!r}).{entry}({', '.join(map(str, arguments))}))\n"
     )
     with os.fdopen(reader) as pipe:

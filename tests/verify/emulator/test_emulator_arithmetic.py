@@ -229,3 +229,30 @@ def test_typical_kernels_agree_with_torch() -> None:
     assert (f == 32).all()
     assert (i == 1).all()
     assert (h == 2 * torch.arange(32)).all()
+
+
+COMPLEX = """
+#include <cuComplex.h>
+template <class T> __device__ void put(T*& out, T value) { *out++ = value; }
+__global__ void each(const cuFloatComplex* f, const cuDoubleComplex* d, cuFloatComplex* of, cuDoubleComplex* od) {
+  put(of, cuCaddf(f[0], f[1])); put(of, cuCsubf(f[0], f[1])); put(of, cuCmulf(f[0], f[1]));
+  put(of, cuCdivf(f[0], f[1]));
+  put(of, cuConjf(f[0])); put(of, cuCfmaf(f[0], f[1], f[1])); put(of, make_cuComplex(cuCabsf(f[0]), cuCrealf(f[1])));
+  put(od, cuCadd(d[0], d[1])); put(od, cuCsub(d[0], d[1])); put(od, cuCmul(d[0], d[1])); put(od, cuCdiv(d[0], d[1]));
+  put(od, cuConj(d[0])); put(od, cuCfma(d[0], d[1], d[1])); put(od, make_cuDoubleComplex(cuCabs(d[0]), cuCreal(d[1])));
+}
+extern "C" void entry(const cuFloatComplex* f, const cuDoubleComplex* d, cuFloatComplex* of, cuDoubleComplex* od) {
+  each<<<1, 1>>>(f, d, of, od);
+}
+"""
+
+
+def test_complex_numbers() -> None:
+    d = np.array([1.5 - 2j, -0.25 + 3j])
+    f = d.astype(np.complex64)
+    of, od = np.zeros(7, np.complex64), np.zeros(7, np.complex128)
+    Library(compile_cuda(COMPLEX)).call("entry", f, d, of, od)
+    a, b = d
+    expected = [a + b, a - b, a * b, a / b, a.conjugate(), a * b + b, complex(abs(a), b.real)]
+    np.testing.assert_allclose(od, expected, rtol=1e-14)
+    np.testing.assert_allclose(of, expected, rtol=1e-6)

@@ -83,3 +83,39 @@ def test_forms_that_are_not_there_are_unsupported(form: str) -> None:
     with pytest.raises(CompileFailed) as failure:
         compile_cuda(source)
     assert "a form of `cub::BlockReduce`" in (emulator.explain_failure(str(failure.value)) or "")
+
+
+PREFIXES = """
+#include <cub/cub.cuh>
+struct Running {
+  int total;
+  __device__ int operator()(int aggregate) { int before = total; total += aggregate; return before; }
+};
+__global__ void scan(const int* x, int* out) {
+  typedef cub::BlockScan<int, 64> Scan;
+  __shared__ typename Scan::TempStorage storage;
+  Running one{5}, two{5}, three{-100};
+  for (int part = 0; part < 3; ++part) {
+    int v[2] = {x[part * 128 + 2 * threadIdx.x], x[part * 128 + 2 * threadIdx.x + 1]}, w[2], single;
+    Scan(storage).InclusiveSum(v, w, one);
+    __syncthreads();
+    for (int i = 0; i < 2; ++i) out[part * 128 + 2 * threadIdx.x + i] = w[i];
+    Scan(storage).ExclusiveSum(v, w, two);
+    __syncthreads();
+    for (int i = 0; i < 2; ++i) out[384 + part * 128 + 2 * threadIdx.x + i] = w[i];
+    Scan(storage).ExclusiveScan(v[0] + v[1], single, cub::Sum(), three);
+    __syncthreads();
+    out[768 + part * 64 + threadIdx.x] = single;
+  }
+}
+extern "C" void entry(const int* x, int* out) { scan<<<1, 64>>>(x, out); }
+"""
+
+
+def test_scans_that_go_on_from_block_to_block() -> None:
+    x, out = drawn(384), np.zeros(768 + 192, np.int32)
+    Library(compile_cuda(PREFIXES)).call("entry", x, out)
+    np.testing.assert_array_equal(out[:384], np.cumsum(x) + 5)
+    np.testing.assert_array_equal(out[384:768], np.cumsum(x) - x + 5)
+    pairs = x.reshape(-1, 2).sum(1)
+    np.testing.assert_array_equal(out[768:], np.cumsum(pairs) - pairs - 100)

@@ -110,3 +110,65 @@ def test_what_has_no_translation_is_named(text: str, told: str) -> None:
     source = f"__global__ void k(float y, float x, int n) {{\n{text}\n}}"
     reason = emulator.find_unsupported(source)
     assert reason is not None and "Line 2 uses inline PTX" in reason and told in reason
+
+
+TILE = """
+#include <cuda_runtime.h>
+__global__ void product(const unsigned* a, const unsigned* b, float* out) {{
+  const int lane = threadIdx.x;
+  {sum} d[4] = {{1, 1, 1, 1}};
+  asm volatile("mma.sync.aligned.m16n8k{k}.row.col.{s}.{t}.{t}.{s}\\n"
+               "  {{%0, %1, %2, %3}},\\n  {{{left}}},\\n  {{{right}}}, {{%0, %1, %2, %3}};\\n"
+               : "+{c}"(d[0]), "+{c}"(d[1]), "+{c}"(d[2]), "+{c}"(d[3]) : {given});
+  for (int i = 0; i < 4; ++i) out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = ({signed})d[i];
+}}
+extern "C" void entry(const unsigned* a, const unsigned* b, float* out) {{ product<<<1, 32>>>(a, b, out); }}
+"""
+
+
+def _bits(values: np.ndarray, kind: str) -> np.ndarray:
+    """The elements of rows as 32-bit registers."""
+    if kind == "f16":
+        values = values.astype(np.float16)
+    elif kind == "bf16":
+        values = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    else:
+        values = values.astype({"tf32": np.float32, "s8": np.int8, "u8": np.uint8}[kind])
+    return np.ascontiguousarray(values).view(np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "k"),
+    [("f16", 16), ("f16", 8), ("bf16", 16), ("bf16", 8), ("tf32", 8), ("tf32", 4), ("s8", 32), ("u8", 16)],
+)
+def test_products_of_tiles(kind: str, k: int) -> None:
+    """What lies where is as the PTX manual says: lane 4g + q holds row g, and of a row's registers every fourth."""
+    low = 0 if kind == "u8" else -8
+    a, b = np.random.default_rng(1).integers(low, 9, (16, k)), np.random.default_rng(2).integers(low, 9, (8, k))
+    left, right = _bits(a, kind), _bits(b, kind)
+    blocks = right.shape[1] // 4
+    registers_a = [left[8 * half : 8 * half + 8, 4 * n : 4 * n + 4].ravel() for n in range(blocks) for half in (0, 1)]
+    registers_b = [right[:, 4 * n : 4 * n + 4].ravel() for n in range(blocks)]
+    integer = kind in ("s8", "u8")
+    names = [f"a[{32 * i} + lane]" for i in range(2 * blocks)] + [f"b[{32 * i} + lane]" for i in range(blocks)]
+    source = TILE.format(
+        k=k,
+        t=kind,
+        s="s32" if integer else "f32",
+        c="r" if integer else "f",
+        sum="int" if integer else "float",
+        signed="int" if integer else "float",
+        left=", ".join(f"%{4 + i}" for i in range(2 * blocks)),
+        right=", ".join(f"%{4 + 2 * blocks + i}" for i in range(blocks)),
+        given=", ".join(f'"r"({name})' for name in names),
+    )
+    out = np.zeros((16, 8), np.float32)
+    Library(compile_cuda(source)).call("entry", np.concatenate(registers_a), np.concatenate(registers_b), out)
+    np.testing.assert_array_equal(out, a @ b.T + 1)
+
+
+@pytest.mark.parametrize("head", ["m16n8k16.row.col.f16.f16.f16.f16", "m8n8k4.row.col.f64.f64.f64.f64", "m16n8k16.row"])
+def test_other_products_are_named(head: str) -> None:
+    text = f"mma.sync.aligned.{head} {{%0}}, {{%0}}, {{%0}}, {{%0}};"
+    source = f'__global__ void f() {{ unsigned a = 0; asm("{text}" : "+r"(a)); }}'
+    assert "inline PTX (mma.sync" in (emulator.find_unsupported(source) or "")

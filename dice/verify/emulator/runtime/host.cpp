@@ -41,16 +41,22 @@ static cudaError_t fail(cudaError_t error) {
   return error;
 }
 
+// Where a copy goes is decided by its pointers, as a GPU with unified addresses does, whatever its kind says.
 static bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  const auto on_device = [](const void* pointer) { return dice_emu::region_at(static_cast<const char*>(pointer)) != nullptr; };
-  const bool read = kind == cudaMemcpyDeviceToHost || (kind == cudaMemcpyDefault && on_device(from) && !on_device(to));
+  using dice_emu::is_device_memory;
+  const bool read = !is_device_memory(to) && (kind == cudaMemcpyDeviceToHost || is_device_memory(from));
   if (read) dice_emu::note_host_bytes(bytes);
   return read;
 }
 
-// A copy while tensors have no memory. What should come to the host is counted: it would be a value of a tensor's.
-static cudaError_t copied_nothing(size_t bytes, cudaMemcpyKind kind) {
-  if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDefault) dice_emu::note_host_bytes(bytes);
+// A copy while tensors have no memory: theirs is an offset at most, which no address is as small as. What should come
+// to the host is counted: it would be a value of a tensor's.
+static cudaError_t copied_nothing(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const auto on_host = [](const void* pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) >> 40 != 0 && !dice_emu::is_device_memory(pointer);
+  };
+  const bool named = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDefault;
+  if (named || (on_host(to) && !on_host(from))) dice_emu::note_host_bytes(bytes);
   return cudaSuccess;
 }
 
@@ -92,6 +98,8 @@ static const ErrorName kErrors[] = {
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
+constexpr size_t kMemory = size_t{81107} << 20;  // what an H100 of 80 GB says
+
 long long clock64() { return static_cast<long long>(now_seconds() * 1e9); }
 long long wall_clock64() { return clock64(); }
 
@@ -128,12 +136,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 
-// The numbers of an H100, so that code which sizes its grid by them takes the path it would take there.
+// The name and the numbers of an H100, so that code which asks for them takes the path it would take there. Verdicts say
+// elsewhere that they come from emulation.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device != 0) return fail(cudaErrorInvalidDevice);
   memset(p, 0, sizeof *p);
-  strcpy(p->name, "dice emulated");
-  p->totalGlobalMem = size_t{80} << 30;
+  strcpy(p->name, "NVIDIA H100 80GB HBM3");
+  p->totalGlobalMem = kMemory;
   p->sharedMemPerBlock = dice_emu::kStaticSharedLimit;
   p->sharedMemPerBlockOptin = dice_emu::kDynamicSharedLimit;
   p->sharedMemPerMultiprocessor = 228 * 1024;
@@ -156,6 +165,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->asyncEngineCount = 3;
   p->memoryBusWidth = 5120;
   p->l2CacheSize = 50 << 20;
+  p->persistingL2CacheMaxSize = 32768000;
+  p->ECCEnabled = 1;
+  p->pciBusID = 0x1b;
   return cudaSuccess;
 }
 
@@ -221,7 +233,7 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t 
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
-  if (dice_emu::without_data) return copied_nothing(bytes, kind);
+  if (dice_emu::without_data) return copied_nothing(to, from, bytes, kind);
   if (bytes != 0 && (to == nullptr || from == nullptr)) return fail(cudaErrorInvalidValue);
   {
     const dice_emu::OnDevice scope;
@@ -234,7 +246,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
   if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidValue);
-  if (dice_emu::without_data) return copied_nothing(width * height, kind);
+  if (dice_emu::without_data) return copied_nothing(to, from, width * height, kind);
   const dice_emu::OnDevice scope;
   note_read(to, from, width * height, kind);
   for (size_t row = 0; row < height; ++row)
@@ -251,8 +263,8 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  *total_bytes = size_t{80} << 30;
-  *free_bytes = size_t{79} << 30;
+  *total_bytes = kMemory;
+  *free_bytes = kMemory - (size_t{1} << 29);
   return cudaSuccess;
 }
 

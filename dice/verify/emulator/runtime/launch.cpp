@@ -215,6 +215,8 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
 
 }  // namespace
 
+bool runs_kernels() { return asked_kernel == nullptr && !muted; }
+
 // A kernel function that is called while somebody asks returns its Kernel and does not run; see host.cpp.
 Kernel* kernel_of(const void* function) {
   Kernel* found = nullptr;

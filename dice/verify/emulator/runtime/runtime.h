@@ -103,6 +103,9 @@ const Region* region_at(const char* address);  // region whose reserve holds `ad
 bool reopened(const Region& region);
 void note_host_bytes(size_t bytes);  // host.cpp
 
+// memory.cpp: what a kernel may be given a pointer to
+bool is_device_memory(const void* address);
+
 // While a thread runs host code of a library it may not touch what is the GPU's. A scope in which it may: a launch, a copy.
 extern "C" bool dice_host_code(bool on);
 class OnDevice {
@@ -202,6 +205,7 @@ void ensure_alternate_stack();
 [[noreturn]] void fault(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // launch.cpp
+bool runs_kernels();  // rather than that somebody asks which kernel it is, or that launches do nothing
 Kernel* kernel_of(const void* function);  // null when it is no kernel
 
 }  // namespace dice_emu

@@ -11,9 +11,12 @@
 #include <cuda_runtime.h>
 #endif
 #if defined(DICE_EMULATED)
+#include <cstddef>
 // In emulation, whether this thread runs host code, which may not touch the GPU's memory; what held before. Null in a
 // process without the emulator's runtime.
 extern "C" __attribute__((weak)) bool dice_host_code(bool on);
+// Wherever a tensor's memory is, it stands for the GPU's.
+extern "C" __attribute__((weak)) void dice_note_tensor(const void* data, size_t bytes);
 #endif
 // nvcc reads a source twice. In its pass for the device, host functions are only checked and never run, so there most
 // of these headers is declarations.

@@ -86,21 +86,30 @@ extern "C" __attribute__((weak)) int PyGILState_Check();
 namespace dice_launches {
 
 inline std::atomic<unsigned long long> host_bytes{0};
+inline bool on_device(const void* pointer) {
+  cudaPointerAttributes about{};
+  const bool known = cudaPointerGetAttributes(&about, pointer) == cudaSuccess;
+  if (!known) cudaGetLastError();  // which is the candidate's to see otherwise
+  return known && about.type == cudaMemoryTypeDevice;
+}
+// Where a copy goes is decided by its pointers, as the driver does with unified addresses, whatever its kind says.
 inline bool note_read(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  const auto on_device = [](const void* pointer) {
-    cudaPointerAttributes about{};
-    const bool known = cudaPointerGetAttributes(&about, pointer) == cudaSuccess;
-    if (!known) cudaGetLastError();  // which is the candidate's to see otherwise
-    return known && about.type == cudaMemoryTypeDevice;
-  };
-  const bool read = kind == cudaMemcpyDeviceToHost || (kind == cudaMemcpyDefault && on_device(from) && !on_device(to));
+  const bool read = !on_device(to) && (kind == cudaMemcpyDeviceToHost || on_device(from));
   if (read) host_bytes += bytes;
   return read;
 }
-inline bool note(size_t bytes) { return host_bytes += bytes, bytes != 0; }
-// A copy while tensors have no memory. What should come to the host is counted: it would be a value of a tensor's.
-inline cudaError_t copied_nothing(size_t bytes, cudaMemcpyKind kind) {
-  if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDefault) host_bytes += bytes;
+inline bool note_symbol(const void* to, size_t bytes) {
+  const bool read = !on_device(to);
+  if (read) host_bytes += bytes;
+  return read;
+}
+// A copy while tensors have no memory: theirs is an offset at most, which no address is as small as. What should come
+// to the host is counted: it would be a value of a tensor's.
+inline cudaError_t copied_nothing(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const auto looks_real = [](const void* pointer) { return reinterpret_cast<unsigned long long>(pointer) >> 40 != 0; };
+  const bool named = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDefault;
+  // The driver is asked last: it makes a context for the answer.
+  if (named || (looks_real(to) && (!looks_real(from) || on_device(from)) && !on_device(to))) host_bytes += bytes;
   return cudaSuccess;
 }
 
@@ -128,14 +137,14 @@ inline cudaError_t answered(cudaError_t status, bool read, void* to, size_t byte
 #define DICE_ANSWERED(name, parameters, arguments, tell, stream)                            \
   DICE_EXPORT cudaError_t __real_##name parameters;                                         \
   DICE_EXPORT cudaError_t __wrap_##name parameters {                                        \
-    if (dice_launches::without_data) return dice_launches::copied_nothing(bytes, kind);     \
+    if (dice_launches::without_data) return dice_launches::copied_nothing(to, from, bytes, kind); \
     const bool read = dice_launches::tell;                                                  \
     return dice_launches::answered(__real_##name arguments, read, to, bytes, stream);       \
   }
 #define DICE_TOLD(name, parameters, arguments, tell)                                              \
   DICE_EXPORT cudaError_t __real_##name parameters;                                               \
   DICE_EXPORT cudaError_t __wrap_##name parameters {                                              \
-    if (dice_launches::without_data) return dice_launches::copied_nothing(width * height, kind);  \
+    if (dice_launches::without_data) return dice_launches::copied_nothing(to, from, width * height, kind); \
     dice_launches::tell;                              \
     return __real_##name arguments;                   \
   }
@@ -147,10 +156,10 @@ DICE_TOLD(cudaMemcpy2D, (void* to, size_t to_pitch, const void* from, size_t pit
           (to, to_pitch, from, pitch, width, height, kind), note_read(to, from, width * height, kind))
 DICE_TOLD(cudaMemcpy2DAsync, (void* to, size_t to_pitch, const void* from, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream),
           (to, to_pitch, from, pitch, width, height, kind, stream), note_read(to, from, width * height, kind))
-DICE_ANSWERED(cudaMemcpyFromSymbol, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind), (to, symbol, bytes, offset, kind),
-              note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes), dice_launches::Ended{})
-DICE_ANSWERED(cudaMemcpyFromSymbolAsync, (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
-              (to, symbol, bytes, offset, kind, stream), note(kind == cudaMemcpyDeviceToDevice ? 0 : bytes), stream)
+DICE_ANSWERED(cudaMemcpyFromSymbol, (void* to, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind), (to, from, bytes, offset, kind),
+              note_symbol(to, bytes), dice_launches::Ended{})
+DICE_ANSWERED(cudaMemcpyFromSymbolAsync, (void* to, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream),
+              (to, from, bytes, offset, kind, stream), note_symbol(to, bytes), stream)
 #undef DICE_TOLD
 #undef DICE_ANSWERED
 #define DICE_SET(name, parameters, arguments)                        \

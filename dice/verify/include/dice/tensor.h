@@ -96,7 +96,15 @@ class Tensor {
   int64_t use_count() const { return handle_.use_count(); }
 
   // ---- data
+#if defined(DICE_EMULATED)
+  void* data_ptr() const {
+    void* data = query<void*>(aoti_torch_get_data_ptr);
+    if (dice_note_tensor != nullptr) dice_note_tensor(data, nbytes());
+    return data;
+  }
+#else
   void* data_ptr() const { return query<void*>(aoti_torch_get_data_ptr); }
+#endif
   const void* const_data_ptr() const { return data_ptr(); }
   void* mutable_data_ptr() const { return data_ptr(); }
   template <class Item> Item* data_ptr() const {

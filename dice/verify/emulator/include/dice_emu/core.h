@@ -3,14 +3,26 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <type_traits>
 
 #include "vectors.h"
 
+// What nvcc 13.0 defines, and --expt-relaxed-constexpr, which extensions are compiled with. Both of its passes are one here.
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_LIST__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
+#define __CUDACC_VER_BUILD__ 88
+#define __CUDACC_RELAXED_CONSTEXPR__ 1
+#define __CUDA_API_VER_MAJOR__ 13
+#define __CUDA_API_VER_MINOR__ 0
+#define __NVCC_DIAG_PRAGMA_SUPPORT__ 1
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
+#define __CUDA_FTZ 0
+#define __CUDA_PREC_DIV 1
+#define __CUDA_PREC_SQRT 1
 #define DICE_EMULATED 1
 
 #define __global__
@@ -79,6 +91,9 @@ void dice_fence();
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run
+void dice_note_symbol(const void* address, size_t bytes);
+bool dice_checks_arguments();
+void dice_check_argument(const char* kernel, const char* name, const void* pointer, bool certain);
 [[noreturn]] void dice_fault(const char* kind, const char* message);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
 }
@@ -103,6 +118,37 @@ void run(Kernel& kernel, const Body& body) {
               {[](const void* shared_body) -> void* { return new Body(*static_cast<const Body*>(shared_body)); },
                [](void* copied) { delete static_cast<Body*>(copied); }});
 }
+
+// Where PyTorch's own headers say where a tensor's memory is, nothing here learns of what is outside the heap.
+#if defined(DICE_FULL_HEADERS)
+constexpr bool kKnowsTensors = false;
+#else
+constexpr bool kKnowsTensors = true;
+#endif
+
+// An argument of a launch: neither it nor, in a structure, what could be a pointer may point to the host's variables.
+template <class T>
+void argument(const Kernel& kernel, const char* name, const T& value) {
+  if constexpr (std::is_pointer_v<T>) {
+    if constexpr (!std::is_function_v<std::remove_pointer_t<T>>)
+      if (dice_checks_arguments()) dice_check_argument(kernel.name, name, const_cast<const void*>(static_cast<const volatile void*>(value)), kKnowsTensors);
+  } else if constexpr (std::is_class_v<T> && sizeof(T) >= sizeof(void*) && alignof(T) >= alignof(void*)) {
+    if (!dice_checks_arguments()) return;
+    const char* bytes = reinterpret_cast<const char*>(&value);
+    for (size_t at = 0; at + sizeof(void*) <= sizeof value; at += sizeof(void*)) {
+      const void* word;
+      __builtin_memcpy(&word, bytes + at, sizeof word);
+      dice_check_argument(kernel.name, name, word, false);
+    }
+  }
+}
+
+// A variable that is the device's: it tells the runtime where it is when its library is loaded.
+struct Symbol {
+  template <class T> explicit Symbol(const T& variable) {
+    dice_note_symbol(const_cast<const void*>(reinterpret_cast<const volatile void*>(&variable)), sizeof(T));
+  }
+};
 
 template <class T>
 T& shared(SharedSite& site, T*, size_t alignment = 16) {

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "warp.h"
+
 namespace dice_emu::ptx {
 
 template <class To, class From> To as(const From& from) {
@@ -35,6 +37,43 @@ template <class T> T left(T a, unsigned by) { return by >= 8 * sizeof(T) ? T(0) 
 template <class T> T right(T a, unsigned by) {
   if (by >= 8 * sizeof(T)) return a < T(0) ? T(-1) : T(0);
   return T(a >> by);
+}
+
+// What a 32-bit register of a tile holds: `count` elements of one row (left) or column (right) that follow each other.
+struct Half {
+  static constexpr int count = 2;
+  static float at(unsigned bits, int i) {
+    const unsigned half = bits >> 16 * i & 0xffff, exponent = half >> 10 & 31, mantissa = half & 1023;
+    const float value = exponent == 31 ? (mantissa != 0 ? NAN : INFINITY)
+                        : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                                        : std::ldexp(static_cast<float>(1024 + mantissa), static_cast<int>(exponent) - 25);
+    return half >> 15 != 0 ? -value : value;
+  }
+};
+struct Brain {
+  static constexpr int count = 2;
+  static float at(unsigned bits, int i) { return as<float>(i == 0 ? bits << 16 : bits & 0xffff0000u); }
+};
+struct Single {
+  static constexpr int count = 1;
+  static float at(unsigned bits, int) { return as<float>(bits & 0xffffe000u); }  // TF32 has ten bits behind the point
+};
+template <class Byte> struct Bytes {
+  static constexpr int count = 4;
+  static int at(unsigned bits, int i) { return static_cast<Byte>(bits >> 8 * i); }
+};
+
+// sums += left * right, for tiles of 16 rows and 8 columns: lane 4g + q holds of the left one rows g and g + 8, of the
+// right one column g, and of the sums columns 2q and 2q + 1 of rows g and g + 8.
+template <class Kind, class Sum, int registers> void multiply(Sum (&sums)[4], const unsigned (&left)[registers], const unsigned (&right)[registers / 2]) {
+  const int group = lane_id() / 4, quarter = lane_id() % 4;
+  for (int block = 0; block < registers / 2; ++block)
+    for (int lane = 0; lane < 4; ++lane) {
+      const unsigned rows[2] = {shuffle(~0u, left[2 * block], 4 * group + lane), shuffle(~0u, left[2 * block + 1], 4 * group + lane)};
+      const unsigned columns[2] = {shuffle(~0u, right[block], 8 * quarter + lane), shuffle(~0u, right[block], 8 * quarter + 4 + lane)};
+      for (int i = 0; i < Kind::count; ++i)
+        for (int at = 0; at < 4; ++at) sums[at] += Kind::at(rows[at / 2], i) * Kind::at(columns[at % 2], i);
+    }
 }
 
 }  // namespace dice_emu::ptx

@@ -12,7 +12,7 @@ class BlockScan {
   using Plus = ::cuda::std::plus<>;
 
  public:
-  using TempStorage = details::Storage<T, 2 * kThreads>;
+  using TempStorage = details::Storage<T, 2 * kThreads + 1>;
   BlockScan(TempStorage& storage) : storage_(storage) {}
 
   template <int Items, class Operation>
@@ -77,7 +77,58 @@ class BlockScan {
     ExclusiveScan(values, outputs, T(), Plus(), aggregate);
   }
 
+  // With a prefix: what `prefix` makes of the block's aggregate, in its first warp, comes before everything.
+  template <int Items, class Operation, class Prefix>
+  void InclusiveScan(T (&values)[Items], T (&outputs)[Items], Operation operation, Prefix& prefix) {
+    T total = details::fold(values, operation), before, aggregate;
+    const bool follows = scan(total, operation, before, aggregate);
+    const T first = prefix_of(prefix, aggregate);
+    T running = follows ? operation(first, before) : first;
+    for (int i = 0; i < Items; ++i) outputs[i] = running = operation(running, values[i]);
+  }
+  template <int Items, class Operation, class Prefix, class = std::enable_if_t<!std::is_convertible_v<Operation, T>>>
+  void ExclusiveScan(T (&values)[Items], T (&outputs)[Items], Operation operation, Prefix& prefix) {
+    T total = details::fold(values, operation), before, aggregate;
+    const bool follows = scan(total, operation, before, aggregate);
+    const T first = prefix_of(prefix, aggregate);
+    T running = follows ? operation(first, before) : first;
+    for (int i = 0; i < Items; ++i) {
+      const T next = operation(running, values[i]);
+      outputs[i] = running;
+      running = next;
+    }
+  }
+  template <class Operation, class Prefix> void InclusiveScan(T value, T& output, Operation operation, Prefix& prefix) {
+    T values[1] = {value}, outputs[1];
+    InclusiveScan(values, outputs, operation, prefix);
+    output = outputs[0];
+  }
+  template <class Operation, class Prefix, class = std::enable_if_t<!std::is_convertible_v<Operation, T>>>
+  void ExclusiveScan(T value, T& output, Operation operation, Prefix& prefix) {
+    T values[1] = {value}, outputs[1];
+    ExclusiveScan(values, outputs, operation, prefix);
+    output = outputs[0];
+  }
+  template <class Prefix> void InclusiveSum(T value, T& output, Prefix& prefix) { InclusiveScan(value, output, Plus(), prefix); }
+  template <class Prefix> void ExclusiveSum(T value, T& output, Prefix& prefix) { ExclusiveScan(value, output, Plus(), prefix); }
+  template <int Items, class Prefix> void InclusiveSum(T (&values)[Items], T (&outputs)[Items], Prefix& prefix) {
+    InclusiveScan(values, outputs, Plus(), prefix);
+  }
+  template <int Items, class Prefix> void ExclusiveSum(T (&values)[Items], T (&outputs)[Items], Prefix& prefix) {
+    ExclusiveScan(values, outputs, Plus(), prefix);
+  }
+
  private:
+  template <class Prefix> T prefix_of(Prefix& prefix, T aggregate) {
+    const int thread = details::thread_of<X, Y, Z>();
+    if (thread < 32) {
+      const T made = prefix(aggregate);
+      if (thread == 0) storage_[2 * kThreads] = made;
+    }
+    __syncthreads();
+    return storage_[2 * kThreads];
+  }
+
   // The fold of what the threads in front hold, which the first has none of: then it returns false.
   template <class Operation>
   bool scan(T value, Operation operation, T& before, T& aggregate) {
