@@ -68,7 +68,10 @@ def steady_inputs(
 ) -> list[tuple[int, str]]:
     """Of what two draws have alike, and of masks, the places among `steady.leaves` that matter to the reference, each
     with the first kind of other values on which its output stays finite, keeps its shape, and changes; whole numbers
-    with one near and one far. `words`: what texts may be."""
+    with one near and one far. `again`: the other draw; without it there is nothing to tell. `words`: what texts may be.
+    """
+    if again is None:
+        return []
     leaves = list(steady.leaves(drawn))
     found: list[tuple[int, str]] = []
     for place in steady.steady(drawn, again)[:MAX_PROBED]:

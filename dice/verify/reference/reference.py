@@ -19,7 +19,7 @@ import torch
 from dice.verify.execution import evidence, inputs, running
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
-from dice.verify.reference import input_rounding, orders, probing, workload
+from dice.verify.reference import input_rounding, orders, parameters, probing, workload
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
 from dice.verify.tensors import compare, transport, trees
@@ -27,7 +27,6 @@ from dice.verify.tensors import compare, transport, trees
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-MOST_BORNE = 64  # parameters that are varied one by one, where all at once make the reference fail
 TIED = ("ties", "zeros")  # families with many equal values
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 
@@ -73,14 +72,7 @@ class Reference:
             return None
         model = self.subject.new_model(seed)
         plain = trees.state_of(model)
-        varied = dict(plain)
-        before = trees.state_of(self.model)
-        for name, parameter in (*trees.varying(model), *trees.constant_buffers(model)):
-            if parameter.is_floating_point() and trees.is_steady(parameter, before.get(name)):
-                # Constants move by up to a half; what has a form of its own, by as much as its values differ.
-                spread = float(parameter.detach().double().std()) if parameter.numel() > 1 else 0.0
-                offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)
-                varied[name] = parameter.detach() + offset
+        varied = parameters.varied(model, plain, trees.state_of(self.model))
         self.fresh_states = plain, varied
         return self.fresh_states
 
@@ -105,32 +97,16 @@ class Reference:
             expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
             amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
-            varied = []
-            if second:
-                again, words = self.device.place(second), self.subject.words
-                varied = probing.steady_inputs(forward, drawn, again, expected, seed, words)
+            again = self.device.place(second) if second else None
+            varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject.words)
             fresh = self.fresh_states
             if fresh is not None:
-                self.fresh_states = fresh[False], self._borne(*fresh, drawn, seed)
+                bears = functools.partial(self._bears, drawn=drawn, seed=seed)
+                self.fresh_states = fresh[False], parameters.borne(*fresh, bears)
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified, varied=varied)
-
-    def _borne(self, plain: State, varied: State, drawn: Any, seed: int) -> State:
-        """`varied` where the reference stays finite with it; else, of each tensor that is varied, what it bears: the
-        same, or with offsets that are not negative, or none."""
-        if self._bears(varied, drawn, seed):
-            return varied
-        borne = dict(plain)
-        moved = [name for name in plain if plain[name] is not varied[name]]
-        for name in moved[:MOST_BORNE]:
-            upwards = plain[name] + (varied[name] - plain[name]).abs()
-            for value in (varied[name], upwards):
-                if self._bears(borne | {name: value}, drawn, seed):
-                    borne[name] = value
-                    break
-        return borne
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)

@@ -1,0 +1,88 @@
+"""The second set of parameters: other than the first, and other where no seed changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import problem_texts as texts
+import torch
+
+from dice.verify.ipc.messages import Step
+from dice.verify.reference.judge import judge
+from dice.verify.reference.reference import Reference
+from dice.verify.reference.trial import Trial
+
+SECRET = 1234
+GIVEN = Step("trial 0", "given")
+
+Make = Callable[..., Reference]
+
+
+def draw(reference: Reference, step: Step = GIVEN, loadable: bool = True) -> Trial:
+    trial = reference.trial(SECRET, step, loadable)
+    assert trial is not None
+    return trial
+
+
+def test_fresh_parameters_reveal_a_kernel_without_weights_and_biases(make: Make) -> None:
+    """GroupNorm starts with weights of one and biases of nothing: leaving them out passes on every input."""
+    reference = make(texts.GROUP_NORM)
+    first = reference.plan(SECRET, 5)[0]
+    assert first.fresh
+    for loadable, equal in ((False, True), (True, False)):
+        trial = draw(reference, first, loadable)
+        plain = torch.nn.functional.group_norm(trial.inputs[0], 2)
+        assert judge(reference, trial, plain).equal is equal
+    assert judge(reference, draw(reference), torch.nn.functional.group_norm(draw(reference).inputs[0], 2)).equal
+
+
+FIXED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.identity = torch.nn.Parameter(torch.eye(8))
+        self.rising = torch.nn.Parameter(torch.linspace(0, 700, 8))
+        self.table = torch.nn.Parameter(torch.linspace(0, 1, 8), requires_grad=False)
+        self.under_root = torch.nn.Parameter(torch.zeros(8))
+        self.random = torch.nn.Parameter(torch.rand(8))
+        self.register_buffer("ones", torch.ones(8))
+        self.register_buffer("places", torch.arange(8.0))
+
+    def forward(self, x):
+        moved = (x @ self.identity + self.rising) * self.ones + self.under_root.sqrt()
+        return moved + self.random + self.places + self.table
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_no_seed_changes_is_varied_as_far_as_the_reference_bears_it(make: Make) -> None:
+    reference = make(FIXED)
+    reference.plan(SECRET, 5)
+    assert reference.fresh_states is not None
+    plain, varied = reference.fresh_states
+    same = {name for name in plain if torch.equal(plain[name], varied[name])}
+    assert same == {"table", "random", "places"}
+    assert float(varied["under_root"].min()) >= 0
+    assert 10 < float((varied["rising"] - plain["rising"]).abs().max()) < 700
+
+
+def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
+    reference = make(texts.LINEAR)
+    fresh = reference.construct_fresh(2)
+    assert fresh is not None
+    first = draw(reference, Step("trial 0", "given", fresh=True))
+    model = torch.nn.Linear(64, 32)
+    model.load_state_dict({name.removeprefix("linear."): value for name, value in fresh[True].items()})
+    with torch.no_grad():
+        assert judge(reference, first, model(first.inputs[0])).equal
+    plain = draw(reference)
+    assert not judge(reference, first, plain.expected).equal
+    with torch.no_grad():  # and the first ones are back
+        assert judge(reference, plain, reference.model(*plain.inputs)).equal
