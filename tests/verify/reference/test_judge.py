@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import problem_texts as texts
 import pytest
 import torch
 
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
-from dice.verify.reference.reference import Reference
-from dice.verify.reference.trial import Trial
-
-GIVEN = Step("trial 0", "given")
-
-Make = Callable[..., Reference]
-
-
-def draw(reference: Reference, step: Step = GIVEN) -> Trial:
-    trial = reference.trial(1234, step)
-    assert trial is not None
-    return trial
-
+from tests.verify.reference.conftest import GIVEN, Make, draw
 
 IN_DOUBLE = {  # forward, inputs, and the same in another order and in the inputs' dtype
     "long sum": ("return x.sum(1)", "[torch.randn(8, 100003).double()]", lambda x: x.flip(1).cumsum(1)[:, -1]),

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import problem_texts as texts
 import torch
 
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
-from dice.verify.reference.reference import Reference
-from dice.verify.reference.trial import Trial
-
-SECRET = 1234
-GIVEN = Step("trial 0", "given")
-
-Make = Callable[..., Reference]
-
-
-def draw(reference: Reference, step: Step = GIVEN, loadable: bool = True) -> Trial:
-    trial = reference.trial(SECRET, step, loadable)
-    assert trial is not None
-    return trial
+from tests.verify.reference.conftest import SECRET, Make, draw
 
 
 def test_fresh_parameters_reveal_a_kernel_without_weights_and_biases(make: Make) -> None:

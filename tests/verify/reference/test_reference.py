@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import problem_texts as texts
@@ -13,20 +13,9 @@ from dice.verify.execution.inputs import ROTATED
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
-from dice.verify.reference.reference import Reference
 from dice.verify.reference.timing import as_timed
 from dice.verify.reference.trial import ReferenceFailed, Trial
-
-SECRET = 1234
-GIVEN = Step("trial 0", "given")
-
-Make = Callable[..., Reference]
-
-
-def draw(reference: Reference, step: Step = GIVEN, loadable: bool = True) -> Trial:
-    trial = reference.trial(SECRET, step, loadable)
-    assert trial is not None
-    return trial
+from tests.verify.reference.conftest import GIVEN, SECRET, Make, draw
 
 
 def test_the_reference_accepts_its_own_output_in_every_family(make: Make) -> None:
