@@ -55,6 +55,10 @@ _VALUES = {
     "brev": "__brev({0})",
     "shl": "dice_emu::ptx::left({0}, {1})",
     "shr": "dice_emu::ptx::right({0}, {1})",
+    "lop3": "dice_emu::ptx::logic({0}, {1}, {2}, {3})",
+    "prmt": "__byte_perm({0}, {1}, {2})",
+    "bfe": "dice_emu::ptx::extract({0}, {1}, {2})",
+    "bfi": "dice_emu::ptx::insert({0}, {1}, {2}, {3})",
     "fma": "dice_emu::ptx::fma({0}, {1}, {2})",
     "mad": "{0} * {1} + {2}",
     "min": "dice_emu::ptx::least({0}, {1})",
@@ -68,6 +72,7 @@ _VALUES = {
     "cos": "cos({0})",
     "tanh": "tanh({0})",
 }
+_AMOUNTS = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}  # from this operand on, they are numbers of bits
 _COMPARISONS = {
     "eq": "==",
     "ne": "!=",
@@ -185,8 +190,8 @@ class _Statement:
             return self._product(opcode, parts, kinds, operands, left, text)
         kind = _TYPES[kinds[-1]]
         values = [self._read(item, kind) for item in operands[1:]]
-        if opcode in ("shl", "shr"):
-            values[1] = self._read(operands[2], "unsigned")
+        first = _AMOUNTS.get(opcode, len(values))
+        values[first:] = [self._read(item, "unsigned") for item in operands[1 + first :]]
         try:
             value = _VALUES[opcode].format(*values).replace("T(", f"{kind}(")
         except IndexError:
@@ -196,12 +201,13 @@ class _Statement:
     def _product(
         self, opcode: str, parts: list[str], kinds: list[str], operands: list[str], left: set[str], text: str
     ) -> str:
-        if opcode not in ("mul", "mad") or left or len(operands) != (3 if opcode == "mul" else 4):
+        high = left == {"hi"} and kinds[-1][1:] in ("32", "64")
+        if opcode not in ("mul", "mad") or (left and not high) or len(operands) != (3 if opcode == "mul" else 4):
             raise UnknownPtx(text)
         kind = _TYPES[kinds[-1]]
         one, other = (self._read(item, kind) for item in operands[1:3])
         result = _WIDE.get(kind, kind) if "wide" in parts else kind
-        value = f"({result}){one} * ({result}){other}"
+        value = f"dice_emu::ptx::high({one}, {other})" if high else f"({result}){one} * ({result}){other}"
         if opcode == "mad":
             value += f" + {self._read(operands[3], result)}"
         return self._put(operands[0], f"({result})({value})")

@@ -38,6 +38,42 @@ template <class T> T right(T a, unsigned by) {
   if (by >= 8 * sizeof(T)) return a < T(0) ? T(-1) : T(0);
   return T(a >> by);
 }
+// The upper half of a product.
+template <class T> T high(T a, T b) {
+  using Wide = std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
+  return static_cast<T>(static_cast<Wide>(a) * b >> 8 * sizeof(T));
+}
+// Bit i of `table` is the answer where the bits of c, b and a say i.
+template <class T> T logic(T a, T b, T c, T table) {
+  T found = 0;
+  for (unsigned i = 0; i < 8; ++i) {
+    if ((table >> i & 1) != 0) found |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+  }
+  return found;
+}
+// A field of `length` bits from bit `from` on; what lies beyond the top is the sign of signed numbers, or nothing.
+template <class T> T extract(T a, unsigned from, unsigned length) {
+  constexpr unsigned width = 8 * sizeof(T);
+  from &= 0xff, length &= 0xff;
+  if (length == 0) return 0;
+  const unsigned top = from + length - 1 < width ? from + length - 1 : width - 1;
+  const bool sign = std::is_signed_v<T> && (a >> top & 1) != 0;
+  T found = sign ? T(-1) : T(0);
+  for (unsigned i = 0; i < length && i < width; ++i) {
+    const bool bit = from + i < width ? (a >> (from + i) & 1) != 0 : sign;
+    const T mask = static_cast<T>(T(1) << i);
+    found = bit ? found | mask : found & ~mask;
+  }
+  return found;
+}
+template <class T> T insert(T field, T a, unsigned from, unsigned length) {
+  from &= 0xff, length &= 0xff;
+  for (unsigned i = 0; i < length && from + i < 8 * sizeof(T); ++i) {
+    const T mask = static_cast<T>(T(1) << (from + i));
+    a = (field >> i & 1) != 0 ? a | mask : a & ~mask;
+  }
+  return a;
+}
 
 // What a 32-bit register of a tile holds: `count` elements of one row (left) or column (right) that follow each other.
 struct Half {
