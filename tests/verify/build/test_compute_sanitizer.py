@@ -111,7 +111,9 @@ def test_a_candidate_is_run_again_in_its_jail_under_every_tool(
     monkeypatch.setattr(sanitizer, "applies", lambda options, backend, outcome: options.sanitize)
     problem = Problem.from_file(CASES / "problems" / "relu.py")
     kernel = Kernel.from_file(CASES / "right_relu.py")
-    verdict = emulated.verify(problem, kernel, Options(trials=1, sanitize=True, cache_dir=emulated.options.cache_dir))
+    # On a GPU the file itself is run again, and no program of it.
+    options = Options(trials=1, sanitize=True, provenance="evidence", cache_dir=emulated.options.cache_dir)
+    verdict = emulated.verify(problem, kernel, options)
     assert verdict.outcome == "runtime_error", verdict.errors
     assert verdict.message.startswith("out_of_bounds: invalid __global__ read of size 4 bytes in kernel relu_kernel")
     assert [(one.kind, one.tool, one.kernel) for one in verdict.findings] == [
