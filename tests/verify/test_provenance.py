@@ -217,6 +217,22 @@ def test_an_error_of_host_code_names_the_line_that_called_it(emulated: Verifier)
     assert f"line {line}" in verdict.errors[0], verdict.errors
 
 
+@pytest.mark.parametrize(
+    ("more", "outcome"),
+    [
+        ("static const void* none = &_Py_NoneStruct; // what Python calls None", "deceptive"),
+        ("#define TWICE(a) a##a\nint TWICE(x) = 0; // PyObject and dice in a comment", "correct"),
+    ],
+)
+def test_cpp_that_names_the_inside_of_its_process_is_no_program_and_tampers(
+    emulated: Verifier, more: str, outcome: str
+) -> None:
+    source = of_relu("return ops.relu(x)").source.replace("__global__ void relu", f"{more}\n__global__ void relu", 1)
+    verdict = verify(emulated, Kernel(source))
+    assert (verdict.outcome, verdict.provenance) == (outcome, "evidence"), verdict.message
+    assert verdict.correct or verdict.deceptions == ("tampering",)
+
+
 def linear(state: str, forward: str) -> Kernel:
     body = "\n".join(f"        {line}" for line in state.splitlines())
     return Kernel(

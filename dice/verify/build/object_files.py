@@ -186,6 +186,17 @@ _BARRED = re.compile(
 )
 
 
+_HAS_WORD = "its source has the word "
+_PLAIN_WORDS = ("asm", "_Pragma")  # of honest sources, too
+
+
+def reaches_inside(reason: str) -> bool:
+    """Whether `foreign` found the name of something that stands between C++ and Python, and not only what makes names,
+    as macros of honest sources do."""
+    word = reason.removeprefix(_HAS_WORD).partition(",")[0]
+    return reason.startswith(_HAS_WORD) and word.isidentifier() and word not in _PLAIN_WORDS
+
+
 def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
     """Why a library may not run where there is data, as a sentence; "" where it may.
 
@@ -193,7 +204,7 @@ def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
     """
     word = inner_word(sources)
     if word:
-        return f"its source has the word {word}, by which it could reach for the inside of its headers"
+        return f"{_HAS_WORD}{word}, by which it could reach for the inside of its headers"
     try:
         wanted: set[str] = set()
         defined: set[str] = set()

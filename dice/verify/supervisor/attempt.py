@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dice.verdict import Finding
+from dice.verify.build import object_files
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
 from dice.verify.protocols import KERNELBENCH_SEED
@@ -259,11 +260,16 @@ class Attempt:
     def refuse_deception(self) -> None:
         """Raise `VerdictReached` where the evidence shows that somebody else computed the outputs."""
         kind = self.record.evidence.kind() if self.assignment.protocol.ours else ""
-        if not kind and self.record.provenance == "evidence" and "reflection" in self.report.labels:
+        if not kind and self.record.provenance == "evidence" and self._reaches_inside():
             kind = "tampering"  # whoever watches it stands within its reach, and it is no program
         if kind:
             self.record.deceptions = (*self.record.deceptions, kind)
             raise VerdictReached("deceptive", "run", f"{MESSAGES[kind]}.")
+
+    def _reaches_inside(self) -> bool:
+        """Whether the file's Python or its C++ names the inside of the process that runs it."""
+        natively = any(object_files.reaches_inside(built.foreign) for built in self.files.shown)
+        return natively or "reflection" in self.report.labels
 
     # ---- the reference --------------------------------------------------------------------------------------------
 
