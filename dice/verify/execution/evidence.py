@@ -193,9 +193,12 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def _is_short(tensor: torch.Tensor) -> bool:
-    floats = tensor.is_floating_point() or tensor.is_complex()
-    return floats and tensor.dtype not in (torch.float64, torch.complex128)
+    return _is_float(tensor) and tensor.dtype not in (torch.float64, torch.complex128)
 
 
 def _count(tensors: Any) -> int:
@@ -208,8 +211,8 @@ def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tens
         return 1
     if not name.startswith(("aten::_to_copy", "aten::copy_")):
         return 0
-    source = args[1] if name.startswith("aten::copy_") and len(args) > 1 else args[0] if args else None
-    if not isinstance(source, torch.Tensor) or not source.is_cuda:
+    source = _copied(name, args)
+    if source is None or not source.is_cuda:
         return 0
     return sum(tensor.numel() for tensor in outputs if tensor.device.type == "cpu")
 
@@ -218,12 +221,14 @@ def _rounds(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -
     """Whether an operator makes whole numbers of floats."""
     if not name.startswith(("aten::_to_copy", "aten::copy_")):
         return False
+    source = _copied(name, args)
+    return source is not None and source.is_floating_point() and not all(map(_is_float, outputs))
+
+
+def _copied(name: str, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """What `_to_copy` or `copy_` copies."""
     source = args[1] if name.startswith("aten::copy_") and len(args) > 1 else args[0] if args else None
-    return isinstance(source, torch.Tensor) and source.is_floating_point() and not _all_floats(outputs)
-
-
-def _all_floats(tensors: Sequence[torch.Tensor]) -> bool:
-    return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+    return source if isinstance(source, torch.Tensor) else None
 
 
 def _answered(name: str, args: tuple[Any, ...], result: Any) -> Any:

@@ -114,9 +114,8 @@ class Group:
         self._show(arguments, "init", m.CONSTRUCTOR)
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
-        model, ours = self.reference.model, self.reference.protocol.ours
-        varying = (*trees.varying(model), *trees.constant_buffers(model)) if ours else ()
-        return m.ReferenceConstructed(outline, tuple(name for name, _ in varying))
+        taken = trees.taken(self.reference.model) if self.reference.protocol.ours else ()
+        return m.ReferenceConstructed(outline, tuple(name for name, _ in taken))
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""

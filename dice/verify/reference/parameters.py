@@ -17,7 +17,7 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     hold one value everywhere. Constants move by up to a half; what has a form of its own, by as much as its values
     differ."""
     state = dict(plain)
-    for name, parameter in (*trees.varying(model), *trees.constant_buffers(model)):
+    for name, parameter in trees.taken(model):
         if parameter.is_floating_point() and trees.is_steady(parameter, other.get(name)):
             spread = float(parameter.detach().double().std()) if parameter.numel() > 1 else 0.0
             offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)

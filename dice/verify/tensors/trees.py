@@ -38,6 +38,11 @@ def constant_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor
             yield name, buffer
 
 
+def taken(model: torch.nn.Module) -> tuple[tuple[str, torch.Tensor], ...]:
+    """What a candidate has to take other values of."""
+    return (*varying(model), *constant_buffers(model))
+
+
 def is_steady(parameter: torch.Tensor, other: torch.Tensor | None) -> bool:
     """Whether a parameter holds one value everywhere, or what training would change is `other`, under another seed."""
     if not parameter.numel() or bool((parameter == parameter.reshape(-1)[:1]).all()):
