@@ -217,33 +217,6 @@ class DataFree(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def warm_up() -> None:
-    """Run an operator on tensors without data, whose first use imports a part of PyTorch, but not its compiler: see
-    `_without_compiler`."""
-    with _without_compiler(), torch.no_grad():
-        tensor = torch.empty((2, 2), device=META)
-        torch.nn.functional.linear(tensor, tensor, tensor[0])
-
-
-@contextlib.contextmanager
-def _without_compiler() -> Iterator[None]:
-    """In the block, what PyTorch has to hide from its compiler is hidden from nobody: it would import the compiler,
-    with all that belongs to it, at the first operator that is written in Python."""
-    name = "torch._dynamo"
-    if name in sys.modules:
-        yield
-        return
-    stand_in: Any = types.ModuleType(name)
-    stand_in.disable = lambda function=None, recursive=True, **options: function
-    sys.modules[name] = stand_in
-    torch._dynamo = stand_in
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-        del torch._dynamo
-
-
 def why_not(error: Exception) -> str:
     """What to say of an exception that a file let out as it ran without data, as the end of a sentence."""
     return str(error) if isinstance(error, NotCaptured) else f"without data, it raises {type(error).__name__}: {error}"
@@ -268,7 +241,6 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
         for name, value in own.items():
             told[name][3] = recorder._tensor(value)["literal"]
         with (
-            _without_compiler(),
             binding.without_data(),
             Recording(recorder),
             _whole_operators(recorder),

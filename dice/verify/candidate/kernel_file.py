@@ -15,7 +15,7 @@ import torch
 from dice.verify.build.sources import MAX_SOURCE_BYTES, Built, CompileError, Sources
 from dice.verify.candidate import capture, failures, intercept, tripwires
 from dice.verify.candidate.server import Server
-from dice.verify.execution import running
+from dice.verify.execution import dispatch, running
 from dice.verify.ipc import messages as m
 from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import read
@@ -23,8 +23,11 @@ from dice.verify.tensors import transport
 
 
 def warm_up() -> None:
-    """PyTorch loads large parts of itself at the first operator on tensors without data."""
-    capture.warm_up()
+    """PyTorch loads large parts of itself at the first operator on tensors without data, which a capture runs."""
+    dispatch.spare_compiler()
+    with torch.no_grad():
+        tensor = torch.empty((2, 2), device="meta")
+        torch.nn.functional.linear(tensor, tensor, tensor[0])
 
 
 def main(link: socket.socket) -> None:

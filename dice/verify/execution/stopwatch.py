@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dice.verify.execution import running
+from dice.verify.execution import dispatch, running
 from dice.verify.execution.inputs import is_free
 from dice.verify.ipc.messages import BlockTimed, RoundTimed
 from dice.verify.ipc.timing_plan import FLUSH_BYTES, ROUND_CALLS, WARM_UP_S
@@ -311,6 +311,7 @@ def time_compiled(model: Any, bench: Bench, folder: Path) -> RoundTimed:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ[name] = str(folder / name.lower())  # this process may write nowhere else
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    dispatch.restore_compiler()
     plain, bench.model = bench.model, torch.compile(model)
     try:
         bench.warm_up()

@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 
 from dice.prompts import EXAMPLE_PROBLEM
-from dice.verify.execution import running
+from dice.verify.execution import dispatch, running
 from dice.verify.execution.running import Device
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
 from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import EVENT, name_of, read
 from dice.verify.ipc.encoding import to_json as tagged
-from dice.verify.reference import scale, workload
+from dice.verify.reference import scale
 from dice.verify.reference.group import COMMANDS, TIMING, Group
 from dice.verify.reference.process_settings import ProcessSettings
 from dice.verify.reference.trial import ReferenceFailed
@@ -36,6 +36,7 @@ _NO_MEMORY = m.ReferenceFault("a trial of it needs more memory than the GPU has 
 def warm_up() -> None:
     """Draw, copy and run a small model once: PyTorch loads large parts of itself at first use."""
     torch.set_num_threads(1)  # a fork must not lose worker threads
+    dispatch.spare_compiler()
     running.seed_everything(0)
     model = torch.nn.Linear(2, 2)
     model.load_state_dict(copy.deepcopy(model).state_dict())
@@ -50,7 +51,6 @@ def main(link: socket.socket) -> None:
     device = Device(channel.expect(m.OpenDeviceAs).backend)
     device.prepare(1)
     device.open()
-    workload.prepare()
     channel.send(m.Ready())
     groups: dict[int, Group] = {}
     usual = ProcessSettings.now()

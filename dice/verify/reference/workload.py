@@ -134,12 +134,6 @@ def is_heavy(inputs: Any, outputs: Any) -> bool:
     return sum(tensor.numel() for tensor in (*transport.tensors(inputs), *transport.tensors(outputs))) > HEAVY_ELEMENTS
 
 
-def prepare() -> None:
-    """Import what PyTorch needs for tensors without data: a second, which is no problem's."""
-    with torch.device("meta"):
-        torch.relu(torch.rand(2))
-
-
 def sizes(problem: ModuleType, device: Device) -> Sizes:
     """Sizes of a problem, as far as can be told without running it, on tensors without data. Of a forward that does
     not come to its end so, what it made until then, or as much as goes in; else 0."""
