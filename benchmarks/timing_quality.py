@@ -151,7 +151,7 @@ def _answer(bench: Any, command: Any) -> Any:
     if isinstance(bench, Bench):
         with torch.no_grad():
             if isinstance(command, m.TimeRound):
-                return bench.round(command.seed, command.calls)
+                return bench.round(command.seed, command.calls, command.idle)
             return bench.block(command.seed, command.calls)
     answers = {m.TimeRound: bench.round, m.TimeBlock: bench.block}
     if type(command) in answers:

@@ -130,7 +130,7 @@ def time_it(group: Group, forward: Any, outputs: Path) -> None:
     bench.warm_up(0.0)
     calls = timing._calls(started.call_ms, started.output_bytes)
     for seed in range(2):
-        ask(group, m.TimeRound(seed, calls), m.RoundTimed)
+        ask(group, m.TimeRound(seed, calls, timing_plan.IDLE_CALLS), m.RoundTimed)
         checksums = bench.round(seed, calls).checksums
         transport.write(bench.kept[0], outputs, "output", lent.outputs)
         judged = ask(group, m.JudgeTimed("timing", "output", seed, 0, checksums[0]), m.Judged, outputs)

@@ -248,7 +248,7 @@ class Server(ABC):
         return m.TimingStarted(*self.bench.warm_up(command.warm_up_s))
 
     def _time_round(self, command: m.TimeRound) -> m.RoundTimed:
-        timed: m.RoundTimed = self.bench.round(command.seed, command.calls)
+        timed: m.RoundTimed = self.bench.round(command.seed, command.calls, command.idle)
         return timed
 
     def _time_block(self, command: m.TimeBlock) -> m.BlockTimed:

@@ -20,10 +20,11 @@ import torch
 from dice.verify.execution import dispatch, running
 from dice.verify.execution.inputs import is_free
 from dice.verify.ipc.messages import BlockTimed, RoundTimed
-from dice.verify.ipc.timing_plan import FLUSH_BYTES, ROUND_CALLS, WARM_UP_S
+from dice.verify.ipc.timing_plan import FLUSH_BYTES, IDLE_CALLS, ROUND_CALLS, WARM_UP_S
 from dice.verify.tensors import transport
 
 WARM_UP_CALLS, MAX_WARM_UP_CALLS = 3, 200
+LONG_WARM_UP_S = 0.5  # after so long, even one call is enough: the clocks are up
 # A launch that comes late costs 20 us more than it is late. So the flushes of the caches before a call last long enough
 # for the host to launch it: this many times what nine in ten launches of the reference take.
 HIDE = 1.5
@@ -35,7 +36,6 @@ PAUSE_S = 0.005  # before each of these rounds, as before a round that counts
 PROBE_MS = 20.0  # the launch of a call that takes longer than this is hidden by the call before it
 ROTATE_BYTES, MAX_COPIES = 2 << 30, 4
 LARGE_BYTES = 64 << 20  # of an output
-IDLE_CALLS = 2
 LEAST_FACTOR = 0.75
 COMPILED_CALLS = 25
 LATE_S = 2e-5  # waiting for an idle device takes less
@@ -133,7 +133,7 @@ class Bench:
         """Until the clocks are up; returns the milliseconds of one call and the bytes of one output."""
         started, calls, last_ms = _CLOCK(), 0, 0.0
         self._forget()
-        while calls < WARM_UP_CALLS or (_CLOCK() - started < seconds and calls < MAX_WARM_UP_CALLS):
+        while not self._is_warm(calls, _CLOCK() - started, seconds):
             inputs = self.fill(0, calls)
             self.stopwatch.flush()
             output, last_ms, _ = self.stopwatch.time(lambda: self.model(*inputs))  # noqa: B023 - called at once
@@ -141,6 +141,12 @@ class Bench:
             del output  # or there would be two at once
             calls += 1
         return last_ms, output_bytes
+
+    @staticmethod
+    def _is_warm(calls: int, spent_s: float, seconds: float) -> bool:
+        if calls < WARM_UP_CALLS:
+            return calls > 0 and spent_s > LONG_WARM_UP_S
+        return spent_s >= seconds or calls >= MAX_WARM_UP_CALLS
 
     def hide_launches(self, call_ms: float) -> int:
         """From now on, as many flushes before a call as hide what it takes to launch one; returns how many these are.
@@ -154,14 +160,14 @@ class Bench:
         flush_ms = math.inf
         for _ in range(PROBES):
             time.sleep(PAUSE_S)
-            probe = self.round(0, calls)
+            probe = self.round(0, calls, idle_calls=0)
             host += probe.host_ms
             flush_ms = min(flush_ms, 1e3 * FLUSH_BYTES / probe.bandwidth)
         slow = statistics.quantiles(host, n=10)[-1]
         self.flushes = max(1, min(MAX_FLUSHES, math.ceil((HIDE * slow + RECORD_MS) / flush_ms)))
         return self.flushes
 
-    def round(self, seed: int, calls: int) -> RoundTimed:
+    def round(self, seed: int, calls: int, idle_calls: int = IDLE_CALLS) -> RoundTimed:
         """Times of single calls behind a flush of the caches (`ms`, and of the host inside them `host_ms`), and of some
         that start on an idle device (`idle_ms`), in milliseconds. `bandwidth` is what a flush reached before them: less
         than usual when something else is at work on the device."""
@@ -170,7 +176,7 @@ class Bench:
         times: list[tuple[float, float]] = []
         idle: list[float] = []
         self.stalled = False
-        for index in range(calls + IDLE_CALLS):
+        for index in range(calls + idle_calls):
             output, device_ms, host_ms = self._time_one(seed, index, idle=index >= calls)
             if index < calls:
                 times.append((device_ms, host_ms))

@@ -54,10 +54,12 @@ class StartTiming:
 
 @dataclass(frozen=True, slots=True)
 class TimeRound:
-    """Time single calls, whose inputs follow from `seed`. Answered by `RoundTimed`."""
+    """Time single calls, whose inputs follow from `seed`, and then `idle` calls that begin on an idle device. Answered
+    by `RoundTimed`."""
 
     seed: int
     calls: int
+    idle: int
 
 
 @dataclass(frozen=True, slots=True)

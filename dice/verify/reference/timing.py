@@ -34,7 +34,7 @@ class TimedReference:
 
     def round(self, command: m.TimeRound) -> m.RoundTimed:
         with self._as_users_run_it():
-            timed: m.RoundTimed = self._bench.round(command.seed, command.calls)
+            timed: m.RoundTimed = self._bench.round(command.seed, command.calls, command.idle)
             return timed
 
     def block(self, command: m.TimeBlock) -> m.BlockTimed:

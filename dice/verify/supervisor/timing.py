@@ -24,6 +24,9 @@ from dice.verify.ipc import timing_plan
 from dice.verify.options import probe_cuda
 
 ROUND_MS = 200.0
+LEAST_CALLS = 2  # of a side in a round, however long they take: an interval needs samples;
+HOPELESS = 10.0  # but not of a candidate that is so many times slower than the reference
+LONG_MS = 100.0  # of a call: what flushes of the caches can hide beside it is less than a hundredth
 MIN_ROUNDS, MAX_ROUNDS = 3, 40
 WIDTH = 0.02  # of the speed-up's interval, relative to its point value: rounds go on until it is this narrow,
 BUDGET_S = 3.0  # or until so much time is spent
@@ -84,7 +87,10 @@ class Side:
     @property
     def hidden_ms(self) -> float:
         """Work that ran beside the flush of the caches, on another stream, before the first event: it shows when the
-        device is idle at the start. 0 when that is within what launching costs."""
+        device is idle at the start. 0 when that is within what launching costs, or calls are so long that it would be
+        nothing to them."""
+        if not self.idle_ms:
+            return 0.0
         shown = statistics.median(self.ms)
         alone = statistics.median(self.idle_ms) - statistics.median(self.host_ms)
         return alone - shown if alone > 1.2 * shown + HIDDEN_MS else 0.0
@@ -165,25 +171,25 @@ def run(ask_reference: Ask, ask_candidate: Ask, check: Callable[[m.JudgeTimed], 
     start = m.StartTiming(INPUTS, min(timing_plan.WARM_UP_S, spend / 4))
     ready = ask_reference(start, m.TimingStarted)
     begun = ask_candidate(replace(start, salted=ready.salted, flushes=ready.flushes), m.TimingStarted)
-    # Fewer calls of a slower candidate, if it is: that is its own claim, and costs it nothing but samples.
-    own_calls = _calls(ready.call_ms, ready.output_bytes)
-    calls = _calls(max(ready.call_ms, begun.call_ms), ready.output_bytes)
+    call_ms = begun.call_ms
     checked_round = secrets.randbelow(MIN_ROUNDS)
     started = time.monotonic()
     while not contest.settled(time.monotonic() - started + BUDGET_S - spend):
-        command = m.TimeRound(secrets.randbits(60), calls)
-        own = replace(command, calls=own_calls)
+        own = _round(ready.call_ms, ready)
+        # Fewer calls of a slower candidate, if it is: that is its own claim, and costs it nothing but samples.
+        command = replace(_round(max(ready.call_ms, call_ms), ready), seed=own.seed)
         if contest.rounds % 2 == 0:
             reference = ask_reference(own, m.RoundTimed)
             candidate = ask_candidate(command, m.RoundTimed)
         else:
             candidate = ask_candidate(command, m.RoundTimed)
             reference = ask_reference(own, m.RoundTimed)
-        check_report(candidate, calls)
+        check_report(candidate, command)
         if reference.stalled:
             raise Stalled("the GPU had too little memory left to run the reference without waiting for it")
         contest.reference.add(reference)
         contest.kernel.add(candidate)
+        call_ms = statistics.median(candidate.ms)
         contest.bandwidths.append(reference.bandwidth)
         if contest.rounds == checked_round:
             _challenge(command, candidate.checksums, ask_candidate, check)
@@ -231,15 +237,15 @@ def _compiled_ms(path: Path, name: str, ask_reference: Ask) -> float:
     return float(roofline.stored(path, name, measure)["ms"])
 
 
-def check_report(answer: m.RoundTimed, calls: int) -> None:
+def check_report(answer: m.RoundTimed, asked: m.TimeRound) -> None:
     """Raises `Malformed` unless a round's report is one: what was no number in it has been left out on arrival."""
-    if len(answer.ms) != calls or len(answer.host_ms) != calls or not answer.idle_ms:
+    if (len(answer.ms), len(answer.host_ms), len(answer.idle_ms)) != (asked.calls, asked.calls, asked.idle):
         raise Malformed("the timed run reported no times.")
     if not all(0 <= item < 1e9 for item in (*answer.ms, *answer.host_ms, *answer.idle_ms)):
         raise Malformed("the timed run reported no times.")
     if not all(item > 0 for item in answer.ms):
         raise Implausible("the timed run claims calls that took no time at all.")
-    _check_checksums(answer.checksums, calls)
+    _check_checksums(answer.checksums, asked.calls)
 
 
 def excess_ms(wall_ms: float, calls: int, overhead_ms: float, claimed_ms: float, hidden_ms: float = 0.0) -> float:
@@ -266,7 +272,8 @@ def _cross_check(
     claimed = contest.kernel.median
     calls = max(1, min(MAX_BLOCK_CALLS, int(BLOCK_MS / claimed), _fitting(ready.output_bytes)))
     hidden = (ready.flushes - 1) * 1e3 * timing_plan.FLUSH_BYTES / statistics.median(contest.bandwidths)
-    ask_candidate(m.TimeBlock(secrets.randbits(60), min(calls, 2)), m.BlockTimed)  # buffers allocated
+    if claimed < LONG_MS:  # or else what it takes to allocate buffers is within the slack
+        ask_candidate(m.TimeBlock(secrets.randbits(60), min(calls, 2)), m.BlockTimed)
     overhead, least_wall_ms = 0.0, math.inf
     for attempt in range(BLOCKS):
         command = m.TimeBlock(secrets.randbits(60), calls)
@@ -303,9 +310,12 @@ def _check_checksums(checksums: Sequence[int], calls: int) -> None:
         raise Malformed("the timed run reported no checksums of its outputs.")
 
 
-def _calls(call_ms: float, output_bytes: int) -> int:
-    fitting = _fitting(output_bytes)
-    return max(min(2, fitting), min(timing_plan.ROUND_CALLS, int(ROUND_MS / max(call_ms, 1e-3)), fitting))
+def _round(call_ms: float, ready: m.TimingStarted) -> m.TimeRound:
+    """A round of a side whose calls take so long."""
+    fitting = _fitting(ready.output_bytes)
+    least = 1 if call_ms > max(ROUND_MS, HOPELESS * ready.call_ms) else LEAST_CALLS
+    calls = max(min(least, fitting), min(timing_plan.ROUND_CALLS, int(ROUND_MS / max(call_ms, 1e-3)), fitting))
+    return m.TimeRound(secrets.randbits(60), calls, 0 if call_ms > LONG_MS else timing_plan.IDLE_CALLS)
 
 
 def _fitting(output_bytes: int) -> int:

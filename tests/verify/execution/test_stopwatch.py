@@ -10,6 +10,7 @@ import torch
 from host_stopwatch import HostStopwatch
 
 from dice.verify.execution import stopwatch
+from dice.verify.ipc import timing_plan
 
 
 def bench_of(model: Callable[..., Any], *inputs: torch.Tensor) -> stopwatch.Bench:
@@ -29,7 +30,7 @@ def test_every_call_gets_new_values_in_rotated_buffers_and_a_cold_cache() -> Non
     bench = bench_of(model, values)
     answer = bench.round(5, 6)
     assert len(answer.ms) == len(answer.checksums) == len(bench.kept) == 6
-    assert len({value for _, value in seen}) == len(seen) == 6 + stopwatch.IDLE_CALLS
+    assert len({value for _, value in seen}) == len(seen) == 6 + timing_plan.IDLE_CALLS
     assert len({pointer for pointer, _ in seen}) == stopwatch.MAX_COPIES
     assert bench.stopwatch.flushes == len(seen) + stopwatch.LEAD + 1  # type: ignore[attr-defined]
     assert answer.bandwidth > 0
@@ -114,7 +115,7 @@ def test_flushes_outlast_the_launch_of_a_call(host_ms: float, flushes: int) -> N
     assert bench.hide_launches(1.0) == flushes
     watch.flushes = -stopwatch.LEAD - 1  # those for the bandwidth
     bench.round(1, 5)
-    assert watch.flushes == flushes * (5 + stopwatch.IDLE_CALLS)
+    assert watch.flushes == flushes * (5 + timing_plan.IDLE_CALLS)
 
 
 class ColdFlush(SlowLaunches):
@@ -195,7 +196,7 @@ def test_the_host_does_nothing_between_a_flush_and_the_call_whose_launch_it_hide
     watch = Noting()
     stopwatch.Bench(torch.nn.Identity(), [torch.rand(4)], [0], watch).round(1, 5)
     calls = [number for number, asked in enumerate(watch.asked) if asked == "time"]
-    assert len(calls) == 1 + 5 + stopwatch.IDLE_CALLS
+    assert len(calls) == 1 + 5 + timing_plan.IDLE_CALLS
     assert all(watch.asked[number - 1] == "flush" for number in calls)
 
 
@@ -232,7 +233,7 @@ def test_no_call_of_a_candidate_is_made_twice() -> None:
         return x * 2
 
     answer = stopwatch.Bench(model, [torch.rand(8) - 0.5], [0], Allocating(1000)).round(3, 4)
-    assert len(set(seen)) == len(seen) == 4 + stopwatch.IDLE_CALLS
+    assert len(set(seen)) == len(seen) == 4 + timing_plan.IDLE_CALLS
     assert set(answer.ms) == {1000.0} and not answer.stalled
 
 

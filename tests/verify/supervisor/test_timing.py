@@ -45,7 +45,7 @@ class Scripted:
         if isinstance(command, m.TimeRound):
             shown = self.claims or self.ms
             times = tuple(shown * self.random.gauss(1, self.noise) for _ in checksums)
-            idle = (shown + self.hidden + 0.012,) * 2
+            idle = (shown + self.hidden + 0.012,) * command.idle
             return m.RoundTimed(times, (0.01,) * len(times), idle, checksums, bandwidth=3e12)
         if command.empty:
             return m.BlockTimed(0.0, checksums)
@@ -66,10 +66,32 @@ def test_the_interval_of_an_honest_kernel_is_narrow_and_holds_the_truth() -> Non
 
 
 def test_a_slower_kernel_makes_fewer_calls_a_round_and_the_reference_as_many_as_ever() -> None:
-    reference, kernel = Scripted(4.0), Scripted(40.0)
+    reference, kernel = Scripted(4.0), Scripted(40.0, noise=0)
     contest(reference, kernel)
     assert {one.calls for one in reference.commands if isinstance(one, m.TimeRound)} == {timing_plan.ROUND_CALLS}
     assert {one.calls for one in kernel.commands if isinstance(one, m.TimeRound)} == {int(timing.ROUND_MS / 40.0)}
+
+
+def test_a_kernel_far_slower_than_the_reference_is_called_as_rarely_as_a_time_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    kernel = Scripted(300.0)
+    found = contest(Scripted(4.0), kernel)
+    rounds = [(one.calls, one.idle) for one in kernel.commands if isinstance(one, m.TimeRound)]
+    assert rounds == [(1, 0)] * timing.MIN_ROUNDS
+    assert found.timing().speedup == pytest.approx(4 / 300, rel=0.05)
+    assert [one.calls for one in kernel.commands if isinstance(one, m.TimeBlock)] == [1]
+
+
+def test_a_kernel_that_only_warms_up_slowly_cannot_hide_its_work() -> None:
+    class Slow(Scripted):
+        def answer(self, command: Any) -> Any:
+            said = super().answer(command)
+            return replace(said, call_ms=500.0) if isinstance(said, m.TimingStarted) else said
+
+    found = contest(Scripted(1.0), Slow(0.01, hidden=0.9)).timing()
+    assert found.kernel_ms == pytest.approx(0.9, rel=0.05)
 
 
 @pytest.mark.parametrize("claimed", [math.nan, math.inf, -1.0])
@@ -139,7 +161,7 @@ def test_no_time_at_all_is_a_lie_and_rubbish_is_malformed() -> None:
     good = {"ms": [1.0, 1.0], "host_ms": [0.1, 0.1], "idle_ms": [1.0], "checksums": [1, 2]}
 
     def check(said: dict[str, Any]) -> None:
-        timing.check_report(claim(said, m.RoundTimed), 2)
+        timing.check_report(claim(said, m.RoundTimed), m.TimeRound(0, 2, 1))
 
     check(good)
     with pytest.raises(timing.Implausible):
@@ -234,9 +256,12 @@ def test_the_median_interval_covers_as_often_as_it_says() -> None:
 
 
 def test_few_calls_a_round_where_a_call_is_long_or_its_output_large() -> None:
-    assert timing._calls(0.1, 4096) == timing_plan.ROUND_CALLS
-    assert timing._calls(90.0, 4096) == 2
-    assert timing._calls(0.1, timing_plan.KEEP_BYTES // 3) == 3
+    def calls(call_ms: float, output_bytes: int = 4096, reference_ms: float = 0.1) -> int:
+        return timing._round(call_ms, m.TimingStarted(reference_ms, output_bytes)).calls
+
+    assert calls(0.1) == timing_plan.ROUND_CALLS
+    assert calls(90.0) == calls(900.0, reference_ms=100.0) == timing.LEAST_CALLS == 2
+    assert calls(0.1, timing_plan.KEEP_BYTES // 3) == 3
 
 
 def test_the_candidate_is_told_the_references_flushes_and_may_hide_as_long() -> None:
