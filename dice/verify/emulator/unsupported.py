@@ -42,7 +42,6 @@ _WORDS = {
     "cluster_group": "thread block clusters",
     "cudaLaunchKernelEx": "extended launches (cudaLaunchKernelEx)",
     "cudaLaunchKernelExC": "extended launches (cudaLaunchKernelEx)",
-    "cudaLaunchCooperativeKernel": "cooperative launches (grid-wide synchronisation)",
     "cudaTextureObject_t": "textures",
     "cudaSurfaceObject_t": "surfaces",
     "tex1Dfetch": "textures",
