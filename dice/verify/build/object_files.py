@@ -154,7 +154,7 @@ _PYTHON = (
     r"|PyEval_(SaveThread|RestoreThread)"
 )
 _C = (
-    r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn)"
+    r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn|error)"
     r"|__(isoc(99|23)_)?(strto(l|ul|ll|ull|d|f|ld)|wcsto\w+)(_l|_internal)?|__(new|free|use)locale|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
     r"|malloc|calloc|realloc|free|atexit|(posix_mem|aligned_)align|aligned_alloc|abort|assert|__assert_fail|abs|labs|div|ldiv"
     r"|qsort|bsearch|rand(_r)?|srand|to(upper|lower)|is(alpha|digit|space|alnum|upper|lower|punct)|__ctype_\w+"

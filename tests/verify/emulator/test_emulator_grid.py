@@ -20,7 +20,7 @@ def grid(request: pytest.FixtureRequest) -> Library:
 def softmax(grid: Library, synchronised: int) -> bool:
     """Whether it is right."""
     x, y = np.random.default_rng(0).random(2000, np.float32) * 9, np.zeros(2000, np.float32)
-    assert grid.call("h_softmax", x, y, np.full(24, np.nan, np.float32), 2000, 12, synchronised) == 0
+    assert grid.call("h_grid_softmax", x, y, np.full(24, np.nan, np.float32), 2000, 12, synchronised) == 0
     e = np.exp(x - x.max())
     return np.allclose(y, e / e.sum(), rtol=1e-5)
 

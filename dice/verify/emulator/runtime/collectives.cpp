@@ -210,5 +210,6 @@ unsigned dice_converge() { return dice_emu::tls_worker->converge(__builtin_retur
 void dice_relax() {
   if (dice_emu::tls_worker != nullptr) dice_emu::tls_worker->relax();  // else the host runs a function of both
 }
+bool dice_in_kernel() { return dice_emu::tls_worker != nullptr; }
 void dice_sync_grid() { dice_emu::tls_worker->sync_grid(); }
 bool dice_is_cooperative() { return dice_emu::tls_worker->launch()->cooperative; }

@@ -142,7 +142,7 @@ __global__ void mixes() {
 }
 
 extern "C" {
-int h_softmax(const float* x, float* y, float* part, int n, int blocks, int synchronised) {
+int h_grid_softmax(const float* x, float* y, float* part, int n, int blocks, int synchronised) {
   void* args[] = {&x, &y, &part, &n, &synchronised};
   return cudaLaunchCooperativeKernel((void*)softmax_kernel, dim3(blocks), dim3(64), args, 0, 0);
 }

@@ -92,6 +92,7 @@ void dice_before_atomic(const void* address, size_t size, bool locks);  // `lock
 void dice_after_atomic(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run, and other blocks when none can
 void dice_sync_grid();
+bool dice_in_kernel();
 bool dice_is_cooperative();  // the launch that the thread belongs to
 void dice_note_symbol(const void* address, size_t bytes);
 bool dice_checks_arguments();
