@@ -149,7 +149,10 @@ _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
 _FORM_OF_LIBRARY = re.compile(
     r"error: (?:no matching function for call to |['\u2018]\w+['\u2019] is not a member of )?"
-    r"['\u2018](?:class |struct )?((?:cub|thrust)::(?:detail::)?\w+)"
+    r"['\u2018](?:class |struct )?((?:cub|thrust)::\w+)"
+)
+_FORM_OF_THRUST = re.compile(
+    r"error: no matching function for call to ['\u2018](\w+)\((?:const )?thrust::detail::t?here\b"
 )
 _UNKNOWN = (  # what a line says, where its name begins; and what else the line has to say
     (
@@ -173,8 +176,9 @@ def explain_failure(log: str) -> str | None:
     if match := _OUR_ASSERTION.search(log):
         return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
     if match := _FORM_OF_LIBRARY.search(log):
-        name = match.group(1).replace("detail::", "")
-        return f"The kernel uses a form of `{name}` which the emulator does not have."
+        return f"The kernel uses a form of `{match.group(1)}` which the emulator does not have."
+    if match := _FORM_OF_THRUST.search(log):
+        return f"The kernel uses a form of `thrust::{match.group(1)}` which the emulator does not have."
     for name in _unknown_names(log):
         if name in _known_names() or _LIBRARY_CALLS.fullmatch(name):
             return f"The kernel uses `{name}`, a CUDA name which the emulator does not have."

@@ -19,27 +19,25 @@ struct there {   // the device
 
 template <class P> constexpr bool is_policy = std::is_same_v<std::decay_t<P>, here> || std::is_same_v<std::decay_t<P>, there>;
 
-template <class Body>
-void perform(const here&, const Body& body) { Body(body)(); }
 template <class Body, class... Its>
-void perform(const there& policy, const Body& body, const Its&... its) {
-  if (dice_in_kernel()) return perform(here(), body);
+void perform(const there& policy, Body body, const Its&... its) {
+  if (dice_in_kernel()) return body();
   ::dice_emu::library_kernel("_kernel_agent", policy.stream, body, its...);
   if (policy.waits) cudaStreamSynchronize(policy.stream);
 }
 template <class Body, class... Its>
-void perform(const here& policy, const Body& body, const Its&...) { perform(policy, body); }
+void perform(const here&, Body body, const Its&...) { body(); }
 
 // What `body` returns, brought to the host.
 template <class Body, class... Its>
-auto result(const here&, const Body& body, const Its&...) { return Body(body)(); }
+auto result(const here&, Body body, const Its&...) { return body(); }
 template <class Body, class... Its>
-auto result(const there& policy, const Body& body, const Its&... its) -> decltype(Body(body)()) {
-  using T = decltype(Body(body)());
-  if (dice_in_kernel()) return Body(body)();
+auto result(const there& policy, Body body, const Its&... its) {
+  using T = decltype(body());
+  if (dice_in_kernel()) return body();
   T* place = nullptr;
   dice_stream_memory(reinterpret_cast<void**>(&place), sizeof(T));
-  perform(policy, [=]() mutable { ::new (static_cast<void*>(place)) T(Body(body)()); }, its...);
+  perform(policy, [=]() mutable { ::new (static_cast<void*>(place)) T(body()); }, its...);
   alignas(T) unsigned char bytes[sizeof(T)] = {};
   cudaMemcpyAsync(bytes, place, sizeof(T), cudaMemcpyDeviceToHost, policy.stream);
   cudaStreamSynchronize(policy.stream);

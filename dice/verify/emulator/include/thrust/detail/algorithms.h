@@ -113,7 +113,7 @@ template <class P, class It, class F, class T, class G> T transform_reduce(P p, 
 template <class P, class It, class Other, class T, class G, class F> T inner_product(P p, It first, It last, Other other, T initial, G g, F f) {
   const Count n = last - first;
   return result(p, [=, a = raw(first), b = raw(other)]() mutable {
-    const auto product = [=](Count i) mutable { return static_cast<T>(f(a[i], b[i])); };
+    auto product = [=](Count i) mutable { return static_cast<T>(f(a[i], b[i])); };
     const transform_iterator<decltype(product), counting_iterator<Count>> each(counting_iterator<Count>(0), product);
     return n == 0 ? initial : static_cast<T>(g(initial, ::dice_emu::fold<T>(each, n, g)));
   }, first, other);
@@ -402,7 +402,7 @@ template <class It, class Out> Out copy_across(It first, It last, Out out) {
 }  // namespace detail
 
 #define DICE_THRUST(name)                                                                               \
-  template <class First, class... Rest> auto name(const First& first, const Rest&... rest) {            \
+  template <class First, class... Rest> auto name(First first, Rest... rest) {                          \
     if constexpr (detail::is_policy<First>) return detail::name(first, rest...);                        \
     else if constexpr ((detail::place<First>::on_device || ... || detail::place<Rest>::on_device)) return detail::name(detail::there(), first, rest...); \
     else return detail::name(detail::here(), first, rest...);                                           \
@@ -418,11 +418,11 @@ DICE_THRUST(sort_by_key) DICE_THRUST(lower_bound) DICE_THRUST(upper_bound) DICE_
 DICE_THRUST(unique_copy) DICE_THRUST(unique) DICE_THRUST(unique_by_key) DICE_THRUST(stable_partition) DICE_THRUST(partition)
 #undef DICE_THRUST
 
-template <class First, class... Rest> auto copy(const First& first, const Rest&... rest) {
+template <class First, class... Rest> auto copy(First first, Rest... rest) {
   if constexpr (detail::is_policy<First>) return detail::copy(first, rest...);
   else return detail::copy_across(first, rest...);
 }
-template <class First, class... Rest> auto copy_n(const First& first, const Rest&... rest) {
+template <class First, class... Rest> auto copy_n(First first, Rest... rest) {
   if constexpr (detail::is_policy<First>) return detail::copy_n(first, rest...);
   else return [](auto from, auto n, auto out) { return detail::copy_across(from, from + n, out); }(first, rest...);
 }
