@@ -24,9 +24,12 @@ def foreign(verifier: Verifier, before: str, inside: str) -> str:
     [
         ("__global__ void k(float* y) { y[0] = 1; }", "k<<<1, 1>>>(x.data_ptr<float>());"),
         (
-            "\n".join(f"#include <{name}>" for name in ("algorithm", "cmath", "iostream", "map", "sstream", "vector")),
+            "\n".join(
+                f"#include <{name}>"
+                for name in ("algorithm", "cmath", "cstring", "iostream", "map", "sstream", "vector")
+            ),
             "std::map<std::string, std::vector<double>> m; std::ostringstream s; s << std::pow(2.0, x.size(0)); "
-            'm[s.str()].push_back(std::tgamma(3.0)); std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
+            'm[s.str()].push_back(std::tgamma(3.0)); if (m.size() > 9) s << strerror(1); std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
             'if (m.empty()) std::cout << "none" << std::endl; TORCH_CHECK(x.dim() > 0, "no ", x.sizes());',
         ),
         (
