@@ -151,6 +151,7 @@ _FORM_OF_LIBRARY = re.compile(
     r"error: (?:no matching function for call to |['\u2018]\w+['\u2019] is not a member of )?"
     r"['\u2018](?:class |struct )?((?:cub|thrust)::\w+)"
 )
+_PART_OF_LIBRARY = re.compile(r"error: ['\u2018](\w+)['\u2019] is not a member of ['\u2018](cub|thrust)['\u2019]")
 _FORM_OF_THRUST = re.compile(
     r"error: no matching function for call to ['\u2018](\w+)\((?:const )?thrust::detail::t?here\b"
 )
@@ -177,6 +178,8 @@ def explain_failure(log: str) -> str | None:
         return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
     if match := _FORM_OF_LIBRARY.search(log):
         return f"The kernel uses a form of `{match.group(1)}` which the emulator does not have."
+    if match := _PART_OF_LIBRARY.search(log):
+        return f"The kernel uses `{match.group(2)}::{match.group(1)}` which the emulator does not have."
     if match := _FORM_OF_THRUST.search(log):
         return f"The kernel uses a form of `thrust::{match.group(1)}` which the emulator does not have."
     for name in _unknown_names(log):

@@ -29,7 +29,8 @@ def foreign(verifier: Verifier, before: str, inside: str) -> str:
                 for name in ("algorithm", "cmath", "cstring", "iostream", "map", "sstream", "vector")
             ),
             "std::map<std::string, std::vector<double>> m; std::ostringstream s; s << std::pow(2.0, x.size(0)); "
-            'm[s.str()].push_back(std::tgamma(3.0)); if (m.size() > 9) s << strerror(1); std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
+            "m[s.str()].push_back(std::tgamma(3.0)); if (m.size() > 9) s << strerror(1); "
+            'std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
             'if (m.empty()) std::cout << "none" << std::endl; TORCH_CHECK(x.dim() > 0, "no ", x.sizes());',
         ),
         (

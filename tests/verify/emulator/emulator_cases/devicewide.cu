@@ -1,5 +1,6 @@
 // CUB over whole arrays, by its two calls: how much storage, and the work.
 #include <cub/cub.cuh>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
@@ -109,6 +110,11 @@ int h_select(const int* x, const char* flags, int* odd, int* flagged, int* uniqu
          both([=](void* s, size_t& b) { return cub::DeviceSelect::Flagged(s, b, x, flags, flagged, numbers + 1, n); }) |
          both([=](void* s, size_t& b) { return cub::DeviceSelect::Unique(s, b, x, unique, numbers + 2, n); }) |
          both([=](void* s, size_t& b) { return cub::DevicePartition::If(s, b, x, parted, numbers + 3, n, IsOdd()); });
+}
+int h_halves(const __half* x, __half* out, __half* sorted, int n) {
+  return both([=](void* s, size_t& b) { return cub::DeviceReduce::Max(s, b, x, out, n); }) |
+         both([=](void* s, size_t& b) { return cub::DeviceReduce::Min(s, b, x, out + 1, n); }) |
+         both([=](void* s, size_t& b) { return cub::DeviceRadixSort::SortKeys(s, b, x, sorted, n); });
 }
 int h_histogram(const float* x, int* even, int n) {
   return both([=](void* s, size_t& b) { return cub::DeviceHistogram::HistogramEven(s, b, x, even, 6, -1.0f, 4.0f, n); });

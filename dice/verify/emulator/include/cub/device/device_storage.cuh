@@ -32,7 +32,22 @@ template <class Out, class In> using ResultOf = ::dice_emu::ValueOr<typename ::d
 template <class Operation, class First, class Value>
 using AccumulatorOf = std::decay_t<std::invoke_result_t<Operation, First, Value>>;
 
-template <class T> T greatest() { return std::numeric_limits<T>::max(); }
-template <class T> T smallest() { return std::numeric_limits<T>::lowest(); }
+// Of numbers that the standard library does not know: those of two bytes, by their bits.
+template <class T, class = void> struct IsHalf : std::false_type {};
+template <class T> struct IsHalf<T, std::void_t<decltype(__half2float(std::declval<T>()))>> : std::true_type {};
+template <class T> T of_bits(unsigned short bits) {
+  static_assert(sizeof(T) == 2, "dice_emu: extremes of values of a type of its own in CUB");
+  T value;
+  memcpy(static_cast<void*>(&value), &bits, sizeof value);
+  return value;
+}
+template <class T> T greatest() {
+  if constexpr (std::numeric_limits<T>::is_specialized) return std::numeric_limits<T>::max();
+  else return of_bits<T>(IsHalf<T>::value ? 0x7BFF : 0x7F7F);
+}
+template <class T> T smallest() {
+  if constexpr (std::numeric_limits<T>::is_specialized) return std::numeric_limits<T>::lowest();
+  else return of_bits<T>(IsHalf<T>::value ? 0xFBFF : 0xFF7F);
+}
 
 }  // namespace cub::details
