@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.verify.build.sources import Sources, inner_word
+from dice.verify.build.sources import NAME_MAKER, Sources, inner_word
 
 _FUNCTION, _OBJECT = 2, 1
 _LOCAL = 0
@@ -194,7 +194,8 @@ def reaches_inside(reason: str) -> bool:
     """Whether `foreign` found the name of something that stands between C++ and Python, and not only what makes names,
     as macros of honest sources do."""
     word = reason.removeprefix(_HAS_WORD).partition(",")[0]
-    return reason.startswith(_HAS_WORD) and word.isidentifier() and word not in _PLAIN_WORDS
+    makes_names = word in _PLAIN_WORDS or NAME_MAKER.search(word) is not None
+    return reason.startswith(_HAS_WORD) and word.isidentifier() and not makes_names
 
 
 def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:

@@ -34,14 +34,23 @@ def test_a_missing_barrier_of_the_grid_shows(grid: Library, synchronised: int) -
     assert not softmax(grid, synchronised)
 
 
-@pytest.mark.parametrize(("blocks", "threads", "steps"), [(1, 7, 3), (6, 96, 5), (264, 64, 2), (3, 1024, 4)])
+@pytest.mark.parametrize(
+    ("entry", "blocks", "threads", "steps"),
+    [
+        ("h_rotates", 1, 7, 3),
+        ("h_rotates", 6, 96, 5),
+        ("h_rotates", 264, 64, 2),
+        ("h_rotates", 3, 1024, 4),
+        ("h_rotates_little", 4, 4, 3),
+    ],
+)
 def test_what_threads_and_blocks_hold_outlives_the_barrier(
-    grid: Library, blocks: int, threads: int, steps: int
+    grid: Library, entry: str, blocks: int, threads: int, steps: int
 ) -> None:
     n = blocks * threads
     start = np.arange(n, dtype=np.float32)
     x, y = start.copy(), np.zeros(n, np.float32)
-    assert grid.call("h_rotates", x, y, blocks, threads, steps) == 0
+    assert grid.call(entry, x, y, blocks, threads, steps) == 0
     last, held = (x, y) if steps % 2 == 0 else (y, x)
     np.testing.assert_array_equal(last, np.roll(start, -steps))
     np.testing.assert_array_equal(held, 1000 * start + 6 + sum(range(steps)))

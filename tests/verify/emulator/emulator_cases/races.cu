@@ -488,13 +488,14 @@ __global__ void own_barrier(const float* x, float* y) {
   kept[threadIdx.x] = x[i];
   y[i] = 2 * x[i];
   if (Fence) __threadfence();
+  y[3 * N + i] = 1;  // for this thread alone
   __syncthreads();
   if (threadIdx.x == 0) {
     atomicAdd(come, 1u);
     while (atomicAdd(come, 0u) < gridDim.x);
   }
   __syncthreads();
-  y[N + i] = y[(i + T) % N] + kept[(threadIdx.x + 1) % T];
+  y[N + i] = y[(i + T) % N] + kept[(threadIdx.x + 1) % T] + y[3 * N + i];
 }
 ENTRY(ok_own_barrier, own_barrier<true>)
 ENTRY(r_own_barrier, own_barrier<false>)
