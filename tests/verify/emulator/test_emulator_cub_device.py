@@ -217,10 +217,3 @@ def test_forms_that_are_not_there_are_unsupported(form: str) -> None:
         compile_cuda(source)
     said = emulator.explain_failure(str(failure.value)) or ""
     assert re.search("uses (a form of )?`cub::(Device|storage)", said), failure.value
-
-
-@pytest.mark.parametrize(
-    "use", ["#include <cub/device/device_adjacent_difference.cuh>", "cub::DeviceCopy x;", "thrust::shuffle(a, b);"]
-)
-def test_parts_that_are_not_there_are_named(use: str) -> None:
-    assert emulator.find_unsupported(use) is not None
