@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import numpy as np
 import pytest
 from emulator_harness import CASES, Library, call_in_process, case, compile_cuda
@@ -87,14 +91,33 @@ def test_barriers_of_the_kernels_own(grid: Library, blocks: int, polls: int) -> 
 
 def test_blocks_that_poll_a_counter(grid: Library) -> None:
     out = np.zeros(40, np.int32)
-    grid.call("h_counts_up", out, 40)
+    grid.call("h_counts_up", out, 40, 0)
     assert set(out) == {40}
 
 
-def test_blocks_that_wait_for_the_one_before(grid: Library) -> None:
-    x = np.random.default_rng(0).integers(0, 9, 300 * 4).astype(np.int32)
-    y, sums, ready = np.zeros(1200, np.int32), np.zeros(300, np.int32), np.zeros(300, np.int32)
-    grid.call("h_chained_scan", x, y, sums, ready, 300)
+@pytest.mark.parametrize(("blocks", "ends"), [(132, True), (133, False)])
+def test_blocks_that_the_gpu_does_not_hold_at_once_are_waited_for_in_vain(blocks: int, ends: bool) -> None:
+    library = case("grid.cu")
+    child = os.fork()
+    if child == 0:
+        library.call("h_counts_up", np.zeros(blocks, np.int32), blocks, 200 << 10)
+        os._exit(0)
+    time.sleep(0 if ends else 1)
+    ended = os.waitpid(child, 0 if ends else os.WNOHANG)[0] == child
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == ends
+
+
+@pytest.mark.parametrize(("order", "blocks"), [(0, 132 * 32 + 10), (1, 400), (4, 400)])  # the first: more than it holds
+def test_blocks_that_wait_for_the_one_before(order: int, blocks: int) -> None:
+    library = case("grid.cu")
+    x = np.random.default_rng(0).integers(0, 9, blocks * 4).astype(np.int32)
+    y, sums, ready = np.zeros(4 * blocks, np.int32), np.zeros(blocks, np.int32), np.zeros(blocks, np.int32)
+    library.runtime.dice_set_order(order)
+    library.call("h_chained_scan", x, y, sums, ready, blocks)
+    library.runtime.dice_set_order(0)
     np.testing.assert_array_equal(y, np.cumsum(x))
 
 

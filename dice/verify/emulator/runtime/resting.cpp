@@ -47,32 +47,49 @@ bool Worker::has_come_to_grid() {
   return true;
 }
 
+// In the order in which a GPU starts blocks there are only as many at once as it holds: where those wait for one that
+// comes later, they wait for ever, here as there. In other orders that would be true also of blocks that wait for earlier
+// ones, which is right.
 bool Worker::begins_another(const Order& order) {
   Launch& launch = *launch_;
   if (launch.next_block.load(std::memory_order_relaxed) >= launch.until) return false;
+  const bool limited = launch.order == 0 && !launch.cooperative;
+  if (launch.resident.fetch_add(1) >= (limited ? resident_blocks(launch.threads, launch.shared_bytes) : launch.blocks)) {
+    --launch.resident;
+    return false;
+  }
   const uint64_t i = launch.next_block.fetch_add(1, std::memory_order_relaxed);
-  if (i >= launch.until) return false;
+  if (i >= launch.until) {
+    --launch.resident;
+    return false;
+  }
   begin_block(order(i));
+  turn_ = 1 + (launch.cooperative ? i : block_);
   return true;
 }
 
-// In an ordinary launch: a block that was put aside first, as what has ended since may be what it waited for, and a new
-// one as soon as each has looked once more, as long as the GPU would hold it beside those that wait.
+// New blocks first, as they may be what the others wait for. Those that poll have their turns from the first block on,
+// since who waits for one other mostly waits for the one before.
 bool Worker::next_block(const Order& order) {
   Launch& launch = *launch_;
   if (resting_.empty()) return begins_another(order);
   if (launch.one_by_one) launch.until = launch.blocks;  // no other worker is here, and they may wait for any
-  const bool full = !launch.cooperative && launch.resting + 1 >= resident_blocks(launch.threads, launch.shared_bytes);
-  if (!full && begins_another(order)) return true;
-  for (size_t looked = 0; looked < resting_.size() && resting_.front()->for_grid; ++looked) {
-    resting_.push_back(std::move(resting_.front()));
-    resting_.pop_front();
+  if (begins_another(order)) return true;
+  auto next = resting_.upper_bound(looked_);
+  for (size_t seen = 0; seen <= resting_.size(); ++seen) {
+    if (next == resting_.end()) next = resting_.begin();
+    if (!next->second->for_grid) break;
+    ++next;
   }
-  if (resting_.front()->for_grid) release_grid();
+  if (next == resting_.end() || next->second->for_grid) {
+    release_grid();
+    next = resting_.begin();
+  }
   if (!launch.cooperative) sched_yield();
-  std::shared_ptr<Resting> next = std::move(resting_.front());
-  resting_.pop_front();
-  take_up(std::move(next));
+  const std::shared_ptr<Resting> resting = next->second;
+  looked_ = turn_ = next->first;
+  resting_.erase(next);
+  take_up(*resting);
   return true;
 }
 
@@ -80,7 +97,7 @@ void Worker::release_grid() {
   if (resting_.size() != launch_->blocks)
     fault("deadlock", "%zu of %llu blocks wait for the whole grid, and the others have ended", resting_.size(),
           static_cast<unsigned long long>(launch_->blocks));
-  for (auto& resting : resting_) {
+  for (auto& [turn, resting] : resting_) {
     Progress& progress = resting->progress;
     resting->for_grid = false;
     progress.ready = progress.grid;
@@ -123,25 +140,23 @@ void Worker::put_aside() {
     fiber->next_free = free_fibers_;
     free_fibers_ = fiber;
   }
-  resting_.push_back(std::move(resting));
-  ++launch_->resting;
+  resting_[turn_] = std::move(resting);
 }
 
-void Worker::take_up(std::shared_ptr<Resting> resting) {
-  --launch_->resting;
-  block_ = resting->block;
-  now_ = resting->progress;
+void Worker::take_up(const Resting& resting) {
+  block_ = resting.block;
+  now_ = resting.progress;
   set_block_index();
-  std::copy(resting->threads.begin(), resting->threads.end(), threads_data_);
-  std::copy(resting->warps.begin(), resting->warps.end(), warps_);
-  const char* bytes = resting->bytes.data();
+  std::copy(resting.threads.begin(), resting.threads.end(), threads_data_);
+  std::copy(resting.warps.begin(), resting.warps.end(), warps_);
+  const char* bytes = resting.bytes.data();
   poison_shared();  // what it had not used when it was put aside
-  for (const Piece& piece : resting->pieces) {
+  for (const Piece& piece : resting.pieces) {
     memcpy(piece.at, bytes, piece.size);
     bytes += piece.size;
   }
   bool used[kMaxThreads + 1] = {};
-  for (const auto& [fiber, pointer] : resting->fibers) {
+  for (const auto& [fiber, pointer] : resting.fibers) {
     fiber->stack_pointer = pointer;
     used[fiber->number] = true;
   }
@@ -152,7 +167,7 @@ void Worker::take_up(std::shared_ptr<Resting> resting) {
     free_fibers_ = fibers_[i];
   }
   if (races != nullptr) races->begin_block(block_, true);
-  if (resting->polls) {
+  if (resting.polls) {
     isolation_.open();
   } else {
     isolation_.begin_block();

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 
 #include "../include/dice_emu/core.h"
@@ -68,7 +68,7 @@ struct Launch {
   uint64_t until;   // where the blocks of this part of the launch end
   bool one_by_one;  // the blocks of this part, as if side by side: they do not see what others write to small tensors
   bool cooperative;  // all blocks are there at once, and may wait for the whole grid
-  std::atomic<uint64_t> resting;  // blocks that wait for others, put aside by all workers
+  std::atomic<uint64_t> resident;  // blocks that have begun and not ended
 };
 
 // Bijection of [0, n) in which threads of a block, and blocks of a grid, are started.
@@ -176,7 +176,7 @@ class Worker {
   bool next_block(const Order& order);  // begin a block, or go on with one that was put aside
   bool begins_another(const Order& order);
   void put_aside();
-  void take_up(std::shared_ptr<Resting> resting);
+  void take_up(const Resting& resting);
   void release_grid();
   void push(Queue& queue, Thread* thread);
   Thread* pop(Queue& queue);
@@ -200,10 +200,11 @@ class Worker {
   Launch* launch_ = nullptr;
   Order thread_order_;
   unsigned threads_ = 0;
-  uint64_t block_ = 0;
+  uint64_t block_ = 0, turn_ = 0;  // the block that runs, and when it has its turn among those that rest
+  uint64_t looked_ = 0;            // the turn of the last that went on, since any has ended
   Progress now_{};
   unsigned idle_ = 0;  // threads that spun since anything else of the block went on
-  std::deque<std::shared_ptr<Resting>> resting_;
+  std::map<uint64_t, std::shared_ptr<Resting>> resting_;  // by their turns, from 1
   Thread* current_ = nullptr;
   Fiber main_{};  // the OS thread's own stack
   Fiber* running_ = &main_;

@@ -59,6 +59,8 @@ void Worker::run(Launch& launch) {
     }
     isolation_.end_block();
     check_dynamic_slack();
+    --launch.resident;
+    looked_ = 0;
   }
   if (races != nullptr) races->end_launch();
   isolation_.end_launch();

@@ -182,10 +182,11 @@ void h_own_barriers(const float* x, float* part, float* y, int blocks, int polls
   own_barriers<<<blocks, 32>>>(x, part, y, polls);
   cudaDeviceSynchronize();
 }
-void h_counts_up(int* out, int blocks) {
+void h_counts_up(int* out, int blocks, int shared) {
   unsigned zero = 0;
   cudaMemcpyToSymbol(counter, &zero, sizeof zero);
-  counts_up<<<blocks, 64>>>(out);
+  cudaFuncSetAttribute(counts_up, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  counts_up<<<blocks, 64, shared>>>(out);
   cudaDeviceSynchronize();
 }
 void h_chained_scan(const int* x, int* y, int* sums, int* ready, int blocks) {
