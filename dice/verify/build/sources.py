@@ -116,7 +116,7 @@ _INNER_WORD = re.compile(
 )
 # Macros of system headers, CUDA's and PyTorch's that paste tokens for whoever uses them.
 NAME_MAKER = re.compile(
-    r"\b(?:__CONCAT|C10_CONCATENATE\w*|(?:_CCCL|_LIBCUDACXX|_NV|_CG|_CUB|_GLIBCXX|__THRUST|THRUST_PP|CUB_DEFINE|NVTX)_\w+"
+    r"\b(?:__CONCAT|C10_CONCATENATE\w*|(?:_CCCL|_LIBCUDACXX|_NV|_CG|_CUB|_GLIBCXX(?!_USE_)|__THRUST|THRUST_PP|CUB_DEFINE|NVTX)_\w+"
     r"|__MATH_TG|__gthrw\w*|__f\d+x?|(?:__)?U?INT(?:\d+|MAX)_C(?!\s*\(\s*\d))\b"
 )
 _OWN_WORD = re.compile(r"\b[Dd][Ii][Cc][Ee]\w*")

@@ -119,6 +119,7 @@ def test_no_spelling_hides_an_inner_word(text: str) -> None:
         'asm volatile("membar.gl;" ::: "memory"); asm("add.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));',
         'asm volatile("" ::: "memory");',
         "int64_t n = INT64_C(1) << 40, m = UINT32_C( 7);",
+        "#define _GLIBCXX_USE_CXX11_ABI 0",
     ],
 )
 def test_plain_code_has_no_inner_word(text: str) -> None:
