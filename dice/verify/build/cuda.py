@@ -51,6 +51,8 @@ _QUESTIONS = (
     "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
     "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
 )
+# CUB and Thrust would else look for a profiler to report to, by functions that no library may call beside data.
+_NO_PROFILER = "-DCCCL_DISABLE_NVTX"
 WRAPPED = (*_LAUNCHES, *_KERNELS, *_COPIES, *_FILLS, *_QUESTIONS)
 
 
@@ -98,6 +100,7 @@ class CudaCompiler(Compiler):
             "-w",
             f"-gencode=arch=compute_{number},code=sm_{number}",
             *NVCC_DEFINES,
+            _NO_PROFILER,
             *module_name(headers),
             "--expt-relaxed-constexpr",
             *quickly(headers),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.verify.build.sources import Sources, inner_word
+from dice.verify.build.sources import NAME_MAKER, Sources, inner_word
 
 _FUNCTION, _OBJECT = 2, 1
 _LOCAL = 0
@@ -154,7 +154,7 @@ _PYTHON = (
     r"|PyEval_(SaveThread|RestoreThread)"
 )
 _C = (
-    r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn)"
+    r"mem(cpy|move|set|cmp|chr|pcpy)|str(len|cmp|ncmp|chr|rchr|str|cpy|ncpy|cat|dup|nlen|tol|toul|toll|tod|tof|spn|cspn|error)"
     r"|__(isoc(99|23)_)?(strto(l|ul|ll|ull|d|f|ld)|wcsto\w+)(_l|_internal)?|__(new|free|use)locale|__(mem|str|v?s?n?f?printf)\w*_chk|v?s?n?f?printf|fflush|f?putc|f?puts|putchar|fwrite|std(out|err)"
     r"|malloc|calloc|realloc|free|atexit|(posix_mem|aligned_)align|aligned_alloc|abort|assert|__assert_fail|abs|labs|div|ldiv"
     r"|qsort|bsearch|rand(_r)?|srand|to(upper|lower)|is(alpha|digit|space|alnum|upper|lower|punct)|__ctype_\w+"
@@ -194,7 +194,8 @@ def reaches_inside(reason: str) -> bool:
     """Whether `foreign` found the name of something that stands between C++ and Python, and not only what makes names,
     as macros of honest sources do."""
     word = reason.removeprefix(_HAS_WORD).partition(",")[0]
-    return reason.startswith(_HAS_WORD) and word.isidentifier() and word not in _PLAIN_WORDS
+    makes_names = word in _PLAIN_WORDS or NAME_MAKER.search(word) is not None
+    return reason.startswith(_HAS_WORD) and word.isidentifier() and not makes_names
 
 
 def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:

@@ -114,6 +114,11 @@ class Unsupported(Exception):
 _INNER_WORD = re.compile(
     r"\b(_?Py(?!Torch\b)[A-Z_]\w*|_object|aoti_\w+|_*weakref_*|redefine_extname|_Pragma)\b|##|\?\?[=/]|%:%:|\\[uU]"
 )
+# Macros of system headers, CUDA's and PyTorch's that paste tokens for whoever uses them.
+NAME_MAKER = re.compile(
+    r"\b(?:__CONCAT|C10_CONCATENATE\w*|(?:_CCCL|_LIBCUDACXX|_NV|_CG|_CUB|_GLIBCXX(?!_USE_)|__THRUST|THRUST_PP|CUB_DEFINE|NVTX)_\w+"
+    r"|__MATH_TG|__gthrw\w*|__f\d+x?|(?:__)?U?INT(?:\d+|MAX)_C(?!\s*\(\s*\d))\b"
+)
 _OWN_WORD = re.compile(r"\b[Dd][Ii][Cc][Ee]\w*")
 _OWN_HEADERS = tuple(Path(__file__).parent.parent / name for name in ("include", "include_cuda", "emulator/include"))
 _SPLICE = re.compile(r"\\[ \t\f\v\r]*\n")  # g++ joins two lines also where blanks stand behind the backslash
@@ -131,7 +136,7 @@ def inner_word(sources: Sources) -> str:
     for text in (*sources.cpp, *sources.cuda, *sources.cflags, *sources.cuda_cflags):
         spliced = _SPLICE.sub("", text)
         code = _code(spliced)
-        found = _INNER_WORD.search(code)
+        found = _INNER_WORD.search(code) or NAME_MAKER.search(code)
         if found:
             return found.group()
         for own in _OWN_WORD.finditer(code):

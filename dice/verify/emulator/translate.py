@@ -58,8 +58,10 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
     ptx.translate(tokens, edits)
     ends = _Ends(tokens)
     _translate_shared(tokens, edits, functions, ends)
+    volatile = _volatile_names(tokens, range(len(tokens)), scalars=True)
     for function in functions:
         _keep_lockstep(tokens, edits, function, ends)
+        _let_others_run(tokens, edits, function, volatile)
     device_code.check(tokens, edits, functions)
     return edits.apply()
 
@@ -204,7 +206,7 @@ def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function, ends: _Ends
     Such code (`v[t] += v[t + 16]; v[t] += v[t + 8]; ...` without __syncwarp) is formally racy but works on a GPU,
     where the lanes of a converged warp take each step together.
     """
-    names = {_volatile_name(tokens, i) for i in range(function.start, function.closing) if tokens.text(i) == "volatile"}
+    names = _volatile_names(tokens, range(function.start, function.closing))
     for index in range(function.opening + 1, function.closing):
         if tokens.text(index) not in names or tokens.text(index + 1) != "[":
             continue
@@ -227,9 +229,61 @@ def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function, ends: _Ends
             edits.insert(tokens[end].start, "))")
 
 
-def _volatile_name(tokens: Tokens, index: int) -> str:
-    """The pointer or array declared by the `volatile` at `index`, or ""."""
-    pointer = False
+# ---- loops that wait ---------------------------------------------------------------------------------------------
+
+
+def _let_others_run(tokens: Tokens, edits: Edits, function: Function, names: Collection[str]) -> None:
+    """`while (C)` becomes `while (::dice_emu::spin(), C)` in loops that only wait for what another thread writes: those
+    without a body, and those that look at something volatile. Nothing else interrupts a thread."""
+    for index in range(function.opening + 1, function.closing):
+        if tokens.text(index) != "while" or tokens.text(index + 1) != "(" or index + 1 not in tokens.partner:
+            continue
+        closing = tokens.partner[index + 1]
+        if tokens[index + 2].kind == "word" and tokens[index + 3].kind == "word":
+            continue  # it declares a variable
+        if _waits(tokens, range(index, closing), _body_of_while(tokens, index, closing), names):
+            edits.insert(tokens[index + 1].end, "::dice_emu::spin(), ")
+
+
+_LONGEST_WAIT = 64  # tokens of a loop that only waits
+
+
+def _body_of_while(tokens: Tokens, index: int, closing: int) -> range:
+    """The loop's body without its braces; of `do { } while (C);`, what stands before."""
+    before = index - 1
+    if tokens.text(before) == "}" and before in tokens.partner and tokens.text(tokens.partner[before] - 1) == "do":
+        return range(tokens.partner[before] + 1, before)
+    after = closing + 1
+    if tokens.text(after) == "{" and after in tokens.partner:
+        return range(after + 1, tokens.partner[after])
+    end = after
+    while end - after <= _LONGEST_WAIT and tokens.text(end) not in (";", "}", ""):
+        end += 1
+    return range(after, end)
+
+
+def _waits(tokens: Tokens, condition: range, body: range, names: Collection[str]) -> bool:
+    if len(condition) + len(body) > _LONGEST_WAIT:
+        return False
+    looks = any(
+        tokens.text(i) in names
+        or tokens.text(i) in _FRESH_READS
+        or (tokens.text(i) == "volatile" and tokens.text(i - 1) != "asm")
+        for i in (*condition, *body)
+    )
+    return looks or not body
+
+
+_FRESH_READS = ("__ldcv", "__ldcg", "__threadfence", "__threadfence_block", "__threadfence_system")
+
+
+def _volatile_names(tokens: Tokens, places: range, scalars: bool = False) -> set[str]:
+    return {_volatile_name(tokens, i, scalars) for i in places if tokens.text(i) == "volatile"} - {""}
+
+
+def _volatile_name(tokens: Tokens, index: int, scalar: bool) -> str:
+    """The pointer or array, or `scalar`, declared by the `volatile` at `index`, or ""."""
+    pointer = scalar
     for i in range(index + 1, index + 16):
         text, following = tokens.text(i), tokens.text(i + 1)
         pointer = pointer or text == "*"

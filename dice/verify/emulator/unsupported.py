@@ -24,10 +24,10 @@ _HEADERS = (
     (r"nccl", "NCCL"),
     (r"npp", "NPP"),
     (r"thrust/", "Thrust"),
-    (r"cub/(?!cub\.cuh$|(block/block|warp/warp)_(reduce|scan)\.cuh$|thread/thread_operators\.cuh$)", "CUB"),
+    (r"cub/", "CUB"),
     (r"cutlass/", "CUTLASS"),
     (r"cute/", "CuTe"),
-    (r"cuda/(?!(std/)?functional$)", "libcu++ (cuda::)"),
+    (r"cuda/", "libcu++ (cuda::)"),
     (r"cuda_awbarrier", "asynchronous barriers"),
     (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
     (r"cudaTypedefs|cuda_texture|texture_|surface_|cudaGL|nvtx|nvToolsExt|cudaProfiler", "this CUDA header"),
@@ -42,7 +42,6 @@ _WORDS = {
     "cluster_group": "thread block clusters",
     "cudaLaunchKernelEx": "extended launches (cudaLaunchKernelEx)",
     "cudaLaunchKernelExC": "extended launches (cudaLaunchKernelEx)",
-    "cudaLaunchCooperativeKernel": "cooperative launches (grid-wide synchronisation)",
     "cudaTextureObject_t": "textures",
     "cudaSurfaceObject_t": "surfaces",
     "tex1Dfetch": "textures",
@@ -55,11 +54,6 @@ _NAMESPACES = {
     "cutlass": "CUTLASS",
     "cute": "CuTe",
     "cuda": "libcu++ (cuda::)",
-}
-# What the emulator's headers have of these.
-_HAD = {
-    "cub": re.compile(r"((Block|Warp)(Reduce|Scan)|BLOCK_(REDUCE|SCAN)_\w+|Sum|Max|Min|ArgMax|ArgMin|KeyValuePair)\b"),
-    "cuda": re.compile(r"(maximum|minimum|std::(plus|multiplies|bit_and|bit_or|bit_xor))\b"),
 }
 _LIBRARY_NAMES = {
     "cublas": "cuBLAS",
@@ -111,6 +105,14 @@ def _inside(name: str) -> str | None:
     return f"`{name}`, by which a source could tell the emulator from a GPU" if ours else None
 
 
+@cache
+def _has(namespace: str) -> frozenset[str]:
+    """The words in the emulator's headers for a namespace; what is written otherwise than they have it, g++ refuses."""
+    folder = include_dir / namespace
+    texts = (path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    return frozenset(name for text in texts for name in re.findall(r"\w+", text))
+
+
 _PATH = re.compile(r'[^\S\n]*(?:<([^>\n]+)>|"([^"\n]+)")')
 
 
@@ -120,6 +122,8 @@ def _included(tokens: Tokens, index: int) -> str:
 
 
 def _feature_of_header(path: str) -> str | None:
+    if path.split("/")[0] in _NAMESPACES and ".." not in path and (include_dir / path).is_file():
+        return None
     return next((f"{what} (#include <{path}>)" for pattern, what in _HEADERS if re.match(pattern, path)), None)
 
 
@@ -133,8 +137,9 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
     if word in _WORDS:
         return _WORDS[word]
     if word in _NAMESPACES and tokens.text(index + 1) == "::" and tokens.text(index - 1) != "::":
-        inside = "".join(tokens.text(i) for i in range(index + 2, index + 5))
-        return None if word in _HAD and _HAD[word].match(inside) else _NAMESPACES[word]
+        names = [tokens.text(i) for i in (index + 2, index + 4)]
+        had = names[0] in _has(word) and (names[0] not in ("std", "cuda") or names[1] in _has(word))
+        return None if had else _NAMESPACES[word]
     if match := _LIBRARY_CALLS.fullmatch(word):
         return f"{_LIBRARY_NAMES[match.group(1)]} ({word})"
     return None
@@ -142,7 +147,14 @@ def _feature_of_word(tokens: Tokens, index: int) -> str | None:
 
 _MISSING_HEADER = re.compile(r"fatal error: ([^\s:]+): No such file")
 _OUR_ASSERTION = re.compile(r"static assertion failed: dice_emu: ([^\n]+)")
-_FORM_OF_CUB = re.compile(r"error: (?:no matching function for call to )?['\u2018](?:class )?(cub::\w+)")
+_FORM_OF_LIBRARY = re.compile(
+    r"error: (?:no matching function for call to |['\u2018]\w+['\u2019] is not a member of )?"
+    r"['\u2018](?:class |struct )?((?:cub|thrust)::\w+)"
+)
+_PART_OF_LIBRARY = re.compile(r"error: ['\u2018](\w+)['\u2019] is not a member of ['\u2018](cub|thrust)['\u2019]")
+_FORM_OF_THRUST = re.compile(
+    r"error: no matching function for call to ['\u2018](\w+)\((?:const )?thrust::detail::t?here\b"
+)
 _UNKNOWN = (  # what a line says, where its name begins; and what else the line has to say
     (
         re.compile(
@@ -164,8 +176,12 @@ def explain_failure(log: str) -> str | None:
         return f"The kernel uses {what}, which the emulator does not run." if what else None
     if match := _OUR_ASSERTION.search(log):
         return f"The kernel uses {match.group(1).strip()}, which the emulator does not run."
-    if match := _FORM_OF_CUB.search(log):
+    if match := _FORM_OF_LIBRARY.search(log):
         return f"The kernel uses a form of `{match.group(1)}` which the emulator does not have."
+    if match := _PART_OF_LIBRARY.search(log):
+        return f"The kernel uses `{match.group(2)}::{match.group(1)}` which the emulator does not have."
+    if match := _FORM_OF_THRUST.search(log):
+        return f"The kernel uses a form of `thrust::{match.group(1)}` which the emulator does not have."
     for name in _unknown_names(log):
         if name in _known_names() or _LIBRARY_CALLS.fullmatch(name):
             return f"The kernel uses `{name}`, a CUDA name which the emulator does not have."

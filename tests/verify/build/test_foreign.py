@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from dice.verify import Verifier
+from dice.verify import Verifier, emulator
 from dice.verify.build.sources import Sources, inner_word
+from dice.verify.toolchain import CUDA_API_HEADERS, SHADOW_HEADERS
 
 CPP = "torch::Tensor same(torch::Tensor x);"
 FUNCTIONS = (("same", "same"),)
@@ -24,9 +30,13 @@ def foreign(verifier: Verifier, before: str, inside: str) -> str:
     [
         ("__global__ void k(float* y) { y[0] = 1; }", "k<<<1, 1>>>(x.data_ptr<float>());"),
         (
-            "\n".join(f"#include <{name}>" for name in ("algorithm", "cmath", "iostream", "map", "sstream", "vector")),
+            "\n".join(
+                f"#include <{name}>"
+                for name in ("algorithm", "cmath", "cstring", "iostream", "map", "sstream", "vector")
+            ),
             "std::map<std::string, std::vector<double>> m; std::ostringstream s; s << std::pow(2.0, x.size(0)); "
-            'm[s.str()].push_back(std::tgamma(3.0)); std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
+            "m[s.str()].push_back(std::tgamma(3.0)); if (m.size() > 9) s << strerror(1); "
+            'std::sort(m["1"].begin(), m["1"].end()); printf("%f", 1.0); '
             'if (m.empty()) std::cout << "none" << std::endl; TORCH_CHECK(x.dim() > 0, "no ", x.sizes());',
         ),
         (
@@ -87,6 +97,9 @@ def test_what_reaches_further_is_named(emulated: Verifier, before: str, inside: 
         "#pragma redefine_extname run P\\\nyRun",
         "#define GLUE(a, b) a##b",
         "#define GLUE(a, b) a %:%: b",
+        'extern "C" int __CONCAT(P, yRun_SimpleString)(const char*);',
+        "C10_CONCATENATE(P, yObject)* p;",
+        "__UINT64_C(dice_some)",
         "#ifdef DICE_EMULATED\n#endif",
         "dice_host_code(false);",
     ],
@@ -105,7 +118,64 @@ def test_no_spelling_hides_an_inner_word(text: str) -> None:
         'm.def("dice", &dice_score, "PyTorch\'s"); char c = \'"\';',
         'asm volatile("membar.gl;" ::: "memory"); asm("add.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));',
         'asm volatile("" ::: "memory");',
+        "int64_t n = INT64_C(1) << 40, m = UINT32_C( 7);",
+        "#define _GLIBCXX_USE_CXX11_ABI 0",
     ],
 )
 def test_plain_code_has_no_inner_word(text: str) -> None:
     assert inner_word(Sources((CPP,), (text,), ())) == ""
+
+
+HEADERS = """
+torch/extension.h ATen/cuda/CUDAContext.h cooperative_groups.h cub/cub.cuh thrust/device_vector.h mma.h cuda_fp16.h
+bits/stdc++.h inttypes.h pthread.h
+"""
+COMPILERS = {
+    "emulated": ["g++", "-DDICE_EMULATED", "-DDICE_EMULATED_CUDA", f"-I{emulator.include_dir}", "-dM"],
+    "cuda": ["nvcc", "-arch=sm_90", "-Xcompiler=-dM"],
+}
+WHAT_IT_MAY_NOT_MAKE = (
+    "Py",
+    "_Py",
+    "_object",
+    "aoti_",
+    "weakref",
+    "__weakref",
+    "redefine_extname",
+    "_Pragma",
+    "dice",
+    "DICE",
+)
+
+
+@pytest.mark.parametrize("backend", ["emulated", pytest.param("cuda", marks=pytest.mark.slow)])
+def test_no_macro_of_the_headers_makes_names_unseen(backend: str, tmp_path: Path) -> None:
+    """Each that pastes is named by `inner_word`, or what it makes begins otherwise."""
+    if shutil.which(COMPILERS[backend][0]) is None:
+        pytest.skip(f"needs {COMPILERS[backend][0]}")
+    source = tmp_path / ("all.cu" if backend == "cuda" else "all.cpp")
+    source.write_text("".join(f"#include <{name}>\n" for name in HEADERS.split()))
+    folders = [f"-I{SHADOW_HEADERS}", f"-I{CUDA_API_HEADERS}"]
+    command = [*COMPILERS[backend], "-std=c++17", "-E", *folders, str(source)]
+    macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    pasting = [line for line in macros if "##" in re.sub(r",\s*##\s*__VA_ARGS__", "", line)]
+    assert len(pasting) > 10
+    unseen = [line for line in pasting if _makes_any_name(line) and not _is_named(line.split()[1].partition("(")[0])]
+    assert unseen == []
+
+
+def _is_named(macro: str) -> bool:
+    return inner_word(Sources((CPP,), (f"{macro}(some, thing)",), ())) != ""
+
+
+def _makes_any_name(line: str) -> bool:
+    """Whether what one macro pastes may begin as an inner word does."""
+    head = re.match(r"#define \w+\(([^)]*)\) (.*)", line)
+    if head is None:
+        return False
+    parameters = {name.strip() for name in head[1].split(",")} | {"__VA_ARGS__"}
+    firsts = re.findall(r"(?<![#\w])(?<!## )(\w+) ?##", head[2])
+    return any(
+        first in parameters or any(word.startswith(first) or first.startswith(word) for word in WHAT_IT_MAY_NOT_MAKE)
+        for first in firsts
+    )

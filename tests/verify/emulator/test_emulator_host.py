@@ -129,7 +129,7 @@ def test_guarded_tensors(what: str, words: str) -> None:
 
 ACCEPTED_BY_NVCC = (
     "indexing", "shared", "warp", "arithmetic", "halves", "groups", "lockstep", "host", "typical", "blockwide",
-    "tensor_cores",
+    "tensor_cores", "grid",
 )  # fmt: skip
 
 

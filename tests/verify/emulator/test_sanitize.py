@@ -25,7 +25,7 @@ from tests.conftest import PATIENCE_S
 
 CASE_FILES = ROOT / "tests" / "cases"
 SOURCE = (CASES / "races.cu").read_text()
-ENTRIES = re.findall(r"^ENTRY\((\w+)", SOURCE, re.M)
+ENTRIES = re.findall(r"^(?:ENTRY|COOPERATIVE)\((\w+)", SOURCE, re.M)
 ORDERS = (0, 1, 5)
 SCRIPT = """
 import ctypes, json, sys

@@ -1,4 +1,4 @@
-// Cooperative groups inside one block: the block, tiles of up to one warp, and coalesced threads.
+// Cooperative groups: the grid, the block, tiles of up to one warp, and coalesced threads.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -85,8 +85,11 @@ class grid_group {
   static unsigned long long block_rank() { return blockIdx.x + static_cast<unsigned long long>(gridDim.x) * (blockIdx.y + static_cast<unsigned long long>(gridDim.y) * blockIdx.z); }
   static unsigned long long thread_rank() { return block_rank() * details::block_size() + dice_emu::linear_thread(); }
   static dim3 group_dim() { return gridDim; }
-  static bool is_valid() { return false; }
-  void sync() const { dice_fault("unsupported", "it synchronises the whole grid, which the emulator does not run"); }
+  static dim3 dim_blocks() { return gridDim; }
+  static dim3 block_index() { return blockIdx; }
+  static dim3 thread_index() { return threadIdx; }
+  static bool is_valid() { return dice_is_cooperative(); }
+  void sync() const { dice_sync_grid(); }
 };
 inline grid_group this_grid() { return {}; }
 

@@ -9,8 +9,8 @@ uint64_t Worker::syncthreads(int predicate) {
   Thread* self = current_;
   self->predicate = predicate;
   isolation_.leave(self->linear, false);
-  push(barrier_, self);
-  if (++at_barrier_ + exited_ == threads_) release_barrier();
+  push(now_.barrier, self);
+  if (++now_.at_barrier + now_.exited == threads_) release_barrier();
   park(self);
   return self->result;
 }
@@ -19,12 +19,12 @@ void Worker::release_barrier() {
   if (races != nullptr) races->barrier();
   isolation_.barrier();
   uint64_t count = 0;
-  for (Thread* thread = barrier_.head; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
-  const uint64_t result = count << 1 | (count == at_barrier_);
-  at_barrier_ = 0;
-  while (Thread* thread = pop(barrier_)) {
+  for (Thread* thread = now_.barrier.head; thread != nullptr; thread = thread->next) count += thread->predicate != 0;
+  const uint64_t result = count << 1 | (count == now_.at_barrier);
+  now_.at_barrier = 0;
+  while (Thread* thread = pop(now_.barrier)) {
     thread->result = result;
-    push(ready_, thread);
+    push(now_.ready, thread);
   }
 }
 
@@ -58,7 +58,7 @@ void Worker::complete(unsigned warp_index, int which) {
   compute(meeting, lanes);
   if (races != nullptr) races->order(warp_index, meeting.arrived);
   isolation_.meet(warp_index, meeting.arrived | warp.exited);
-  for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(ready_, &lanes[__builtin_ctz(rest)]);
+  for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(now_.ready, &lanes[__builtin_ctz(rest)]);
 }
 
 // Sets `result` of every lane that has arrived.
@@ -134,7 +134,8 @@ void Worker::compute(const Meeting& meeting, Thread* lanes) {
 
 void Worker::relax() {
   isolation_.yield(current_->linear);
-  push(relaxed_, current_);
+  ++now_.spinning;
+  push(now_.relaxed, current_);
   park(current_);
 }
 
@@ -143,14 +144,14 @@ unsigned Worker::converge(const void* place) {
   Thread* self = current_;
   self->place = place;
   isolation_.leave(self->linear, true);
-  push(converging_, self);
+  push(now_.converging, self);
   park(self);
   return static_cast<unsigned>(self->result);
 }
 
 // The first waiting lane and those of its warp that wait at the same place go on together.
 void Worker::release_converging() {
-  const Thread* first = converging_.head;
+  const Thread* first = now_.converging.head;
   const unsigned warp = first->linear / kWarp;
   const auto together = [&](const Thread* thread) {
     return thread->linear / kWarp == warp && thread->place == first->place;
@@ -161,14 +162,17 @@ void Worker::release_converging() {
   if (races != nullptr) races->order(warp, mask);
   isolation_.meet(warp, mask | warps_[warp].exited);
   Queue rest{};
-  while (Thread* thread = pop(converging_)) {
+  while (Thread* thread = pop(now_.converging)) {
     thread->result = mask;
-    push(thread->linear / kWarp == warp && (mask >> (thread->linear % kWarp) & 1) ? ready_ : rest, thread);
+    push(thread->linear / kWarp == warp && (mask >> (thread->linear % kWarp) & 1) ? now_.ready : rest, thread);
   }
-  converging_ = rest;
+  now_.converging = rest;
 }
 
 void Worker::report_deadlock() {
+  if (now_.at_grid != 0)
+    fault("deadlock", "no thread can go on: %u wait for the whole grid, and the others of the block never come there",
+          now_.at_grid);
   unsigned waiting_in_warp = 0, mask = 0, arrived = 0, warp_index = 0;
   for (unsigned w = 0; w * kWarp < threads_; ++w) {
     for (int i = 0; i < warps_[w].meetings; ++i) {
@@ -185,7 +189,7 @@ void Worker::report_deadlock() {
   fault("deadlock",
         "no thread can go on: %u wait at __syncthreads and %u in warp collectives; in warp %u, mask 0x%x names lanes "
         "0x%x which never came",
-        at_barrier_, waiting_in_warp, warp_index, mask, missing);
+        now_.at_barrier, waiting_in_warp, warp_index, mask, missing);
 }
 
 }  // namespace dice_emu
@@ -203,4 +207,9 @@ uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane) {
 }
 
 unsigned dice_converge() { return dice_emu::tls_worker->converge(__builtin_return_address(0)); }
-void dice_relax() { dice_emu::tls_worker->relax(); }
+void dice_relax() {
+  if (dice_emu::tls_worker != nullptr) dice_emu::tls_worker->relax();  // else the host runs a function of both
+}
+bool dice_in_kernel() { return dice_emu::tls_worker != nullptr; }
+void dice_sync_grid() { dice_emu::tls_worker->sync_grid(); }
+bool dice_is_cooperative() { return dice_emu::tls_worker->launch()->cooperative; }

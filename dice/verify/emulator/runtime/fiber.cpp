@@ -4,6 +4,12 @@
 
 #include "runtime.h"
 
+#if defined(__x86_64__) || defined(__aarch64__)
+const bool dice_emu::kStacksCanBeCopied = true;
+#else
+const bool dice_emu::kStacksCanBeCopied = false;  // a ucontext holds addresses of its own
+#endif
+
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -121,10 +127,17 @@ Fiber* new_fiber(unsigned number) {
   mprotect(mapping, page, PROT_NONE);
   auto* fiber = new Fiber{};
   fiber->stack = static_cast<char*>(mapping) + page;
-  // Equal offsets would put the hot frames of all fibers into the same cache sets; stagger them.
-  const size_t stagger = (number * 5 % 61) * 64;
-  fiber->stack_pointer = first_frame(fiber->stack + kStackBytes - stagger, fiber->stack);
+  fiber->number = number;
+  reset_fiber(fiber);
   return fiber;
 }
+
+void reset_fiber(Fiber* fiber) {
+  // Equal offsets would put the hot frames of all fibers into the same cache sets; stagger them.
+  const size_t stagger = (fiber->number * 5 % 61) * 64;
+  fiber->stack_pointer = first_frame(stack_end(fiber) - stagger, fiber->stack);
+}
+
+char* stack_end(const Fiber* fiber) { return fiber->stack + kStackBytes; }
 
 }  // namespace dice_emu

@@ -95,9 +95,11 @@ static const ErrorName kErrors[] = {
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
+constexpr int kMultiprocessors = 132;
 constexpr size_t kMemory = size_t{81107} << 20;  // what an H100 of 80 GB says
 
 long long clock64() { return static_cast<long long>(now_seconds() * 1e9); }
@@ -157,7 +159,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->totalConstMem = 65536;
   p->major = 9;
   p->textureAlignment = 512;
-  p->multiProcessorCount = 132;
+  p->multiProcessorCount = kMultiprocessors;
+  p->cooperativeLaunch = 1;
   p->maxThreadsPerMultiProcessor = 2048;
   p->maxBlocksPerMultiProcessor = 32;
   p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->managedMemory = 1;
@@ -199,7 +202,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMemoryClockRate: *value = 2619000; break;
     case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
     case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
-    case cudaDevAttrCooperativeLaunch: *value = 0; break;
+    case cudaDevAttrCooperativeLaunch: *value = p.cooperativeLaunch; break;
     default: return fail(cudaErrorInvalidValue);
   }
   return cudaSuccess;
@@ -296,4 +299,10 @@ cudaError_t dice_occupancy(int* blocks, int block_size, size_t shared_bytes) {
   *blocks = count;
   return cudaSuccess;
 }
+}
+
+uint64_t dice_emu::resident_blocks(unsigned threads, size_t shared_bytes) {
+  int blocks = 0;
+  dice_occupancy(&blocks, static_cast<int>(threads), shared_bytes);
+  return static_cast<uint64_t>(blocks) * kMultiprocessors;
 }

@@ -71,6 +71,19 @@ void Isolation::end_block() {
   if (on_) trade_all();
 }
 
+void Isolation::rest() {
+  if (!on_) return;
+  trade_all();
+  show(&merged_);
+}
+
+void Isolation::restart() { begin_ = grid_; }
+
+void Isolation::open() {
+  settle();
+  on_ = dice_isolated = false;
+}
+
 void Isolation::trade(const Array& array, size_t first, size_t end) {
   char *merged = merged_.data() + array.offset, *traded = traded_.data() + array.offset, *grid = grid_.data() + array.offset;
   for (size_t i = first; i < end; ++i) {
@@ -175,6 +188,7 @@ void Isolation::leave(unsigned thread, bool met) {
 
 // From here to the end of the block everybody sees everything, which is one more schedule that a GPU may choose.
 void Isolation::give_up() {
+  if (!on_) return;
   trade_all();
   show(&merged_);
   for (Array& array : arrays_)

@@ -25,6 +25,10 @@ class Isolation {
   void end_launch();
   void begin_block();
   void end_block();
+  void rest();     // the block, all of whose threads wait for the grid, leaves what it has written for the others
+  void restart();  // all blocks have: from here on each sees what all have written
+  void open();     // the block that goes on now has given up
+  void give_up();
   void add(char* data, size_t size);  // an array that the block turns out to use; it holds what every thread sees
   void forget();                      // all arrays
 
@@ -54,7 +58,6 @@ class Isolation {
   void publish(unsigned thread, bool met);
   void copy(Image& to, const Image& from);
   void show(Image* image);  // to the thread that runs
-  void give_up();
   void settle();
   void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
   void trade_all();

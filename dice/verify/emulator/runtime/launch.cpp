@@ -23,6 +23,7 @@ struct Configuration {
   dim3 grid, block;
   size_t shared_bytes;
   cudaStream_t stream;
+  bool cooperative;
 };
 
 // Nested because a launch's arguments may call a function that launches another kernel.
@@ -150,6 +151,9 @@ const char* refusal(const Kernel& kernel, const Configuration& c, int* error) {
   if (c.shared_bytes > kDynamicSharedLimit) return "the dynamic shared memory exceeds 227 KB";
   if (c.shared_bytes > granted)
     return "more than 48 KB of dynamic shared memory needs cudaFuncSetAttribute(MaxDynamicSharedMemorySize)";
+  *error = kErrorCooperativeLaunchTooLarge;
+  if (c.cooperative && uint64_t{c.grid.x} * c.grid.y * c.grid.z > resident_blocks(static_cast<unsigned>(threads), c.shared_bytes))
+    return "it is cooperative, and the grid has more blocks than the GPU can hold at once";
   return nullptr;
 }
 
@@ -169,14 +173,20 @@ void run(const Kernel& kernel, Entry entry, const void* body, const Configuratio
   job.threads = c.block.x * c.block.y * c.block.z;
   job.order = order;
   job.until = job.blocks;
-  if (order == kIsolatedOrder && races == nullptr) {
-    job.one_by_one = true;
+  job.cooperative = c.cooperative;
+  job.one_by_one = order == kIsolatedOrder && races == nullptr;
+  if (c.cooperative) {
+    if (!kStacksCanBeCopied) fault("unsupported", "it is a cooperative launch, which is emulated on x86-64 and AArch64 alone");
+    pool().worker(0).run(job);
+    return;
+  }
+  if (job.one_by_one) {
     job.until = job.blocks < kOneByOne ? job.blocks : kOneByOne;
     pool().worker(0).run(job);
+    if (job.until == job.blocks) return;  // also where the first ones waited for others
     job.one_by_one = false;
     job.next_block = job.until;
     job.until = job.blocks;
-    if (job.blocks <= kOneByOne) return;
   }
   if (job.blocks == 1 || races != nullptr) {
     pool().worker(0).run(job);
@@ -232,11 +242,11 @@ using namespace dice_emu;
 
 extern "C" {
 
-void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, bool cooperative) {
   if (tls_worker != nullptr) fault("unsupported", "it launches a kernel itself (dynamic parallelism), which is not emulated");
   if (pending == nullptr) pending = new Configuration[kMaxPending];
   if (pending_count == kMaxPending) pending_count = 0;  // left by arguments that threw
-  pending[pending_count++] = {grid, block, shared_bytes, stream};
+  pending[pending_count++] = {grid, block, shared_bytes, stream, cooperative};
 }
 
 void dice_launch(Kernel* kernel, Entry entry, const void* body, Keep keep) {

@@ -61,10 +61,16 @@ void Races::end_launch() {
   worker_ = nullptr;
 }
 
-void Races::begin_block(uint64_t block) {
+void Races::begin_block(uint64_t block, bool again) {
   block_start_ = ++interval_;
+  again_ = again;
   acquired_ = false;
   blocks_.push_back({block_start_, 0, block});
+}
+
+void Races::sync_grid() {
+  settle();
+  launch_start_ = interval_ + 1;
 }
 
 void Races::barrier() {
@@ -183,7 +189,7 @@ void Races::access_word(Region* region, char* at, unsigned bytes, unsigned flags
     word.write = now;
     return;
   }
-  if (shared && word.write.interval < block_start_) {
+  if (shared && !again_ && word.write.interval < block_start_) {
     Access nothing{};
     suspect(region, at, size, nothing, now, place);
   }
@@ -201,7 +207,8 @@ void Races::access_word(Region* region, char* at, unsigned bytes, unsigned flags
 // Does something make `earlier` happen before `now` on every run?
 bool Races::ordered(const Access& earlier, const Access& now) const {
   if (earlier.interval < block_start_) {  // another block: it wrote, fenced, and this block then looked at a flag
-    return acquired_ && block_of(earlier.interval)->last_fence > earlier.time;
+    const Block* block = block_of(earlier.interval);
+    return block->number == blocks_.back().number || (acquired_ && block->last_fence > earlier.time);
   }
   if (earlier.interval != interval_ || earlier.thread == now.thread) return true;
   if (earlier.thread / kWarp == now.thread / kWarp) {

@@ -27,7 +27,8 @@ class Races {
  public:
   void begin_launch(const Worker* worker);
   void end_launch();
-  void begin_block(uint64_t block);
+  void begin_block(uint64_t block, bool again);  // `again`: it goes on after others
+  void sync_grid();                              // all blocks have met
   void barrier();                              // all threads of the block have met
   void order(unsigned warp, unsigned lanes);   // these lanes have met
   void fence();
@@ -81,6 +82,7 @@ class Races {
 
   const Worker* worker_ = nullptr;
   uint32_t interval_ = 0, launch_start_ = 0, block_start_ = 0, time_ = 0;
+  bool again_ = false;     // the block has run before, and what it wrote to shared memory then is not known any more
   bool acquired_ = false;  // the block has read what other blocks may have released
   std::vector<Block> blocks_;
   std::vector<Doubt> doubts_;

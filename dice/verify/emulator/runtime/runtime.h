@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 
 #include "../include/dice_emu/core.h"
 
@@ -25,6 +27,7 @@ struct Fiber {
   void* stack_pointer;
   char* stack;  // lowest usable byte; the page below is a guard
   Fiber* next_free;
+  unsigned number;
 };
 
 // One CUDA thread of the running block.
@@ -37,6 +40,7 @@ struct Thread {
   int source_lane;
   int predicate;
   const void* place;  // return address of a converge call
+  bool live;          // it has started and not ended
 };
 
 // Lanes of one warp that meet in the same collective with the same mask.
@@ -63,6 +67,8 @@ struct Launch {
   std::atomic<uint64_t> next_block;
   uint64_t until;   // where the blocks of this part of the launch end
   bool one_by_one;  // the blocks of this part, as if side by side: they do not see what others write to small tensors
+  bool cooperative;  // all blocks are there at once, and may wait for the whole grid
+  std::atomic<uint64_t> resident;  // blocks that have begun and not ended
 };
 
 // Bijection of [0, n) in which threads of a block, and blocks of a grid, are started.
@@ -124,6 +130,15 @@ struct Queue {
   Thread *head, *tail;
 };
 
+// Where the threads of a block are.
+struct Progress {
+  unsigned started, exited, at_barrier, at_grid, spinning;
+  Queue barrier, ready, relaxed, converging, grid;
+};
+
+struct Resting;  // resting.cpp
+uint64_t resident_blocks(unsigned threads, size_t shared_bytes);  // of a grid, that the GPU holds at once
+
 // Runs blocks, one at a time, on one OS thread.
 class Worker {
  public:
@@ -133,6 +148,7 @@ class Worker {
   bool next_thread();
   uint64_t syncthreads(int predicate);  // count of true predicates << 1 | all true
   uint64_t warp(int op, unsigned mask, uint64_t value, int source_lane);
+  void sync_grid();
   void relax();
   unsigned converge(const void* place);
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
@@ -151,10 +167,17 @@ class Worker {
     bool in_use;  // by the running launch
   };
 
-  void run_block(uint64_t block);
+  void begin_block(uint64_t block);
+  void set_block_index();
   void finish(Thread* thread);
   void park(Thread* self);    // switch away until somebody makes `self` ready
-  void run_something_else();  // switch to a ready thread, or start one; fault when there is none
+  void run_something_else();  // switch to a ready thread, or start one; leave the block, or fault, when there is none
+  bool has_come_to_grid();    // and nothing else of the block can go on
+  bool next_block(const Order& order);  // begin a block, or go on with one that was put aside
+  bool begins_another(const Order& order);
+  void put_aside();
+  void take_up(const Resting& resting);
+  void release_grid();
   void push(Queue& queue, Thread* thread);
   Thread* pop(Queue& queue);
   Fiber* take_fiber();
@@ -176,9 +199,13 @@ class Worker {
   Isolation& isolation_;
   Launch* launch_ = nullptr;
   Order thread_order_;
-  unsigned threads_ = 0, started_ = 0, exited_ = 0, at_barrier_ = 0;
+  unsigned threads_ = 0;
+  uint64_t block_ = 0, turn_ = 0;  // the block that runs, and when it has its turn among those that rest
+  uint64_t looked_ = 0;            // the turn of the last that went on, since any has ended
+  Progress now_{};
+  unsigned idle_ = 0;  // threads that spun since anything else of the block went on
+  std::map<uint64_t, std::shared_ptr<Resting>> resting_;  // by their turns, from 1
   Thread* current_ = nullptr;
-  Queue barrier_{}, ready_{}, relaxed_{}, converging_{};
   Fiber main_{};  // the OS thread's own stack
   Fiber* running_ = &main_;
   Fiber* free_fibers_ = nullptr;
@@ -197,6 +224,9 @@ extern DICE_TLS Worker* tls_worker;  // non-null exactly while this OS thread ru
 
 // fiber.cpp
 Fiber* new_fiber(unsigned number);
+void reset_fiber(Fiber* fiber);  // as if nothing had run on it
+char* stack_end(const Fiber* fiber);
+extern const bool kStacksCanBeCopied;
 extern "C" void dice_switch_stack(void** save, void* load);
 
 // fault.cpp

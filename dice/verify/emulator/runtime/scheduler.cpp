@@ -51,10 +51,16 @@ void Worker::run(Launch& launch) {
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
   const Order block_order(launch.order, launch.blocks);
-  for (;;) {
-    const uint64_t i = launch.next_block.fetch_add(1, std::memory_order_relaxed);
-    if (i >= launch.until) break;
-    run_block(block_order(i));
+  while (next_block(block_order)) {
+    run_something_else();
+    if (now_.exited != threads_) {
+      put_aside();
+      continue;
+    }
+    isolation_.end_block();
+    check_dynamic_slack();
+    --launch.resident;
+    looked_ = 0;
   }
   if (races != nullptr) races->end_launch();
   isolation_.end_launch();
@@ -63,14 +69,21 @@ void Worker::run(Launch& launch) {
   launch_ = nullptr;
 }
 
-void Worker::run_block(uint64_t block) {
-  if (races != nullptr) races->begin_block(block);
+void Worker::set_block_index() {
+  uint64_t block = block_;
   blockIdx.x = static_cast<unsigned>(block % gridDim.x);
   block /= gridDim.x;
   blockIdx.y = static_cast<unsigned>(block % gridDim.y);
   blockIdx.z = static_cast<unsigned>(block / gridDim.y);
-  started_ = exited_ = at_barrier_ = 0;
   current_ = nullptr;
+  idle_ = 0;
+}
+
+void Worker::begin_block(uint64_t block) {
+  if (races != nullptr) races->begin_block(block, false);
+  block_ = block;
+  now_ = {};
+  set_block_index();
   const unsigned warps = (threads_ + kWarp - 1) / kWarp;
   for (unsigned w = 0; w < warps; ++w) {
     const unsigned lanes = threads_ - w * kWarp;
@@ -80,9 +93,6 @@ void Worker::run_block(uint64_t block) {
   }
   poison_shared();
   isolation_.begin_block();
-  switch_to(take_fiber());
-  isolation_.end_block();
-  check_dynamic_slack();
 }
 
 // Called by the entry loop on a fiber: finish the thread that ran here, then start the next one here if no other
@@ -90,11 +100,12 @@ void Worker::run_block(uint64_t block) {
 bool Worker::next_thread() {
   if (current_ != nullptr) finish(current_);
   current_ = nullptr;
-  if (ready_.head != nullptr || started_ == threads_) return false;
-  const auto linear = static_cast<unsigned>(thread_order_(started_++));
+  if (now_.ready.head != nullptr || now_.started == threads_) return false;
+  const auto linear = static_cast<unsigned>(thread_order_(now_.started++));
   Thread* thread = &threads_data_[linear];
   thread->linear = linear;
   thread->fiber = running_;
+  thread->live = true;
   const dim3& block = launch_->block;
   if (block.y == 1 && block.z == 1) {
     threadIdx = {linear, 0, 0};
@@ -112,7 +123,7 @@ void Worker::fiber_main() {
     Fiber* self = running_;
     self->next_free = free_fibers_;
     free_fibers_ = self;
-    if (exited_ == threads_) {
+    if (now_.exited == threads_) {
       switch_to(&main_);
     } else {
       run_something_else();
@@ -123,7 +134,8 @@ void Worker::fiber_main() {
 void Worker::finish(Thread* thread) {
   if (races != nullptr) races->settle();
   isolation_.leave(thread->linear, true);
-  ++exited_;
+  thread->live = false;
+  ++now_.exited;
   Warp& warp = warp_of(thread);
   warp.exited |= 1u << (thread->linear % kWarp);
   for (int i = warp.meetings - 1; i >= 0; --i) {
@@ -131,7 +143,7 @@ void Worker::finish(Thread* thread) {
     if (((meeting.arrived | warp.exited) & meeting.mask) == (meeting.mask & warp.exists))
       complete(thread->linear / kWarp, i);
   }
-  if (at_barrier_ != 0 && at_barrier_ + exited_ == threads_) release_barrier();
+  if (now_.at_barrier != 0 && now_.at_barrier + now_.exited == threads_) release_barrier();
 }
 
 void Worker::push(Queue& queue, Thread* thread) {
@@ -171,18 +183,30 @@ Fiber* Worker::take_fiber() {
 // Ready threads first: a warp that only shuffles then never needs more than 32 stacks. Threads that spin (relax) come
 // last, after all that could end their wait.
 void Worker::run_something_else() {
-  Thread* thread = pop(ready_);
-  if (thread == nullptr && started_ < threads_) {
+  Thread* thread = pop(now_.ready);
+  if (thread == nullptr && now_.started < threads_) {
     current_ = nullptr;
+    idle_ = 0;
     switch_to(take_fiber());
     return;
   }
-  if (thread == nullptr && converging_.head != nullptr) {
+  if (thread == nullptr && now_.converging.head != nullptr) {
     release_converging();
-    thread = pop(ready_);
+    thread = pop(now_.ready);
   }
-  if (thread == nullptr) thread = pop(relaxed_);
-  if (thread == nullptr) report_deadlock();
+  if (thread != nullptr) {
+    idle_ = 0;
+  } else if (now_.relaxed.head == nullptr) {
+    if (!has_come_to_grid()) report_deadlock();
+    switch_to(&main_);
+    return;
+  } else if (kStacksCanBeCopied && launch_->blocks > 1 && ++idle_ > 2 * now_.spinning) {
+    switch_to(&main_);  // each of them has looked again: they wait for other blocks
+    return;
+  } else {
+    thread = pop(now_.relaxed);
+    --now_.spinning;
+  }
   current_ = thread;
   threadIdx = thread->index;
   isolation_.enter(thread->linear);

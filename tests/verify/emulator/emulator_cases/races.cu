@@ -458,3 +458,44 @@ __global__ void split_k(const float* x, float* y) {  // each block adds its part
   }
 }
 ENTRY(ok_split_k, split_k)
+
+// ---- the whole grid ----
+template <bool Between>
+__global__ void phases(const float* x, float* y) {
+  __shared__ float kept[T];
+  cg::grid_group grid = cg::this_grid();
+  const int i = grid.thread_rank();
+  kept[threadIdx.x] = x[i];
+  y[i] = 2 * x[i];
+  if (Between) grid.sync();
+  y[N + i] = y[(i + T) % N] + kept[(threadIdx.x + (Between ? 1 : 0)) % T];
+}
+#define COOPERATIVE(name, kernel)                                        \
+  extern "C" void name() {                                               \
+    with_memory([](float* x, float* y) {                                 \
+      void* args[] = {&x, &y};                                           \
+      cudaLaunchCooperativeKernel((void*)kernel, dim3(B), dim3(T), args); \
+    });                                                                  \
+  }
+COOPERATIVE(ok_phases, (phases<true>))
+COOPERATIVE(r_phases, (phases<false>))
+
+template <bool Fence>
+__global__ void own_barrier(const float* x, float* y) {
+  __shared__ float kept[T];
+  unsigned* come = reinterpret_cast<unsigned*>(y + 2 * N);
+  const int i = blockIdx.x * T + threadIdx.x;
+  kept[threadIdx.x] = x[i];
+  y[i] = 2 * x[i];
+  if (Fence) __threadfence();
+  y[3 * N + i] = 1;  // for this thread alone
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    atomicAdd(come, 1u);
+    while (atomicAdd(come, 0u) < gridDim.x);
+  }
+  __syncthreads();
+  y[N + i] = y[(i + T) % N] + kept[(threadIdx.x + 1) % T] + y[3 * N + i];
+}
+ENTRY(ok_own_barrier, own_barrier<true>)
+ENTRY(r_own_barrier, own_barrier<false>)

@@ -1,5 +1,10 @@
-// CUB inside a block and a warp: reductions and scans. Its other parts are named as missing.
+// CUB inside a block and a warp: reductions and scans; and device-wide. Its other parts are named as missing.
 #pragma once
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
+#include <cub/device/device_histogram.cuh>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_reduce.cuh>
+#include <cub/device/device_scan.cuh>
+#include <cub/device/device_select.cuh>
 #include <cub/warp/warp_scan.cuh>

@@ -51,6 +51,12 @@ inline void maybe_relax() {
   if ((++calls & 0xFFF) == 0) dice_relax();
 }
 
+// Called again and again by a loop that waits for what another thread writes.
+inline void spin() {
+  static DICE_TLS unsigned calls;
+  if ((++calls & 0x3F) == 0) dice_relax();
+}
+
 }  // namespace dice_emu
 
 #define DICE_ATOMIC_SCOPES(R, name, parameters, arguments)           \

@@ -77,7 +77,7 @@ struct Keep {
 extern "C" {
 extern DICE_TLS int dice_worker_id;
 extern DICE_TLS char* dice_dynamic_shared;
-void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
+void dice_configure(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, bool cooperative);
 void dice_launch(dice_emu::Kernel* kernel, dice_emu::Entry entry, const void* body, dice_emu::Keep keep);
 bool dice_next_thread();
 char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment);
@@ -90,7 +90,10 @@ extern DICE_TLS bool dice_isolated;
 void dice_fence();
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
-void dice_relax();  // let the other threads of the block run
+void dice_relax();  // let the other threads of the block run, and other blocks when none can
+void dice_sync_grid();
+bool dice_in_kernel();
+bool dice_is_cooperative();  // the launch that the thread belongs to
 void dice_note_symbol(const void* address, size_t bytes);
 bool dice_checks_arguments();
 void dice_check_argument(const char* kernel, const char* name, const void* pointer, bool certain);
@@ -101,7 +104,7 @@ void dice_check_argument(const char* kernel, const char* name, const void* point
 namespace dice_emu {
 
 inline void configure(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
-  dice_configure(grid, block, shared_bytes, stream);
+  dice_configure(grid, block, shared_bytes, stream, false);
 }
 
 // Body of a translated `__global__` function: `body` is the kernel's text as a lambda that holds the arguments by

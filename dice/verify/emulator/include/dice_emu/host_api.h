@@ -29,6 +29,7 @@ enum cudaError {
   cudaErrorAssert = 710,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
+  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
   cudaErrorUnknown = 999
 };
@@ -196,6 +197,9 @@ template <class F> inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* 
 template <class F> inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int block_size, size_t shared_bytes) {
   return dice_occupancy(blocks, block_size, shared_bytes);
 }
+template <class F> inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, F*, int block_size, size_t shared_bytes, unsigned) {
+  return dice_occupancy(blocks, block_size, shared_bytes);
+}
 template <class F> inline cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, F*, size_t shared_bytes = 0, int limit = 0) {
   *block_size = limit > 0 && limit < 1024 ? limit : 1024;
   int blocks = 0;
@@ -217,6 +221,12 @@ void call_with(void (*function)(P...), void** arguments, std::index_sequence<I..
 template <class... P>
 inline cudaError_t cudaLaunchKernel(void (*function)(P...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
   dice_emu::configure(grid, block, shared_bytes, stream);
+  dice_emu::call_with(function, arguments, std::make_index_sequence<sizeof...(P)>{});
+  return cudaPeekAtLastError();
+}
+template <class... P>
+inline cudaError_t cudaLaunchCooperativeKernel(void (*function)(P...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
+  dice_configure(grid, block, shared_bytes, stream, true);
   dice_emu::call_with(function, arguments, std::make_index_sequence<sizeof...(P)>{});
   return cudaPeekAtLastError();
 }

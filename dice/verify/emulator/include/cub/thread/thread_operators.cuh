@@ -10,9 +10,10 @@ using Sum = ::cuda::std::plus<>;
 using Max = ::cuda::maximum<>;
 using Min = ::cuda::minimum<>;
 
-template <class Key, class Value>
+template <class K, class V>
 struct KeyValuePair {
-  using Key_t = Key;
+  using Key = K;
+  using Value = V;
   Key key;
   Value value;
 };
