@@ -163,7 +163,7 @@ def test_leftover_minibatch_dropped() -> None:
         stats = policy_of(tiny_model(), minibatch=minibatch, lr=1e-9).update(samples)
         assert stats.targets == sum(trace.kept for trace, _ in samples)
         assert stats.updates == math.ceil(7 / minibatch)
-    assert [part.stop - part.start for part in even_parts(7, 3)] == [2, 2, 3]
+    assert [part.stop - part.start for part in even_parts([1] * 7, 3)] == [2, 2, 3]
 
 
 def test_rewards_misaligned_after_filtering() -> None:
