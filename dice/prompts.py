@@ -99,8 +99,8 @@ Write no tests and no text besides the code.
 _INFILL_STATEMENT = """You speed up PyTorch models by writing CUDA kernels for them.
 
 You are given an architecture, which says what is to be computed, and the beginning and end of a file that computes \
-the same with CUDA. Write the C++ code that is missing between them, so that the file computes what the architecture does. \
-Keep to the names and the launch code that the given parts use.
+the same with CUDA. Write the C++ code that is missing between them, so that the file computes what the architecture \
+does. Keep to the names and the launch code that the given parts use.
 """
 
 _INFILL_INSTRUCTION = """Write the missing core: the CUDA C++ source that stands between this beginning and this end. \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,5 +85,5 @@ def even_parts(sizes: Sequence[int], limit: int) -> list[slice]:
     """
     sums = [0, *itertools.accumulate(sizes)]
     count = max(1, -(-sums[-1] // limit))
-    bounds = [bisect_right(sums, sums[-1] * part // count) - 1 for part in range(count)] + [len(sizes)]
+    bounds = [bisect_left(sums, sums[-1] * part // count) for part in range(count)] + [len(sizes)]
     return [slice(start, end) for start, end in itertools.pairwise(bounds) if start < end]
