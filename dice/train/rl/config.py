@@ -138,6 +138,8 @@ class RLConfig:
     keep_checkpoints: int = 2
     stop_after_seconds: float | None = None
     """End this chunk cleanly, with a checkpoint, after the step during which this time is up."""
+    stop_at_step: int | None = None
+    """End this chunk cleanly when so many steps of the run are done, whoever did them; the next call goes on."""
 
     @property
     def steps(self) -> int:

@@ -197,6 +197,9 @@ class _Run:
         try:
             self._evaluate()
             while self.step < config.steps:
+                if self.step >= (config.stop_at_step or config.steps):
+                    reason = "stop_at_step"
+                    break
                 batch = self._rollout()
                 episodes = self._verified(batch)
                 stats = self._update(episodes)
