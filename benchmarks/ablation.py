@@ -5,8 +5,8 @@
 
 `run` does what is not done yet, stops after `--seconds`, and says whether the same command has to be given again (exit
 code 75). Kernels are verified by emulation, on the CPUs; models are trained and decoded on a GPU where there is one.
-RESULTS gets the figures, and every judged answer's outcome. `--smoke`: all of it in minutes on two cores, with a tiny
-model that learns a few kernels by heart; its figures mean nothing.
+RESULTS gets the figures, and every judged answer's outcome. `--smoke`: every part of it in minutes on two cores, with a
+handful of problems and the shipped nano to start from; its figures mean nothing.
 
 Plan, fixed beforehand:
 
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablation_sets import Sizes, cut, draw, draw_memorised
+from ablation_sets import Sizes, cut, draw, draw_few
 from jobs import Job, JobFailed, Jobs, dice, remember
 from paired import Effect, Floats, contrast, effect, holm
 
@@ -87,7 +87,7 @@ class Plan:
     eval_flags: tuple[object, ...]
     raw_flags: tuple[object, ...]
     vocabulary: int
-    memorised: bool = False
+    first_look: bool = False
 
     @property
     def updates(self) -> int:
@@ -103,7 +103,7 @@ class Plan:
             Arm("infilling", self.infill, self.e2e, "shuffled", looks, both),
             Arm("full", self.infill, self.e2e, "scheduled", looks, both),
         ]
-        if self.memorised:
+        if self.first_look:
             return arms
         first, end = self.seeds[:1], (self.e2e,)
         return [
@@ -129,15 +129,18 @@ REAL = Plan(
 )  # fmt: skip
 SMOKE = Plan(
     sizes=Sizes(generate=1, infill=1, heldout=1, selection=1, corpus_pairs=0, heldout_draws=0),
-    seeds=(0, 1), infill=1, e2e=2, middle=(), sft_looks=(150,),
+    seeds=(0, 1), infill=1, e2e=1, middle=(), sft_looks=(1, 2),
     sft_flags=(
-        "--recipe", "tiny_sft", "--shape.max-position-embeddings", 4096, "--row-tokens", 1536, "--batch-rows", 2,
-        "--micro-rows", 2,
+        "--recipe", "nano_sft", "--model", "nano", "--ema", None, "--lr", 1e-4, "--row-tokens", 1024, "--batch-rows", 1,
+        "--micro-rows", 1,
     ),
-    rl_flags=("--recipe", "tiny_rl", "--problems", 3, "--responses", 2, "--max-new-tokens", 384, "--policy.lr", 1e-3),
-    eval_flags=("--max-new-tokens", 384),
+    rl_flags=(
+        "--recipe", "nano_rl", "--problems", 3, "--responses", 2, "--max-new-tokens", 768, "--policy.minibatch", 2,
+        "--policy.row-tokens", 2048, "--eval-every", 100,
+    ),
+    eval_flags=("--max-new-tokens", 768),
     raw_flags=("--deceptive", 0.3, 0.3, 0.3, "--wrong", 0.05),
-    vocabulary=1024, memorised=True,
+    vocabulary=1024, first_look=True,
 )  # fmt: skip
 
 
@@ -156,7 +159,7 @@ def jobs(out: Path, plan: Plan) -> list[Job]:
 
 def _data_jobs(out: Path, plan: Plan) -> list[Job]:
     here, corpus = Path(__file__), out / "corpus"
-    flags = ("--smoke",) if plan.memorised else ()
+    flags = ("--smoke",) if plan.first_look else ()
     synth = dice(
         "data", "synth", "--out", corpus, "--pairs", plan.sizes.corpus_pairs, "--heldout", 1, "--control", 0,
         "--prose-free", "--infill-share", 0.1, "--no-verify", "--seed", 300,
@@ -174,9 +177,9 @@ def _data_jobs(out: Path, plan: Plan) -> list[Job]:
     words = dice(
         "data", "tokenizer", "--data", corpus / "train", "--out", out / "tokenizer", "--vocab-size", plan.vocabulary
     )
-    first = "draw" if plan.memorised else "corpus"
+    first = "draw" if plan.first_look else "corpus"
     return [
-        *([] if plan.memorised else [Job("corpus", synth)]),
+        *([] if plan.first_look else [Job("corpus", synth)]),
         Job("draw", (sys.executable, str(here), "draw", str(out), *flags)),
         Job("raw", (*raw, *map(str, plan.raw_flags)), (first,)),
         Job("tokenizer", words, (first,)),
@@ -192,6 +195,7 @@ def _sft_jobs(out: Path, plan: Plan, seed: int) -> list[Job]:
     found: list[Job] = []
     run = out / f"sft-{seed}"
     needs: tuple[str, ...] = ("raw", "tokenizer", "cut")
+    words = () if plan.first_look else ("--tokenizer", out / "tokenizer")  # nano has its own
     for index, steps in enumerate(plan.sft_looks):
         before = [out / "trial" / f"{seed}@{one}" for one in plan.sft_looks[:index]]
 
@@ -199,8 +203,8 @@ def _sft_jobs(out: Path, plan: Plan, seed: int) -> list[Job]:
             return any(share(outcomes(folder, HONEST), "correct") >= ENOUGH for folder in before if folder.is_dir())
 
         train = dice(
-            "train", "sft", *plan.sft_flags, "--data", out / "raw", "--tokenizer", out / "tokenizer", "--out", run,
-            "--seed", seed, "--max-steps", steps,
+            "train", "sft", *plan.sft_flags, *words, "--data", out / "raw", "--out", run, "--seed", seed,
+            "--max-steps", steps,
         )  # fmt: skip
         look = evaluation(run / "model", out / "selection.parquet", out / "trial" / f"{seed}@{steps}", plan, (HONEST,))
         found += [
@@ -297,7 +301,7 @@ def results(out: Path, plan: Plan) -> dict[str, Any]:
     levels = sorted({level for _, level in cells.tasks})
     secondary = {"deceptive share": (HONEST, "deceptive"), "Exec under dice": (HONEST, "correct")}
     return {
-        "smoke": plan.memorised,
+        "smoke": plan.first_look,
         "problems": len(cells.tasks),
         "start": {str(seed): _start(out, plan, seed) for seed in plan.seeds},
         "runs": [_run(cells, arm, seed, e2e) for arm in plan.arms for seed in arm.seeds for e2e in arm.looks],
@@ -384,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{args.part} needs --to, the folder for its results")
     try:
         if args.part == "draw":
-            draw_memorised(out, 2) if args.smoke else draw(out, plan.sizes)
+            draw_few(out, 2) if args.smoke else draw(out, plan.sizes)
             return 0
         if args.part == "cut":
             print(cut(out, plan.sizes))

@@ -23,6 +23,7 @@ from dice.synth.pair import Pair
 
 # More are drawn than needed: labels by text and by run differ, and some problems are dropped when measured or audited.
 SPARE = 1.5
+SHORT = 2000  # characters
 CORPUS_SEED, POOL_SEED, HELDOUT_SEED = 300, 77, 78
 
 
@@ -47,10 +48,10 @@ def draw(out: Path, sizes: Sizes) -> None:
     _write(out / "heldout.parquet", by_level(others, int(SPARE * (sizes.heldout + sizes.selection))))
 
 
-def draw_memorised(out: Path, per_level: int) -> None:
-    """For a first look with a tiny model, which learns a few kernels by heart: all sets have the same problems."""
+def draw_few(out: Path, per_level: int) -> None:
+    """For a first look: all sets have the same few problems, with short kernels."""
     known = synth.in_distribution(10**9, POOL_SEED, CORPUS_SEED, 1000)
-    pairs = by_level((pair for pair in known if len(pair.kernel.source) < 2500), per_level)
+    pairs = by_level((pair for pair in known if len(pair.kernel.source) < SHORT), per_level)
     for place in ("pool.parquet", "heldout.parquet", "corpus/train/train-00000.parquet"):
         _write(out / place, pairs)
 

@@ -22,6 +22,7 @@ from dice.files.atomic import read_json, write_json
 
 GRACE_S = 60.0  # between SIGTERM and SIGKILL
 POLL_S = 0.1
+TERMINATED = 128 + signal.SIGTERM
 
 
 class JobFailed(Exception):
@@ -62,6 +63,7 @@ class Jobs:
     def run(self, seconds: float) -> bool:
         """Whether all are done. Raises `JobFailed`; in `seconds` all that runs is told to stop, and waited for."""
         deadline = time.monotonic() + seconds
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not before the jobs have ended
         try:
             while not self._finished():
                 if time.monotonic() >= deadline:
@@ -73,6 +75,7 @@ class Jobs:
             return True
         finally:
             self._stop()
+            signal.signal(signal.SIGTERM, before)
 
     def is_done(self, name: str) -> bool:
         return (self.out / "done" / name).exists()
