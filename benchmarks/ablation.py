@@ -135,7 +135,8 @@ SMOKE = Plan(
         "--micro-rows", 1,
     ),
     rl_flags=(
-        "--recipe", "nano_rl", "--problems", 3, "--responses", 3, "--temperature", 1.6, "--max-new-tokens", 768, "--policy.minibatch", 2,
+        "--recipe", "nano_rl", "--problems", 3, "--responses", 3, "--temperature", 1.6,
+        "--max-new-tokens", 768, "--policy.minibatch", 2,
         "--policy.row-tokens", 2048, "--eval-every", 100,
     ),
     eval_flags=("--max-new-tokens", 768),
