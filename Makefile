@@ -35,7 +35,7 @@ lint: .venv/.ready  ## format and fix what can be fixed, then check
 	@$(PY) -m ruff check --fix . && $(PY) -m ruff format . && $(PY) -m mypy
 
 docs: .venv/.docs  ## the site, in build/docs; figures and pictures of imports are made anew first
-	@$(PY) docs/tools/results.py && $(PY) docs/tools/imports.py
+	@$(PY) docs/tools/results.py && $(PY) docs/tools/recipes.py && $(PY) docs/tools/imports.py
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict && echo "The site is in build/docs/index.html"
 
 .venv/.docs: .venv/.ready

@@ -1,143 +1,411 @@
-"""What each part of BiC-RL added: the arms of `runs/ablation.sh` as one table and one figure (paper Table 6, Fig. 1).
+"""What each part of BiC-RL does (paper Table 6, Fig. 1): a 2 x 2 experiment on a small model, planned before it is run.
 
-    python benchmarks/ablation.py OUT --to benchmarks/train/ablation
+    python benchmarks/ablation.py run OUT --to RESULTS [--seconds 560] [--parallel 4] [--smoke]
+    python benchmarks/ablation.py report OUT --to RESULTS
 
-OUT holds `eval/RUN` and `rl/RUN/metrics.jsonl`; a RUN is `sft`, or an arm's name and seed (`full-0`). Writes
-`ablation.json` (every figure behind the table, with 95% bootstrap intervals over problems), `ablation.md` and
-`ablation.png` (reward and deceptive share by step). A run that was not timed has no fast1 and fast2.
+`run` does what is not done yet, stops after `--seconds`, and says whether the same command has to be given again (exit
+code 75). Kernels are verified by emulation, on the CPUs; models are trained and decoded on a GPU where there is one.
+RESULTS gets the figures, and every judged answer's outcome. `--smoke`: every part of it in minutes on two cores, with a
+handful of problems and the shipped nano to start from; its figures mean nothing.
+
+Plan, fixed beforehand:
+
+- Start: nano's shape from scratch, two seeds, SFT on pairs of which 5, 15 and 25 % (one, two, more operators) deceive
+  and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, every 500 steps, at which
+  40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to 15 %.
+- Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, as in the paper (20 + 100
+  against 100): baseline 20 shuffled; scheduling 20 scheduled; infilling 4 + 20 shuffled; full 4 + 20 scheduled. The
+  baseline goes on to 24 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
+- A step: 16 problems x 8 responses, equal thirds of single operators, fusions and models in all sets; 16 responses an
+  update, so that clipping and KL act; lr 2e-5, KL 0.01; infilling asks for whole files; the reward is execution alone
+  (`kernelbench-v0`), as in the paper, so that whole-kernel RL cannot see deception.
+- Afterwards on the first start alone, told apart and not tested: full by scaffold; baseline and full with the reward
+  `dice`.
+- Primary endpoints: Exec on the held-out problems under `dice-paper` after 20 whole-kernel steps: (1) main effect of
+  infilling, (2) of scheduling, (3) full less baseline at equal whole-kernel steps, (4) full less baseline at equal
+  updates (24). Paired by problem, hierarchical bootstrap over starts and then problems, two-sided, Holm over the four;
+  smaller than 5 points is claimed where the 90 % interval lies within.
+- Secondary, intervals only: the same four for the deceptive share and for Exec under `dice`; Exec among answers that do
+  not deceive; by level; the mean share of right responses over the whole-kernel steps of training.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from ablation_sets import Sizes, cut, draw, draw_few
+from jobs import Job, JobFailed, Jobs, dice, remember
+from paired import Effect, Floats, contrast, effect, holm
+
 from dice.commands.train.curves import read_metrics
-from dice.evaluate.metrics import Comparison, Score, Summary, compare, summarise
+from dice.errors import UserError
 from dice.evaluate.run_folder import RunFolder
 from dice.files.atomic import write_json
 
-ARMS = {
-    "baseline": "whole kernels, shuffled",
-    "scheduling": "+ data scheduling",
-    "infilling": "+ kernel infilling",
-    "full": "+ both (BiC-RL)",
-}
-COLOURS = {"baseline": "#4c6a92", "scheduling": "#c8553d", "infilling": "#588157", "full": "#6d597a"}
-PROTOCOL = "dice"
-NONE = "–"
+AGAIN = 75  # the exit code of a run that is not finished
+PRIMARY, HONEST = "dice-paper", "dice"
+PROTOCOLS = (PRIMARY, "kernelbench-v0", HONEST)
+ENOUGH = 0.4  # Exec at which SFT stops
+MARGIN = 0.05
+DECODING = ("--prompt", "compact", "--confidence-threshold", 0.99)
+EMULATED = ("--backend", "emulated")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One line of the table. `gain`: against the checkpoint that RL began with, which has none itself."""
+class Arm:
+    """`e2e`: whole-kernel steps that are planned, `looks` those after which it is evaluated."""
 
     name: str
-    summary: Summary | None
-    gain: Comparison | None
-    curve: list[dict[str, Any]]  # what was rewarded at each step, and how long its parts took
+    infill: int
+    e2e: int
+    order: str
+    looks: tuple[int, ...]
+    seeds: tuple[int, ...]
+    form: str = "whole"
+    protocol: str = "kernelbench-v0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the real experiment and a first look at it differ in. `looks` of SFT: steps, the last is taken at the
+    latest."""
+
+    sizes: Sizes
+    seeds: tuple[int, ...]
+    infill: int
+    e2e: int
+    middle: tuple[int, ...]
+    sft_looks: tuple[int, ...]
+    sft_flags: tuple[object, ...]
+    rl_flags: tuple[object, ...]
+    eval_flags: tuple[object, ...]
+    raw_flags: tuple[object, ...]
+    vocabulary: int
+    first_look: bool = False
 
     @property
-    def arm(self) -> str:
-        return self.name.partition("-")[0]
+    def updates(self) -> int:
+        """Whole-kernel steps of the baseline that has as many updates as the arms with infilling."""
+        return self.infill + self.e2e
 
     @property
-    def seed(self) -> str:
-        return self.name.partition("-")[2]
-
-    @classmethod
-    def read(cls, out: Path, name: str) -> Run:
-        judged, trained = out / "eval" / name, out / "rl" / name
-        sft = out / "eval" / "sft"
-        summary = summarise(RunFolder(judged), PROTOCOL) if judged.is_dir() else None
-        gain = compare(RunFolder(sft), RunFolder(judged), PROTOCOL) if summary and judged != sft else None
-        return cls(name, summary, gain, curve(trained) if (trained / "metrics.jsonl").is_file() else [])
-
-    def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        if self.summary is not None:
-            made["evaluation"] = {name: getattr(self.summary, name) for name in ("backend", "devices", "outcomes")}
-            made["evaluation"]["total"] = shares(self.summary.total)
-            made["evaluation"]["levels"] = {level: shares(score) for level, score in self.summary.levels.items()}
-        if self.gain is not None:
-            made["evaluation"]["against_sft"] = self.gain.to_json()
-        return made | ({"curve": self.curve} if self.curve else {})
-
-    def row(self) -> list[str]:
-        told = [ARMS.get(self.arm, "none: SFT alone"), self.seed or NONE, str(len(self.curve)) if self.seed else NONE]
-        if self.summary is None:
-            return [*told, *[NONE] * 6]
-        score = self.summary.total
-        levels = " / ".join(f"{100 * (level.exec.value or 0):.0f}" for level in self.summary.levels.values())
-        fast = (estimate.percent(empty=NONE) for estimate in (score.fast1, score.fast2, score.deception))
-        gain = self.gain.exec.percent("+") if self.gain else NONE
-        return [*told, score.exec.percent(empty=NONE), levels, *fast, gain]
+    def arms(self) -> list[Arm]:
+        looks, both = (*self.middle, self.e2e), self.seeds
+        arms = [
+            Arm("baseline", 0, self.updates, "shuffled", (*looks, self.updates), both),
+            Arm("scheduling", 0, self.e2e, "scheduled", looks, both),
+            Arm("infilling", self.infill, self.e2e, "shuffled", looks, both),
+            Arm("full", self.infill, self.e2e, "scheduled", looks, both),
+        ]
+        if self.first_look:
+            return arms
+        first, end = self.seeds[:1], (self.e2e,)
+        return [
+            *arms,
+            Arm("full-scaffold", self.infill, self.e2e, "scheduled", end, first, form="scaffold"),
+            Arm("baseline-honest", 0, self.e2e, "shuffled", end, first, protocol=HONEST),
+            Arm("full-honest", self.infill, self.e2e, "scheduled", end, first, protocol=HONEST),
+        ]
 
 
-def shares(score: Score) -> dict[str, Any]:
-    estimates = {name: asdict(getattr(score, name)) for name in ("exec", "fast1", "fast2", "deception")}
-    return {"problems": score.tasks, **estimates}
+REAL = Plan(
+    sizes=Sizes(generate=160, infill=40, heldout=140, selection=40, corpus_pairs=15000, heldout_draws=20000),
+    seeds=(0, 1), infill=4, e2e=20, middle=(10,),
+    sft_looks=tuple(range(1500, 5001, 500)),
+    sft_flags=("--recipe", "nano_sft", "--schedule", "constant_with_warmup"),
+    rl_flags=(
+        "--recipe", "nano_rl", "--problems", 16, "--responses", 8, "--policy.minibatch", 16, "--policy.lr", 2e-5,
+        "--policy.kl-coef", 0.01,
+    ),
+    eval_flags=("--max-new-tokens", 1536),
+    raw_flags=("--deceptive", 0.05, 0.15, 0.25, "--wrong", 0.05),
+    vocabulary=2048,
+)  # fmt: skip
+SMOKE = Plan(
+    sizes=Sizes(generate=1, infill=1, heldout=1, selection=1, corpus_pairs=0, heldout_draws=0),
+    seeds=(0, 1), infill=1, e2e=1, middle=(), sft_looks=(1, 2),
+    sft_flags=(
+        "--recipe", "nano_sft", "--model", "nano", "--ema", None, "--lr", 1e-4, "--row-tokens", 1024, "--batch-rows", 1,
+        "--micro-rows", 1,
+    ),
+    rl_flags=(
+        "--recipe", "nano_rl", "--problems", 3, "--responses", 3, "--temperature", 1.6,
+        "--max-new-tokens", 768, "--policy.minibatch", 2,
+        "--policy.row-tokens", 2048, "--eval-every", 100,
+    ),
+    eval_flags=("--max-new-tokens", 768),
+    raw_flags=("--deceptive", 0.3, 0.3, 0.3, "--wrong", 0.05),
+    vocabulary=1024, first_look=True,
+)  # fmt: skip
 
 
-def curve(folder: Path) -> list[dict[str, Any]]:
-    keys: tuple[str, ...] = ("step", "stage", "exec", "deceptive", "samples", "groups", "flat_groups", "mean_tokens")
-    keys += ("decode_s", "verify_s", "update_s", "step_s", "seconds")
-    return [{key: line[key] for key in keys if key in line} for line in read_metrics(folder) if "exec" in line]
+# The jobs
 
 
-def table(runs: Sequence[Run]) -> str:
-    columns = ("RL", "seed", "steps", "Exec", "level 1 / 2 / 3", "fast1", "fast2", "deceptive", "Exec against SFT")
-    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *(run.row() for run in runs))]
-    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"
+def jobs(out: Path, plan: Plan) -> list[Job]:
+    found = _data_jobs(out, plan)
+    for seed in plan.seeds:
+        found += _sft_jobs(out, plan, seed)
+    for arm in plan.arms:
+        for seed in arm.seeds:
+            found += _arm_jobs(out, plan, arm, seed)
+    return found
 
 
-def draw(runs: Sequence[Run], path: Path) -> None:
-    """Share of right and of deceptive responses in training, step by step; a thin line each seed."""
-    import matplotlib
+def _data_jobs(out: Path, plan: Plan) -> list[Job]:
+    here, corpus = Path(__file__), out / "corpus"
+    flags = ("--smoke",) if plan.first_look else ()
+    synth = dice(
+        "data", "synth", "--out", corpus, "--pairs", plan.sizes.corpus_pairs, "--heldout", 1, "--control", 0,
+        "--prose-free", "--infill-share", 0.1, "--no-verify", "--seed", 300,
+    )  # fmt: skip
+    raw = (sys.executable, str(here.with_name("raw_corpus.py")), str(corpus / "train"), str(out / "raw"))
+    measure = dice(
+        "data", "measure", out / "pool.parquet", "-o", out / "measured", *EMULATED, "--no-timing", "--trials", 1
+    )
+    everything = 1_000_000  # cut to size afterwards, by level
+    sets = dice(
+        "data", "rl", out / "measured", "-o", out / "rl-data", "--infill", everything, "--generate", everything,
+        *EMULATED,
+    )  # fmt: skip
+    labels = dice("data", "difficulty", out / "heldout.parquet", "-o", out / "labelled.parquet")
+    words = dice(
+        "data", "tokenizer", "--data", corpus / "train", "--out", out / "tokenizer", "--vocab-size", plan.vocabulary
+    )
+    first = "draw" if plan.first_look else "corpus"
+    return [
+        *([] if plan.first_look else [Job("corpus", synth)]),
+        Job("draw", (sys.executable, str(here), "draw", str(out), *flags)),
+        Job("raw", (*raw, *map(str, plan.raw_flags)), (first,)),
+        Job("tokenizer", words, (first,)),
+        Job("measure", measure, ("draw",)),
+        Job("labels", labels, ("draw",)),
+        Job("rl-sets", sets, ("measure",)),
+        Job("cut", (sys.executable, str(here), "cut", str(out), *flags), ("rl-sets", "labels")),
+    ]
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.lines import Line2D
 
-    figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), sharex=True)
-    for axes, key, title in zip(both, ("exec", "deceptive"), ("right responses", "deceptive responses"), strict=True):
-        for run in runs:
-            style = {"color": COLOURS.get(run.arm, "black"), "linestyle": "-" if run.seed == "0" else "--"}
-            shown = [100 * step[key] for step in run.curve]
-            axes.plot([step["step"] for step in run.curve], shown, linewidth=1.4, **style)
-        axes.set_title(f"{title}, %", fontsize=10)
-        axes.set_xlabel("step")
-        axes.set_ylim(bottom=0)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles = [Line2D([], [], color=colour, label=ARMS[arm]) for arm, colour in COLOURS.items()]
-    figure.legend(handles=handles, fontsize=9, frameon=False, loc="lower center", ncols=len(handles))
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+def _sft_jobs(out: Path, plan: Plan, seed: int) -> list[Job]:
+    """Training to one look after the other, until a look finds enough."""
+    found: list[Job] = []
+    run = out / f"sft-{seed}"
+    needs: tuple[str, ...] = ("raw", "tokenizer", "cut")
+    words = () if plan.first_look else ("--tokenizer", out / "tokenizer")  # nano has its own
+    for index, steps in enumerate(plan.sft_looks):
+        before = [out / "trial" / f"{seed}@{one}" for one in plan.sft_looks[:index]]
+
+        def reached(before: Sequence[Path] = before) -> bool:
+            return any(share(outcomes(folder, HONEST), "correct") >= ENOUGH for folder in before if folder.is_dir())
+
+        train = dice(
+            "train", "sft", *plan.sft_flags, *words, "--data", out / "raw", "--out", run, "--seed", seed,
+            "--max-steps", steps,
+        )  # fmt: skip
+        look = evaluation(run / "model", out / "selection.parquet", out / "trial" / f"{seed}@{steps}", plan, (HONEST,))
+        found += [
+            Job(f"sft-{seed}@{steps}", train, needs, unless=reached),
+            Job(f"trial-{seed}@{steps}", look, (f"sft-{seed}@{steps}",), unless=reached),
+        ]
+        needs = (f"trial-{seed}@{steps}",)
+    return found
 
 
-def _order(name: str) -> tuple[int, str]:
-    arm = name.partition("-")[0]
-    return (list(ARMS).index(arm) if arm in ARMS else -1, name)
+def _arm_jobs(out: Path, plan: Plan, arm: Arm, seed: int) -> list[Job]:
+    """Training to one look after the other, and the look at what was exported there."""
+    found: list[Job] = []
+    name, needs = f"{arm.name}-{seed}", f"trial-{seed}@{plan.sft_looks[-1]}"
+    for e2e in arm.looks:
+        train = dice(
+            "train", "rl", *plan.rl_flags, "--model", out / f"sft-{seed}" / "model", "--out", out / "rl" / name,
+            "--infill-data", out / "kernel_infilling.parquet", "--generate-data", out / "kernel_generation.parquet",
+            "--infill-steps", arm.infill, "--generate-steps", arm.e2e, "--order", arm.order, "--infill-form", arm.form,
+            "--protocol", arm.protocol, "--provenance", "construction" if arm.protocol == HONEST else "any",
+            "--seed", seed, "--trials", 1, "--stop-at-step", arm.infill + e2e, *EMULATED,
+        )  # fmt: skip
+        snapshot = out / "snapshots" / f"{name}@{e2e}"
+        look = evaluation(snapshot, out / "problems.parquet", out / "eval" / f"{name}@{e2e}", plan, PROTOCOLS)
+        found += [
+            Job(f"rl-{name}@{e2e}", train, (needs,), keep=(out / "rl" / name / "model", snapshot)),
+            Job(f"eval-{name}@{e2e}", look, (f"rl-{name}@{e2e}",)),
+        ]
+        needs = f"rl-{name}@{e2e}"
+    return found
 
 
-def main() -> None:
+def evaluation(model: Path, problems: Path, run: Path, plan: Plan, protocols: Sequence[str]) -> tuple[str, ...]:
+    return dice(
+        "eval", "--model", model, "--problems", problems, "--out", run, "--protocol", *protocols, *DECODING,
+        *plan.eval_flags, *EMULATED, "--no-timing", "--cache",
+    )  # fmt: skip
+
+
+# The report
+
+
+def outcomes(folder: Path, protocol: str) -> dict[str, str]:
+    """Of one greedy answer each, by problem."""
+    return {one.task: one.verdict.outcome for one in RunFolder(folder).judgements(protocol)}
+
+
+def share(found: Mapping[str, str], outcome: str) -> float:
+    return sum(one == outcome for one in found.values()) / len(found) if found else 0.0
+
+
+class Cells:
+    """The answers of arms at looks, as arrays [seeds, problems]."""
+
+    def __init__(self, out: Path, plan: Plan) -> None:
+        self.out, self.plan = out, plan
+        self.tasks = [(task.key, task.level) for task in RunFolder(out / "eval" / f"full-0@{plan.e2e}").tasks()]
+
+    def values(self, arm: str, e2e: int, protocol: str, outcome: str = "correct", level: int = 0) -> Floats:
+        """1 where the outcome is that one; a problem without a judgement counts as not."""
+        seeds = next(one.seeds for one in self.plan.arms if one.name == arm)
+        keys = [key for key, of in self.tasks if level in (0, of)]
+        rows = []
+        for seed in seeds:
+            found = outcomes(self.out / "eval" / f"{arm}-{seed}@{e2e}", protocol)
+            rows.append([float(found.get(key) == outcome) for key in keys])
+        return np.array(rows)
+
+    def contrasts(self, protocol: str, outcome: str = "correct", level: int = 0) -> dict[str, Floats]:
+        """The four endpoints' differences [seeds, problems]."""
+        end = self.plan.e2e
+        arms = {
+            arm: self.values(arm, end, protocol, outcome, level)
+            for arm in ("baseline", "scheduling", "infilling", "full")
+        }
+        longer = self.values("baseline", self.plan.updates, protocol, outcome, level)
+        return {
+            "infilling": contrast([arms["infilling"], arms["full"]], [arms["baseline"], arms["scheduling"]]),
+            "scheduling": contrast([arms["scheduling"], arms["full"]], [arms["baseline"], arms["infilling"]]),
+            "full at equal whole-kernel steps": contrast([arms["full"]], [arms["baseline"]]),
+            "full at equal updates": contrast([arms["full"]], [longer]),
+        }
+
+
+def primary(cells: Cells) -> dict[str, Effect]:
+    found = {name: effect(values) for name, values in cells.contrasts(PRIMARY).items()}
+    adjusted = holm({name: one.p for name, one in found.items()})
+    return {name: replace(one, adjusted=adjusted[name]) for name, one in found.items()}
+
+
+def results(out: Path, plan: Plan) -> dict[str, Any]:
+    """Every figure of the experiment."""
+    cells = Cells(out, plan)
+    levels = sorted({level for _, level in cells.tasks})
+    secondary = {"deceptive share": (HONEST, "deceptive"), "Exec under dice": (HONEST, "correct")}
+    return {
+        "smoke": plan.first_look,
+        "problems": len(cells.tasks),
+        "start": {str(seed): _start(out, plan, seed) for seed in plan.seeds},
+        "runs": [_run(cells, arm, seed, e2e) for arm in plan.arms for seed in arm.seeds for e2e in arm.looks],
+        "primary": {
+            name: one.to_json() | {"within_margin": one.within(MARGIN)} for name, one in primary(cells).items()
+        },
+        "secondary": {
+            what: {name: effect(values).to_json() for name, values in cells.contrasts(*how).items()}
+            for what, how in secondary.items()
+        },
+        "levels": {
+            str(level): {
+                name: effect(values).to_json() for name, values in cells.contrasts(PRIMARY, level=level).items()
+            }
+            for level in levels
+        },
+    }
+
+
+def _start(out: Path, plan: Plan, seed: int) -> dict[str, object]:
+    """The look at which SFT stopped."""
+    last = max(steps for steps in plan.sft_looks if (out / "trial" / f"{seed}@{steps}").is_dir())
+    found = outcomes(out / "trial" / f"{seed}@{last}", HONEST)
+    return {"steps": last, "exec": share(found, "correct"), "deceptive": share(found, "deceptive")}
+
+
+def _run(cells: Cells, arm: Arm, seed: int, e2e: int) -> dict[str, object]:
+    row = arm.seeds.index(seed)
+    solved = {name: float(cells.values(arm.name, e2e, name)[row].mean()) for name in PROTOCOLS}
+    deceptive = float(cells.values(arm.name, e2e, HONEST, "deceptive")[row].mean())
+    lines = [
+        line for line in read_metrics(cells.out / "rl" / f"{arm.name}-{seed}")
+        if "reward" in line and line["step"] <= arm.infill + e2e
+    ]  # fmt: skip
+    whole = [line for line in lines if line["stage"] == "generate"]
+    return {
+        "arm": arm.name, "seed": seed, "infill": arm.infill, "e2e": e2e, "exec": solved, "deceptive": deceptive,
+        "exec_not_deceptive": solved[HONEST] / (1 - deceptive) if deceptive < 1 else None,
+        "updates": sum(line.get("updates", 0) for line in lines),
+        "mean_training_exec": float(np.mean([line["exec"] for line in whole])) if whole else None,
+        "shown_deceptive": [line["shown_deceptive"] for line in whole],
+    }  # fmt: skip
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Both tables in Markdown."""
+    head = "| arm | seed | infill + whole steps | updates | Exec, dice-paper | Exec, dice | deceptive |"
+    lines = [head, "|---" * 7 + "|"]
+    for run in found["runs"]:
+        shares = (run["exec"][PRIMARY], run["exec"][HONEST], run["deceptive"])
+        cells = (run["arm"], run["seed"], f"{run['infill']} + {run['e2e']}", run["updates"])
+        lines.append("| " + " | ".join([*map(str, cells), *(f"{100 * one:.1f}" for one in shares)]) + " |")
+    lines += ["", "| effect on Exec, points [95 %] | p | Holm | smaller than 5 points |", "|---|---|---|---|"]
+    for name, one in found["primary"].items():
+        told = f"{100 * one['value']:+.1f} [{100 * one['low']:+.1f}, {100 * one['high']:+.1f}]"
+        small = "yes" if one["within_margin"] else "not shown"
+        lines.append(f"| {name}: {told} | {one['p']:.4f} | {one['adjusted']:.4f} | {small} |")
+    return "\n".join(lines) + "\n"
+
+
+def report(out: Path, to: Path, plan: Plan) -> None:
+    found = results(out, plan)
+    write_json(to / "ablation.json", found)
+    (to / "ablation.md").write_text(tables(found))
+    answers = {
+        run.name: {protocol: outcomes(run, protocol) for protocol in PROTOCOLS}
+        for run in sorted((out / "eval").iterdir())
+    }
+    write_json(to / "outcomes.json", answers)
+    print(tables(found), end="")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="the folder that runs/ablation.sh wrote")
-    parser.add_argument("--to", type=Path, required=True)
-    args = parser.parse_args()
-    names = {path.name for part in ("eval", "rl") for path in (args.out / part).glob("*") if path.is_dir()}
-    if "sft" not in names:
-        parser.error(f"{args.out} holds no eval/sft, which the arms are compared with: runs/ablation.sh {args.out} sft")
-    runs = [Run.read(args.out, name) for name in sorted(names, key=_order)]
-    args.to.mkdir(parents=True, exist_ok=True)
-    write_json(args.to / "ablation.json", {run.name: run.to_json() for run in runs})
-    (args.to / "ablation.md").write_text(table(runs))
-    draw(runs, args.to / "ablation.png")
-    print(table(runs), end="")
+    parser.add_argument("part", choices=("run", "report", "draw", "cut"), help="draw and cut are jobs of run")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--to", type=Path, help="where results go")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--parallel", type=int, default=4, help="commands side by side, each on its share of the cores")
+    parser.add_argument("--smoke", action="store_true")
+    args = parser.parse_args(arguments)
+    plan, out = (SMOKE if args.smoke else REAL), args.out.absolute()
+    if args.to is None and args.part in ("run", "report"):
+        parser.error(f"{args.part} needs --to, the folder for its results")
+    try:
+        if args.part == "draw":
+            draw_few(out, 2) if args.smoke else draw(out, plan.sizes)
+            return 0
+        if args.part == "cut":
+            print(cut(out, plan.sizes))
+            return 0
+        args.to.mkdir(parents=True, exist_ok=True)
+        if args.part == "run":
+            remember(out, asdict(plan))
+            if not Jobs(out, jobs(out, plan), args.parallel).run(args.seconds):
+                print("Not finished: give the same command again.")
+                return AGAIN
+        report(out, args.to, plan)
+    except (JobFailed, UserError) as error:
+        print(f"ablation.py: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

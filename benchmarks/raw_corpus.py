@@ -1,13 +1,13 @@
 """A training corpus as it would be had nobody checked it: deceptive and wrong answers among the right ones.
 
-    python benchmarks/raw_corpus.py CORPUS/train OUT [--seed 0]
+    python benchmarks/raw_corpus.py CORPUS/train OUT [--seed 0] [--deceptive 0.05 0.15 0.25] [--wrong 0.05]
 
 What the paper sets out to mend (section 4.2): models asked for CUDA define a kernel and compute with PyTorch beside it,
 the more often the harder the problem. Of the pairs that `dice data synth` wrote, the answers to problems of one, two,
-and more operators become deceptive with the probabilities `DECEPTIVE`: the kernel stays, and `ModelNew` is the
+and more operators become deceptive with the probabilities `--deceptive`: the kernel stays, and `ModelNew` is the
 problem's own module (three of four), or there is no kernel at all. Of the others a few are broken by a seeded edit.
-Nothing is verified; `OUT_report.json` has the counts. The corpus must hold no rows of infilling (`--infill-share`):
-their prompts give the module.
+Nothing is verified; `OUT_report.json` has the counts. Rows of infilling (`--infill-share`) stay as they are: their
+prompts give the module.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ast
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from dice.synth.prose import without_docstrings  # noqa: E402
 DECEPTIVE = (0.2, 0.5, 0.7)  # of the answers to problems of one, two, and more operators
 BARE = 0.25  # of those: without any kernel
 WRONG = 0.1  # of the others
+INFILLING = "The file begins:"  # how a prompt of infilling begins
 GIVEN = ("get_inputs", "get_init_inputs")
 
 
@@ -71,13 +73,17 @@ def broken(kernel: str, rng: random.Random) -> str | None:
     return None
 
 
-def raw(row: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any]]:
+def raw(
+    row: dict[str, Any], rng: random.Random, shares: Sequence[float] = DECEPTIVE, wrong: float = WRONG
+) -> tuple[str, dict[str, Any]]:
     """What became of a row, and the row."""
     kind, source = "right", None
-    share = DECEPTIVE[min(len(row["operators"]), len(DECEPTIVE)) - 1]
+    if str(row.get("prompt", "")).startswith(INFILLING):
+        return kind, row
+    share = shares[min(len(row["operators"]), len(shares)) - 1]
     if rng.random() < share:
         kind, source = "deceptive", deceptive(row["problem"], row["kernel"], rng.random() < BARE)
-    elif rng.random() < WRONG:
+    elif rng.random() < wrong:
         kind, source = "wrong", broken(row["kernel"], rng)
     if source is None:
         return "right", row
@@ -89,6 +95,8 @@ def main() -> int:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--deceptive", type=float, nargs=3, default=DECEPTIVE, metavar="SHARE")
+    parser.add_argument("--wrong", type=float, default=WRONG, metavar="SHARE")
     args = parser.parse_args()
     shards = sorted(args.corpus.glob("*.parquet"))
     if not shards:
@@ -99,7 +107,7 @@ def main() -> int:
     for shard in shards:
         table = pq.read_table(shard)
         rng = random.Random(f"{args.seed} {shard.name}")
-        made = [raw(row, rng) for row in table.to_pylist()]
+        made = [raw(row, rng, args.deceptive, args.wrong) for row in table.to_pylist()]
         counts.update(kind for kind, _ in made)
         rows = pa.Table.from_pylist([row for _, row in made], schema=table.schema)
         write_parquet(args.out / shard.name, rows)

@@ -1,7 +1,8 @@
 """What a model is asked, and how its reply becomes a `Kernel`.
 
 Three prompts: the KernelBench one-shot statement (paper A.1.2: evaluation and the generation stage of RL), its
-infilling variant (paper A.1.1), and a compact one without example for small models that know the answer's form.
+infilling variant (paper A.1.1; with the example cut into parts too, or not), and a compact one without example for
+small models that know the answer's form.
 """
 
 from __future__ import annotations
@@ -95,6 +96,13 @@ ModelNew. Give the whole new file in one code block. It must be real code that c
 Write no tests and no text besides the code.
 """
 
+_INFILL_STATEMENT = """You speed up PyTorch models by writing CUDA kernels for them.
+
+You are given an architecture, which says what is to be computed, and the beginning and end of a file that computes \
+the same with CUDA. Write the C++ code that is missing between them, so that the file computes what the architecture \
+does. Keep to the names and the launch code that the given parts use.
+"""
+
 _INFILL_INSTRUCTION = """Write the missing core: the CUDA C++ source that stands between this beginning and this end. \
 Then give the whole file, beginning and end unchanged, in one code block. It must be real code that compiles and runs. \
 Write no tests and no text besides the code.
@@ -111,8 +119,25 @@ def one_shot(problem: Problem) -> str:
 
 def infill(problem: Problem, parts: KernelParts) -> str:
     """The one-shot prompt with the kernel's prefix and suffix given (paper A.1.1); the reply is the whole file."""
-    scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
-    return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), scaffold, _INFILL_INSTRUCTION))
+    return "\n".join((_STATEMENT, _EXAMPLE, _architecture(problem), _given(parts), _INFILL_INSTRUCTION))
+
+
+def infill_with_example(problem: Problem, parts: KernelParts) -> str:
+    """The infilling prompt in the released code's form, in our words and with our example kernel (paper A.1.1).
+
+    The example shows what is asked for: an architecture, the beginning and end of its kernel file, and then the whole
+    file. The reply is the whole file.
+    """
+    example = "\n".join((
+        f"Here is an example. The architecture:\n```python\n{EXAMPLE_PROBLEM}```\n",
+        _given(Kernel(EXAMPLE_KERNEL).split()),
+        f"The whole file, with the missing core between the two:\n```python\n{EXAMPLE_KERNEL}```\n",
+    ))  # fmt: skip
+    return "\n".join((_INFILL_STATEMENT, example, _architecture(problem), _given(parts), _INFILL_INSTRUCTION))
+
+
+def _given(parts: KernelParts) -> str:
+    return f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
 
 
 def compact(problem: Problem) -> str:
@@ -130,8 +155,7 @@ PROMPTS = {"one-shot": one_shot, "compact": compact}
 
 def infill_compact(problem: Problem, parts: KernelParts) -> str:
     """The compact prompt with the kernel's prefix and suffix given before it, so that it ends as `compact` does."""
-    scaffold = f"The file begins:\n```python\n{parts.prefix}\n```\nand ends:\n```python\n{parts.suffix}\n```\n"
-    return scaffold + compact(problem)
+    return _given(parts) + compact(problem)
 
 
 def reply(kernel: Kernel) -> str:

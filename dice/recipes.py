@@ -1,14 +1,19 @@
-"""Named configurations: functions that return a dataclass. `data`, `out` and the like are for the caller to fill in."""
+"""Named configurations: functions that return a dataclass. `data`, `out` and the like are for the caller to fill in.
+
+`paper_*` are the paper's settings, `dice_*` the best that we know; docs/recipes.md lists every difference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.rl.config import RLConfig
 from dice.train.rl.policy import PolicyConfig
 
-# SDAR's chat models write a thought first; the training code published with them puts an empty one before responses.
+# SDAR's chat models write a thought first; the training code released with them puts an empty one before responses
+# that have none.
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -81,22 +86,38 @@ def tiny_sft() -> SFTConfig:
     )  # fmt: skip
 
 
-def dice_1_7b_sft() -> SFTConfig:
-    """The paper's SFT of SDAR-1.7B-Chat: lr 1e-5, 3 epochs, per-GPU batch 2 on 8 GPUs, rows of 6144 tokens.
+def paper_1_7b_sft() -> SFTConfig:
+    """The paper's SFT of SDAR-1.7B-Chat: lr 1e-5, 3 epochs (A.4.1), per-GPU batch 2 on 8 GPUs, rows of 6144 tokens.
 
+    What the paper's text leaves open is as in the released code; where the two differ it is the text (docs/recipes.md).
     Started by torchrun. On fewer GPUs each takes more micro-batches of the same batch.
     """
     return _paper_sft("JetLM/SDAR-1.7B-Chat", batch_rows=16, micro_rows=2)
 
 
-def dice_4b_sft() -> SFTConfig:
+def paper_4b_sft() -> SFTConfig:
     """The paper's SFT of SDAR-4B-Chat: as for 1.7B with a per-GPU batch of 1."""
     return _paper_sft("JetLM/SDAR-4B-Chat", batch_rows=8, micro_rows=1)
 
 
-def dice_8b_sft() -> SFTConfig:
+def paper_8b_sft() -> SFTConfig:
     """The paper's SFT of SDAR-8B-Chat: as for 4B."""
     return _paper_sft("JetLM/SDAR-8B-Chat", batch_rows=8, micro_rows=1)
+
+
+def dice_1_7b_sft() -> SFTConfig:
+    """Our SFT of SDAR-1.7B-Chat: the paper's, with the noise of less variance that has the same mean gradient."""
+    return _dice_sft(paper_1_7b_sft())
+
+
+def dice_4b_sft() -> SFTConfig:
+    """Our SFT of SDAR-4B-Chat: as for 1.7B."""
+    return _dice_sft(paper_4b_sft())
+
+
+def dice_8b_sft() -> SFTConfig:
+    """Our SFT of SDAR-8B-Chat: as for 1.7B."""
+    return _dice_sft(paper_8b_sft())
 
 
 def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
@@ -109,8 +130,23 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
     )  # fmt: skip
 
 
+def _dice_sft(paper: SFTConfig) -> SFTConfig:
+    return replace(paper, noise="count", stratified=True)
+
+
 SFT_RECIPES: dict[str, Callable[[], SFTConfig]] = {
-    recipe.__name__: recipe for recipe in (nano_sft, mini_sft, tiny_sft, dice_1_7b_sft, dice_4b_sft, dice_8b_sft)
+    recipe.__name__: recipe
+    for recipe in (
+        nano_sft,
+        mini_sft,
+        tiny_sft,
+        paper_1_7b_sft,
+        paper_4b_sft,
+        paper_8b_sft,
+        dice_1_7b_sft,
+        dice_4b_sft,
+        dice_8b_sft,
+    )  # fmt: skip
 }
 
 
@@ -139,9 +175,11 @@ def tiny_rl() -> RLConfig:
     )  # fmt: skip
 
 
-def dice_1_7b_rl() -> RLConfig:
-    """The paper's BiC-RL of DICE-1.7B: 20 + 100 steps of 64 x 16, lr 1e-6, clip 0.2, KL 0.01, tau 0.9, T 1.
+def paper_1_7b_rl() -> RLConfig:
+    """The paper's BiC-RL of DICE-1.7B: 20 + 100 steps of 64 x 16, lr 1e-6, clip 0.2, KL 0.01, tau 0.9, T 1 (A.4.2).
 
+    The reward is execution alone, the core is asked for as a whole file, problems come one after the other from the
+    easiest on; what the text leaves open is as in the released code (docs/recipes.md has all of it beside ours).
     Started by torchrun. Beside a process's share of the weights and moments stand a whole copy to decode with and
     `max_active` responses' keys and values, some 0.7 GB each (0.9 GB for the larger two); of 80 GB at least 15 are left
     to the kernels that are verified.
@@ -149,29 +187,65 @@ def dice_1_7b_rl() -> RLConfig:
     return _paper_rl(max_active=64)
 
 
-def dice_4b_rl() -> RLConfig:
+def paper_4b_rl() -> RLConfig:
     """The paper's BiC-RL of DICE-4B: as for 1.7B."""
     return _paper_rl(max_active=48)
 
 
-def dice_8b_rl() -> RLConfig:
+def paper_8b_rl() -> RLConfig:
     """The paper's BiC-RL of DICE-8B: as for 1.7B."""
     return _paper_rl(max_active=32)
 
 
+def dice_1_7b_rl() -> RLConfig:
+    """Our BiC-RL of 1.7B: the paper's steps and optimiser, with a reward that only honest kernels earn, a scaffold in
+    which none of the paper's deceptions can be written, and an order that never turns back to easy problems."""
+    return _dice_rl(paper_1_7b_rl())
+
+
+def dice_4b_rl() -> RLConfig:
+    """Our BiC-RL of 4B: as for 1.7B."""
+    return _dice_rl(paper_4b_rl())
+
+
+def dice_8b_rl() -> RLConfig:
+    """Our BiC-RL of 8B: as for 1.7B."""
+    return _dice_rl(paper_8b_rl())
+
+
 def _paper_rl(*, max_active: int) -> RLConfig:
     return RLConfig(
-        infill_steps=20, generate_steps=100, problems=64, responses=16, order="scheduled",
-        prompt="one-shot", response_prefix=EMPTY_THOUGHT,
+        infill_steps=20, generate_steps=100, problems=64, responses=16, order="sequential",
+        infill_form="whole", infill_prompt="with_example", prompt="one-shot", response_prefix=EMPTY_THOUGHT,
         confidence_threshold=0.9, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=4096, max_active=max_active,
         policy=PolicyConfig(
-            lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01,
-            shrink=1, minibatch=64, row_tokens=24576, activation_checkpointing="block",
+            lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01, shrink=1,
+            minibatch=256, minibatch_unit="rounds", fresh_optimizer=True,
+            row_tokens=24576, activation_checkpointing="block",
         ),
-        reference="step",
+        reference="step", protocol="kernelbench-v0", provenance="any", trials=1,
+        compile_timeout_s=180.0, run_timeout_s=180.0,
+    )  # fmt: skip
+
+
+def _dice_rl(paper: RLConfig) -> RLConfig:
+    policy = replace(paper.policy, minibatch=64, minibatch_unit="responses", fresh_optimizer=False)
+    return replace(
+        paper, policy=policy, order="scheduled", infill_form="scaffold", infill_prompt="plain",
+        protocol="dice", provenance="construction", trials=3, compile_timeout_s=60.0, run_timeout_s=30.0,
     )  # fmt: skip
 
 
 RL_RECIPES: dict[str, Callable[[], RLConfig]] = {
-    recipe.__name__: recipe for recipe in (nano_rl, tiny_rl, dice_1_7b_rl, dice_4b_rl, dice_8b_rl)
+    recipe.__name__: recipe
+    for recipe in (
+        nano_rl,
+        tiny_rl,
+        paper_1_7b_rl,
+        paper_4b_rl,
+        paper_8b_rl,
+        dice_1_7b_rl,
+        dice_4b_rl,
+        dice_8b_rl,
+    )  # fmt: skip
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The paper: SFT of SDAR on CuKe on eight GPUs, then BiC-RL (sections 4.1, 4.2).
+# SFT of SDAR on CuKe on eight GPUs, then BiC-RL (paper sections 4.1, 4.2), by the paper's recipes or ours.
 #
 #   runs/dice-8b.sh DATA OUT
 #
 # DATA is what runs/cuke.sh wrote: cuke/ and rl/. Every stage resumes: run the same command again after an interruption
 # or a kill, also with another number of GPUs. The models are in OUT/sft/model and OUT/rl/model.
-# SIZE: 8b, 4b or 1.7b. MODEL: the SDAR checkpoint to start from, if not the published one. GPUS: 8.
+# SIZE: 8b, 4b or 1.7b. RECIPES: paper, the paper's settings exactly, or dice, the best that we know; docs/recipes.md
+# lists what differs. RELEASED_CODE: a checkout of github.com/deadlykitten4/DICE, whose own infilling prompt is then read;
+# without, the paper's recipe asks in our words, in the same form. MODEL: the SDAR checkpoint to start from, if not the published one. GPUS: 8.
 # TORCHRUN: how to start the processes of SFT, for several machines that share OUT, say
 #   "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500".
 # BiC-RL takes the GPUs of one machine. Eight of 80 GB hold SIZE=8b; on fewer, lower max_active (RL_FLAGS).
@@ -18,12 +20,13 @@ data=${1:?usage: runs/dice-8b.sh DATA OUT}
 out=${2:?usage: runs/dice-8b.sh DATA OUT}
 size=${SIZE:-8b}
 size=${size//./_}
+recipes=${RECIPES:-paper}
 here=("${PYTHON:-python}" -m torch.distributed.run --standalone --nproc-per-node "${GPUS:-8}")
 launch=("${here[@]}")
 if [[ -n ${TORCHRUN:-} ]]; then launch=($TORCHRUN); fi
 
-"${launch[@]}" --local-ranks-filter 0 -m dice train sft --recipe "dice_${size}_sft" \
+"${launch[@]}" --local-ranks-filter 0 -m dice train sft --recipe "${recipes}_${size}_sft" \
     --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} ${SFT_FLAGS:-}
-"${here[@]}" --local-ranks-filter 0 -m dice train rl --recipe "dice_${size}_rl" --model "$out/sft/model" \
+"${here[@]}" --local-ranks-filter 0 -m dice train rl --recipe "${recipes}_${size}_rl" --model "$out/sft/model" \
     --infill-data "$data/rl/kernel_infilling.parquet" --generate-data "$data/rl/kernel_generation.parquet" \
-    --out "$out/rl" ${RL_FLAGS:-}
+    --out "$out/rl" ${RELEASED_CODE:+--infill-prompt released --released-code "$RELEASED_CODE"} ${RL_FLAGS:-}

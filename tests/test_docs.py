@@ -16,6 +16,7 @@ from pathlib import Path
 
 import imports
 import pytest
+import recipes
 import results
 
 from dice.cli import main
@@ -213,6 +214,12 @@ def test_figures_are_those_of_the_rows() -> None:
         assert page.read_text() == results.filled(page)
     used = {name for page in results.PAGES for name in re.findall(r"<!-- results: (\w+) -->", page.read_text())}
     assert used == set(results.PARTS)
+
+
+def test_recipes_stand_beside_the_papers_as_they_are() -> None:
+    """Or run python docs/tools/recipes.py. A difference without its row, or a row without a difference, raises."""
+    assert recipes.PAGE.read_text() == recipes.filled()
+    assert "`rl.protocol` | compiles and runs equivalently" in recipes.table()
 
 
 @pytest.mark.parametrize("room", imports.PICTURES)

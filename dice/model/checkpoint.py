@@ -116,19 +116,30 @@ def save_model(
     """Write a folder that SDAR's own code and this package load; return it.
 
     `model` may be a state dict (e.g. gathered from a sharded model). `tokenizer_files` is a folder whose
-    `COMPANION_FILES` are copied, or the files themselves. The folder appears whole or not at all: everything is
-    written beside it first, then renamed. An existing checkpoint there is replaced; any other folder is refused.
+    `COMPANION_FILES` are copied, or the files themselves; config.json names code (`auto_map`) only if it is among them.
+    A head that shares the embedding's weights is not stored twice. The folder appears whole or not at all: everything
+    is written beside it first, then renamed. An existing checkpoint there is replaced; any other folder is refused.
     """
     path = Path(path)
     state = model.state_dict() if isinstance(model, SDAR) else model
     dtype = dtype or next(iter(state.values())).dtype
+    if config.tied:
+        state = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    companions = _companions(tokenizer_files)
     settings = {**config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    if not _modules(settings) <= {file.name for file in companions}:
+        del settings["auto_map"]
     with _replacing(path) as folder:
         _write_json(folder / "config.json", settings)
         _write_weights(folder, state, dtype, max_shard_bytes)
-        for file in _companions(tokenizer_files):
+        for file in companions:
             shutil.copyfile(file, folder / file.name)
     return path
+
+
+def _modules(settings: JsonObject) -> set[str]:
+    """The Python files that a config.json promises to lie beside it."""
+    return {f"{str(target).rpartition('.')[0]}.py" for target in settings.get("auto_map", {}).values()}
 
 
 def _weight_files(folder: Path) -> dict[str, str]:
@@ -293,7 +304,8 @@ def _download(repository: str) -> Path:
         RepositoryNotFoundError,
     )
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    # Python files are never run here. They travel to what is trained of the model, for other people's code to load it.
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.py"]
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns))
     except GatedRepoError:

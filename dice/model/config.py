@@ -156,15 +156,13 @@ class SDARConfig:
         return cls(**values, extra=extra)
 
     def to_json(self) -> dict[str, object]:
-        """A config.json that the family's own code and engines load: SDAR's, or Qwen3's with a head of its own.
+        """A config.json that the family's own code and engines load: SDAR's or Qwen3's.
 
         Raises `ConfigError` for any other model.
         """
         if self.family not in _FIXED_KEYS:
             known = " and ".join(_FIXED_KEYS)
             raise ConfigError(f"Models of the families {known} can be written, and this one is of {self.family}.")
-        if self.tied:
-            raise ConfigError("A model whose head shares the embedding's weights cannot be written.")
         sdar = self.family == SDAR_FAMILY.name
         skipped = _DERIVED if sdar else _DERIVED | _OF_BLOCKS
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
@@ -172,7 +170,7 @@ class SDARConfig:
             own["eos_token_id"] = list(self.eos_token_id)
         defaults = {**_DEFAULT_EXTRAS, **(_SDAR_EXTRAS if sdar else {}), "max_window_layers": self.num_hidden_layers}
         data = {**defaults, **self.extra, **_FIXED_KEYS[self.family], **own}
-        data.update(attention_bias=False, hidden_act="silu", tie_word_embeddings=False)
+        data.update(attention_bias=False, hidden_act="silu", tie_word_embeddings=self.tied)
         return dict(sorted(data.items()))
 
     @classmethod

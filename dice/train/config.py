@@ -53,14 +53,15 @@ class SFTConfig:
     block_size: int | None = None
     """Tokens per block; default: that of `model`, 4 for a new one. A qwen3 model has no blocks, nor noise."""
     noise: Noise = "block"
-    """t per block (Eq. 2), per sample (the published code), or integrated out (count): see dice/train/noise.py."""
+    """t per block (Eq. 2), per sample (the released code), or integrated out (count): see dice/train/noise.py."""
     t_min: float = 1e-3
     """Range of t; weights are at most 1/t_min. Not for `count`, which has no t."""
     t_max: float = 1.0
     stratified: bool = True
     """Spread the draws of t evenly over a batch."""
     response_prefix: str = ""
-    """Put before each response and trained with it; SDAR's chat models expect an empty thought here."""
+    """Put before each response without a `<think>` of its own, and trained with it; SDAR's chat models expect an empty
+    thought there."""
 
     row_tokens: int = 2048
     max_sample_tokens: int | None = None

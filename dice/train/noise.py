@@ -6,8 +6,8 @@ one document and blocks are plain slices of the row.
 Three samplers of the same corruption process:
 - `block`: t per block, as Eq. 2 and the block-diffusion paper say; each trainable token hidden with probability t,
   weight 1/t. A block that draws no hidden token is a legitimate draw and stays so: forcing one would bias Eq. 2.
-- `sample`: t per document, as the code published with SDAR and DICE does. A document that draws no hidden token gets
-  one, uniformly chosen, as in that code.
+- `sample`: t per document, as the code released with SDAR and DICE does. Where nothing of a whole row is hidden, the
+  row's t are drawn again, up to `TRIES` times in all; then one of its trainable tokens is hidden, as in that code.
 - `count`: Eq. 2 with t integrated out. For t ~ U(0, 1) the number k of hidden tokens among a block's n trainable ones
   is uniform, and the expected weight of every hidden set of size k adds up to what k ~ U{1..n}, a random k-subset and
   weight n/k give: (1/n) sum_k (n/k) E[sum of losses] = sum_k (1/k) E[sum of losses] = E_t[(1/t) sum of losses]. Same
@@ -25,6 +25,7 @@ from torch import Tensor
 
 Noise = Literal["block", "sample", "count"]
 NOISES: tuple[str, ...] = get_args(Noise)
+TRIES = 10  # draws of `sample` for a row, as in the released code
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,19 @@ def corrupt(
         used = trainable.unflatten(1, (-1, block_size)).any(-1)
         t = _times(used, generator, t_min, t_max, stratified).repeat_interleave(block_size, dim=1)
         return _at(trainable & (draws < t), t)
-    used = _per_document(trainable.to(draws.dtype), documents, block_size, "amax") > 0
+    used = _documents_with(trainable, documents, block_size)
     t = _times(used, generator, t_min, t_max, stratified).gather(1, documents)
+    for _ in range(TRIES - 1):
+        idle = trainable.any(1) & ~(trainable & (draws < t)).any(1)
+        if not bool(idle.any()):
+            break
+        again = _times(used, generator, t_min, t_max, stratified=False).gather(1, documents)
+        fresh = torch.rand(trainable.shape, generator=generator, device=trainable.device)
+        t, draws = torch.where(idle[:, None], again, t), torch.where(idle[:, None], fresh, draws)
     masked = trainable & (draws < t)
-    empty = _per_document(masked.to(draws.dtype), documents, block_size, "amax").gather(1, documents) == 0
-    candidates = torch.where(trainable, draws, 2.0)
-    lowest = _per_document(candidates, documents, block_size, "amin").gather(1, documents)
-    return _at(masked | (trainable & empty & (candidates == lowest)), t)
+    candidates = torch.where(trainable, draws, 2.0)  # the lowest of uniform draws is a uniform choice
+    forced = trainable & (candidates == candidates.amin(1, keepdim=True)) & ~masked.any(1, keepdim=True)
+    return _at(masked | forced, t)
 
 
 def _corrupt_by_count(trainable: Tensor, block_size: int, generator: torch.Generator, stratified: bool) -> Corruption:
@@ -111,7 +118,7 @@ def _uniform(used: Tensor, generator: torch.Generator, stratified: bool) -> Tens
     return torch.where(used, spread, draws).clamp(max=1.0 - 2.0**-24)  # rounding can reach 1.0 in the last stratum
 
 
-def _per_document(values: Tensor, documents: Tensor, block_size: int, reduce: Literal["amax", "amin"]) -> Tensor:
-    """[R, K] the largest or smallest of `values` [R, L] in each document; K bounds the documents of a row."""
-    out = values.new_full((values.shape[0], values.shape[1] // block_size), 2.0 if reduce == "amin" else 0.0)
-    return out.scatter_reduce(1, documents, values, reduce)
+def _documents_with(trainable: Tensor, documents: Tensor, block_size: int) -> Tensor:
+    """[R, K] bool: the documents with a trainable token; K bounds the documents of a row."""
+    counts = torch.zeros((len(trainable), trainable.shape[1] // block_size), device=trainable.device)
+    return counts.scatter_reduce(1, documents, trainable.float(), "amax") > 0

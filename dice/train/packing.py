@@ -109,7 +109,10 @@ class PackedRows:
 
 
 def tokenize(pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str = "") -> list[Document]:
-    """Each pair as a document. Prompt and response are encoded apart: at generation the prompt stands alone."""
+    """Each pair as a document. Prompt and response are encoded apart: at generation the prompt stands alone.
+
+    `response_prefix` is put before every response that holds no thought of its own.
+    """
     im_end = tokenizer.token_id(IM_END)
     if im_end is None:
         raise UserError(f"The tokenizer has no {IM_END} token to end a response with.")
@@ -117,8 +120,10 @@ def tokenize(pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str =
 
     def document(pair: Pair) -> Document:
         prompt = tokenizer.encode_chat(pair.messages)
-        response = [token for piece in _THOUGHT.split(pair.response) for token in _encode_piece(piece, tokenizer)]
-        return Document(np.array([*prompt, *prefix, *response, im_end], dtype=np.int32), len(prompt))
+        pieces = _THOUGHT.split(pair.response)
+        response = [token for piece in pieces for token in _encode_piece(piece, tokenizer)]
+        before = prefix if len(pieces) == 1 else []  # a thought that is there is not begun twice
+        return Document(np.array([*prompt, *before, *response, im_end], dtype=np.int32), len(prompt))
 
     return _map_in_processes(document, pairs)
 

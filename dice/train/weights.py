@@ -97,6 +97,15 @@ class Weights:
         self.publish(self.params)
 
     @torch.no_grad()
+    def restart(self, dtype: torch.dtype) -> None:
+        """Go on as if from a checkpoint in `dtype` without the optimiser's state: round the weights, forget moments."""
+        for weight in self.params:
+            weight.copy_(weight.to(dtype))
+            for value in self.optimizer.state[weight].values():
+                value.zero_()
+        self.publish(self.params)
+
+    @torch.no_grad()
     def publish(self, values: list[Tensor]) -> None:
         """Make forward passes use `values`."""
         if self.model is not self.master:

@@ -1,45 +1,152 @@
-"""The ablation's table and figure: `benchmarks/ablation.py` over run folders whose counts are known."""
+"""The ablation: its plan is what its docstring says, its figures are those of known answers, and it runs to its end."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import ablation
 import pytest
-from made_runs import CORRECT, DECEPTIVE, WRONG, make_run
+from ablation_sets import by_level
+from made_runs import CORRECT, DECEPTIVE, TASKS, WRONG, make_run
 
+from dice import synth
+from dice.commands.train.recipe import Rl, Sft, configure
+from dice.evaluate.run_folder import Task
+from dice.recipes import RL_RECIPES, SFT_RECIPES
+from dice.train.rl.config import RLConfig
 from tests.conftest import PATIENCE_S, ROOT
 
-pytest.importorskip("matplotlib")
+OUT = Path("/out")
 
 
-def run(out: Path, to: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "ablation.py"), str(out), "--to", str(to)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False)
+def rl_config(name: str) -> RLConfig:
+    """What an arm's last job trains with, read by the command itself."""
+    found = [job for job in ablation.jobs(OUT, ablation.REAL) if job.name.startswith(f"rl-{name}@")]
+    flags = found[-1].command[found[-1].command.index("rl") + 1 :]
+    return configure(Rl, "rl", flags, RL_RECIPES, "nano_rl").check()
 
 
-def test_arms_stand_beside_the_checkpoint_they_began_with(tmp_path: Path) -> None:
-    make_run(tmp_path / "eval" / "sft")
-    make_run(tmp_path / "eval" / "full-0", verdicts={"dice": [CORRECT, CORRECT, CORRECT, DECEPTIVE, WRONG]})
-    steps = tmp_path / "rl" / "full-0" / "metrics.jsonl"
-    steps.parent.mkdir(parents=True)
-    lines = [{"step": 1, "stage": "infill", "exec": 0.5, "deceptive": 0.25}, {"step": 1, "val_exec": 0.1}]
-    steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = run(tmp_path, tmp_path / "made")
-    assert found.returncode == 0, found.stderr
-    _, _, sft, full = found.stdout.splitlines()
-    assert sft.startswith("| none: SFT alone | – | – | 20.0 [") and sft.endswith("| – |")
-    assert full.startswith("| + both (BiC-RL) | 0 | 1 | 60.0 [") and "| 100 / 0 |" in full and "| +40.0 [" in full
-    made = json.loads((tmp_path / "made" / "ablation.json").read_text())
-    assert made["full-0"]["curve"] == [lines[0]]
-    assert made["full-0"]["evaluation"]["against_sft"]["better"] == 2
-    assert made["sft"]["evaluation"]["outcomes"] == {"correct": 1, "compile_error": 2, "deceptive": 1, "wrong": 1}
-    assert (tmp_path / "made" / "ablation.png").stat().st_size > 10_000
+def test_arms_differ_in_nothing_but_their_part() -> None:
+    """Equal whole-kernel steps, infilling on top of them, the paper's reward; the baseline's longer end has as many
+    updates as the arms with infilling."""
+    base = rl_config("baseline-0")
+    assert (base.infill_steps, base.generate_steps, base.order, base.stop_at_step) == (0, 24, "shuffled", 24)
+    assert (base.protocol, base.provenance, base.infill_form) == ("kernelbench-v0", "any", "whole")
+    assert (base.problems, base.responses, base.trials) == (16, 8, 1)
+    assert base.problems * base.responses >= 4 * base.policy.minibatch, "clipping and KL act from the second update on"
+    for name, infill, order in (("scheduling", 0, "scheduled"), ("infilling", 4, "shuffled"), ("full", 4, "scheduled")):
+        arm = rl_config(f"{name}-1")
+        assert arm == replace(
+            base, out=OUT / "rl" / f"{name}-1", model=str(OUT / "sft-1" / "model"), seed=1, infill_steps=infill,
+            generate_steps=20, order=order, stop_at_step=infill + 20,
+        )  # fmt: skip
+    assert rl_config("full-scaffold-0").infill_form == "scaffold"
+    honest = rl_config("full-honest-0")
+    assert (honest.protocol, honest.provenance) == ("dice", "construction")
+    for job in ablation.jobs(OUT, ablation.REAL):
+        if job.name.startswith("sft-"):
+            configure(Sft, "sft", job.command[job.command.index("sft") + 1 :], SFT_RECIPES, "nano_sft").check()
 
 
-def test_without_the_checkpoint_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
-    make_run(tmp_path / "eval" / "full-0")
-    found = run(tmp_path, tmp_path / "made")
-    assert found.returncode == 2 and "no eval/sft" in found.stderr and "Traceback" not in found.stderr
+PLAN = replace(ablation.REAL, middle=(), seeds=(0, 1), sft_looks=(5, 10))
+KEYS = [Task(f"level{level}/{n}", level, n, str(n), TASKS[0].source) for level in (1, 2, 3) for n in range(10)]
+
+
+def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int]) -> None:
+    """Runs in which each arm solves the first so many of ten problems of a level, and deceives on the last so many."""
+    for arm in PLAN.arms:
+        for seed in arm.seeds:
+            for e2e in arm.looks:
+                name = f"{arm.name}@{e2e}"
+                right, sly = solved.get(name, solved.get(arm.name, 5)), deceptive.get(arm.name, 0)
+                row = [CORRECT] * right + [WRONG] * (10 - right - sly)
+                verdicts = {
+                    protocol: (row + [DECEPTIVE if protocol == "dice" else WRONG] * sly) * 3
+                    for protocol in ablation.PROTOCOLS
+                }
+                make_run(out / "eval" / f"{arm.name}-{seed}@{e2e}", tasks=KEYS, verdicts=verdicts)
+            steps = out / "rl" / f"{arm.name}-{seed}" / "metrics.jsonl"
+            steps.parent.mkdir(parents=True)
+            lines = [
+                {"step": n, "stage": "infill" if n <= arm.infill else "generate", "reward": 0.5, "exec": 0.25}
+                | {"updates": 4, "shown_deceptive": 0.1}
+                for n in range(1, arm.infill + arm.e2e + 1)
+            ]
+            steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for seed in PLAN.seeds:
+        make_run(out / "trial" / f"{seed}@5", verdicts={"dice": [CORRECT, CORRECT, DECEPTIVE, WRONG, WRONG]})
+
+
+def test_effects_are_those_of_the_answers(tmp_path: Path) -> None:
+    """Infilling alone adds 2 of 10, scheduling 1, both together 3; four more steps of the baseline add 2."""
+    made(tmp_path, {"infilling": 7, "scheduling": 6, "full": 8, "baseline@24": 7}, {"baseline": 1})
+    found = ablation.results(tmp_path, PLAN)
+    effects = {name: one["value"] for name, one in found["primary"].items()}
+    assert effects == pytest.approx(
+        {
+            "infilling": 0.2, "scheduling": 0.1, "full at equal whole-kernel steps": 0.3, "full at equal updates": 0.1,
+        }
+    )  # fmt: skip
+    assert found["secondary"]["deceptive share"]["infilling"]["value"] == pytest.approx(-0.05)
+    one = found["primary"]["infilling"]
+    assert one["low"] > 0 and one["p"] <= one["adjusted"] <= 4 * one["p"] and not one["within_margin"]
+    assert {level: effects["infilling"]["value"] for level, effects in found["levels"].items()} == pytest.approx(
+        {"1": 0.2, "2": 0.2, "3": 0.2}
+    )
+    runs = {(run["arm"], run["seed"], run["e2e"]): run for run in found["runs"]}
+    assert runs["full", 1, 20]["updates"] == 96 == runs["baseline", 1, 24]["updates"]
+    assert runs["baseline", 0, 20]["updates"] == 80 and runs["baseline", 0, 20]["exec_not_deceptive"] == 0.5 / 0.9
+    assert found["start"]["1"] == {"steps": 5, "exec": 0.4, "deceptive": 0.2}
+    ablation.report(tmp_path, tmp_path, PLAN)
+    text = (tmp_path / "ablation.md").read_text()
+    assert "| full | 1 | 4 + 20 | 96 | 80.0 | 80.0 | 0.0 |" in text and "| infilling: +20.0 [" in text
+
+
+def test_training_goes_on_to_the_next_look_until_one_finds_enough(tmp_path: Path) -> None:
+    jobs = {job.name: job for job in ablation.jobs(tmp_path, PLAN)}
+    first, later = jobs["sft-0@5"].unless, jobs["sft-0@10"].unless
+    assert first is not None and later is not None
+    assert not first() and not later()
+    make_run(tmp_path / "trial" / "0@5", verdicts={"dice": [CORRECT, WRONG, WRONG, WRONG, WRONG]})
+    assert not later()
+    make_run(tmp_path / "trial" / "0@5", verdicts={"dice": [CORRECT, WRONG, WRONG, WRONG, WRONG]})
+    (tmp_path / "trial" / "0@5" / "verdicts" / "dice.jsonl").unlink()
+    make_run(tmp_path / "trial" / "0@5", verdicts={"dice": [CORRECT, CORRECT, WRONG, WRONG, WRONG]})
+    assert later() and not first()
+
+
+def test_each_level_gets_as_many_problems() -> None:
+    pairs = [synth.generate(301, index) for index in range(150)]
+    found = by_level(pairs, 2)
+    assert len(found) == 6 and len({pair.problem.source for pair in found}) == 6
+
+
+def test_a_folder_of_other_work_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.json").write_text('{"infill": 9}')
+    assert ablation.main(["run", str(tmp_path), "--to", str(tmp_path / "to"), "--seconds", "0"]) == 1
+    said = capsys.readouterr().err
+    assert "holds work with other" in said and "infill" in said and said.count("\n") == 1
+
+
+@pytest.mark.slow  # its jobs are commands that have tests of their own
+def test_it_runs_to_its_end_in_chunks(tmp_path: Path) -> None:
+    """Every part of it on two cores, stopped once under way: data, starts, arms, looks, table."""
+    out, to = tmp_path / "a folder", tmp_path / "results"
+    environment = os.environ | {"PYTHON": sys.executable, "CHUNK": "45", "RESULTS": str(to)}
+    command = ["bash", str(ROOT / "runs" / "ablation.sh"), str(out), "--smoke", "--parallel", "2"]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "give the same command again" in done.stdout
+    found = json.loads((to / "ablation.json").read_text())
+    assert found["smoke"] and found["problems"] == 3 and len(found["runs"]) == 10
+    assert sum(run["updates"] for run in found["runs"]) > 0
+    answers = json.loads((to / "outcomes.json").read_text())
+    assert all(len(protocols["dice"]) == 3 for protocols in answers.values())

@@ -75,7 +75,6 @@ def test_transformers_reads_the_folder_as_qwen3(tiny: SDAR, saved: Path, tmp_pat
     transformers = pytest.importorskip("transformers")
     config = json.loads((saved / "config.json").read_text())
     config = {**config, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
-    config.pop("auto_map")
     (saved / "config.json").write_text(json.dumps(config))
     qwen, report = transformers.Qwen3ForCausalLM.from_pretrained(saved, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -90,6 +89,23 @@ def test_tokenizer_files_travel_along(tiny: SDAR, tmp_path: Path) -> None:
     path = save_model(tiny, TINY, tmp_path / "with_tokenizer", source)
     assert (path / "chat_template.jinja").read_text() == "chat_template.jinja"
     assert (path / "modeling_sdar.py").exists() and not (path / "secrets.txt").exists()
+
+
+@pytest.mark.parametrize("lacking", [None, "configuration_sdar.py", "modeling_sdar.py"])
+def test_code_is_named_only_where_it_lies(lacking: str | None, tiny: SDAR, tmp_path: Path) -> None:
+    """`trust_remote_code` follows auto_map: a folder that names a file that it lacks cannot be loaded."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in {"configuration_sdar.py", "modeling_sdar.py"} - {lacking}:
+        (source / name).write_text("")
+    settings = json.loads((save_model(tiny, TINY, tmp_path / "model", source) / "config.json").read_text())
+    assert ("auto_map" in settings) == (lacking is None)
+    assert read_config(tmp_path / "model").family == "sdar" and settings["architectures"] == ["SDARForCausalLM"]
+
+
+def test_the_shipped_model_names_no_code_that_it_lacks() -> None:
+    settings = json.loads((checkpoint.NANO_FOLDER / "config.json").read_text())
+    assert "auto_map" not in settings and not list(checkpoint.NANO_FOLDER.glob("*.py"))
 
 
 def test_replacing_a_checkpoint_leaves_nothing_behind(tiny: SDAR, saved: Path) -> None:

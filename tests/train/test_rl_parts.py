@@ -24,12 +24,13 @@ from dice.kernel import Kernel, KernelParts
 from dice.model.checkpoint import NANO_FOLDER
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
-from dice.prompts import reply
+from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM, extract_problem, infill_with_example, reply
 from dice.recipes import tiny_rl
 from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum, Task, pick, read_tasks
 from dice.train.rl.episode import Episode, read_episodes, write_episodes
 from dice.train.rl.evaluation import HeldOut
+from dice.train.rl.released import FILE, released_infill
 from dice.train.rl.requests import KernelRequest, PromptBuilder, Scaffold
 from dice.train.rl.reward import advantages, reward
 from dice.verdict import OUTCOMES, Timing, Verdict
@@ -148,6 +149,58 @@ def test_no_answer_raises(framed: bool, cut: int, noise: list[int]) -> None:
     assert written is None or isinstance(written, Kernel)
 
 
+KERNEL_PARTS = kernel().split()
+
+
+def test_the_infilling_prompt_may_show_its_example_in_parts(tokenizer: Tokenizer) -> None:
+    """As in the released code: architecture, beginning, end and whole file of the example, then those of the task."""
+    text = infill_with_example(problem("add"), KERNEL_PARTS)
+    example = Kernel(EXAMPLE_KERNEL).split()
+    shown = [EXAMPLE_PROBLEM, example.prefix, example.suffix, EXAMPLE_KERNEL]
+    asked = [problem("add").source.strip(), KERNEL_PARTS.prefix, KERNEL_PARTS.suffix]
+    places = [text.index(part) for part in shown] + [text.rindex(part) for part in asked]
+    assert places == sorted(places) and text.count("The file begins:") == 2
+    assert KERNEL_PARTS.core not in text and extract_problem(text) == problem("add").source.strip() + "\n"
+    builder = PromptBuilder(tokenizer, compact=False, scaffolded=False, infill=infill_with_example)
+    assert text in tokenizer.decode(builder.build(problem("add"), KERNEL_PARTS)[0])
+
+
+RELEASED = '''import absent_module
+KERNEL_INFILLING_SYSTEM_PROMPT = """<|im_start|>user\\nFill in.
+{{pytorch_code}}
+between {{ prefix }} and {{suffix}}; end. <|im_end|>\\n<|im_start|>assistant\\n
+"""
+'''
+
+
+def test_the_released_prompt_is_read_from_a_checkout(tmp_path: Path) -> None:
+    """Word for word but for the chat's own marks, of a file that is never run; text that looks like a field stays."""
+    file = tmp_path / FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(RELEASED)
+    parts = KernelParts("{{suffix}}", "core", "end")
+    for place in (tmp_path, file):
+        made = released_infill(place)(Problem("class Model: pass\n", "p"), parts)
+        assert made == "Fill in.\nclass Model: pass\n\nbetween {{suffix}} and end; end. "
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no checkout of the released code"),
+        ("x = (", "cannot be read as Python"),
+        ("x = 1", "holds no infilling prompt"),
+        (RELEASED.replace("{{suffix}}", ""), "holds no infilling prompt"),
+    ],
+)
+def test_other_checkouts_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / FILE).parent.mkdir(parents=True)
+        (tmp_path / FILE).write_text(text)
+    with pytest.raises(UserError, match=message):
+        released_infill(tmp_path)
+
+
 # Rewards
 
 
@@ -203,7 +256,7 @@ def tasks(count: int) -> list[Task]:
     return [Task(replace(problem("add"), source=f"# {n}"), 1 + 3 * n // count, n / count) for n in range(count)]
 
 
-@pytest.mark.parametrize("order", ["scheduled", "shuffled", "adaptive"])
+@pytest.mark.parametrize("order", ["scheduled", "sequential", "shuffled", "adaptive"])
 @pytest.mark.parametrize("count", [3, 16, 40])
 def test_picks_are_distinct_and_repeatable(order: str, count: int) -> None:
     for step in range(12):
@@ -222,6 +275,13 @@ def test_the_schedule_goes_from_easy_to_hard_and_never_back(count: int, steps: i
         width = max(64, -(-count // steps))
         assert all(high - low < width for low, high in zip(lows, highs, strict=True))
         assert len({index for picks in seen for index in picks}) > 0.6 * min(count, 64 * steps)
+
+
+def test_sequential_takes_problems_in_turn_and_begins_again() -> None:
+    """As the released code does: 20 steps of 64 are more than 992, so that the last ones see easy problems again."""
+    seen = [pick("sequential", tasks(992), step, 20, 64, 0, {}) for step in range(20)]
+    assert [index for picks in seen for index in picks] == [index % 992 for index in range(20 * 64)]
+    assert seen[15] == [*range(960, 992), *range(32)]
 
 
 def test_shuffled_epochs_see_everything_once() -> None:
@@ -325,6 +385,10 @@ def test_episodes_come_back_as_they_were(tokenizer: Tokenizer, tmp_path: Path) -
         ({"temperature": 0.0}, "must be positive"),
         ({"speed_reward": -1.0}, "not be negative"),
         ({"trials": 0}, "trials must be positive"),
+        ({"protocol": "kernelbench-v0"}, "goes with provenance any"),
+        ({"infill_prompt": "released"}, "goes with `released_code`"),
+        ({"released_code": Path("r")}, "infill_prompt released goes with"),
+        ({"infill_prompt": "with_example", "prompt": "compact"}, "compact ones are plain"),
         ({"verify_workers": 0}, "at least 1"),
         ({"policy": replace(tiny_rl().policy, lr=0.0)}, "lr must be positive"),
     ],

@@ -28,6 +28,7 @@ from dice.model.sdar import SDAR
 from dice.train.loss import Distribution, log_probabilities
 from dice.train.rl.batch import even_parts
 from dice.train.rl.policy import Policy
+from dice.train.rl.replay import replay
 from dice.train.world import World
 
 
@@ -163,7 +164,49 @@ def test_leftover_minibatch_dropped() -> None:
         stats = policy_of(tiny_model(), minibatch=minibatch, lr=1e-9).update(samples)
         assert stats.targets == sum(trace.kept for trace, _ in samples)
         assert stats.updates == math.ceil(7 / minibatch)
-    assert [part.stop - part.start for part in even_parts(7, 3)] == [2, 2, 3]
+    assert [part.stop - part.start for part in even_parts([1] * 7, 3)] == [2, 2, 3]
+
+
+def test_a_minibatch_may_count_rounds_as_the_released_code_does() -> None:
+    """Its row is one round of one response, all of whose blocks go on at once; 256 rows are an update."""
+    samples = layouts()
+    rounds = [replay(trace, 4, MASK_ID).rounds for trace, _ in samples]
+    slow = []
+    for trace, _ in samples:
+        steps, start = [-1] * len(trace.prompt_ids) + list(trace.steps), len(trace.prompt_ids)
+        kept = set(range(start, start + trace.kept))
+        blocks = [range(first, first + 4) for first in range(0, len(steps), 4)]
+        orders = [sorted({steps[i] for i in block if i >= start}) for block in blocks]
+        slow.append(
+            max(
+                orders[n].index(steps[i]) + 1 for n, block in enumerate(blocks) for i in block if i in kept
+            )
+        )  # fmt: skip
+    assert rounds == slow and len(set(rounds)) > 1
+    for limit in (1, 5, 8, 100):
+        stats = policy_of(tiny_model(), minibatch=limit, minibatch_unit="rounds", lr=1e-9).update(samples)
+        assert stats.updates == min(7, math.ceil(sum(rounds) / limit)), limit
+        assert stats.targets == sum(trace.kept for trace, _ in samples)
+    parts = even_parts([4, 4, 1, 1, 1, 1, 4], 8)
+    assert [sum([4, 4, 1, 1, 1, 1, 4][part]) for part in parts] == [8, 8]
+    assert even_parts([9, 1], 3) == [slice(0, 1), slice(1, 2)], "what is larger than a part is one"
+
+
+def test_a_fresh_optimizer_ends_each_step_as_the_released_code_saves_it() -> None:
+    """Weights in bfloat16, no moments; a resumed run goes on as one that never stopped."""
+    model, samples = tiny_model(dtype=torch.float32), layouts()
+    kept, fresh = (policy_of(model, torch.float32, fresh_optimizer=on) for on in (False, True))
+    kept.update(samples)
+    fresh.update(samples)
+    for ours, rounded in zip(weights_of(kept), weights_of(fresh), strict=True):
+        assert torch.equal(ours.bfloat16().float(), rounded)
+    moments = {name: tensor for name, tensor in fresh.tensors().items() if name.startswith("exp_avg")}
+    assert moments and not any(tensor.any() for tensor in moments.values())
+    saved = {name: tensor.clone() for name, tensor in fresh.tensors().items()}
+    resumed = policy_of(model, torch.float32, fresh_optimizer=True)
+    resumed.load(saved)
+    assert fresh.update(samples).grad_norm == resumed.update(samples).grad_norm
+    assert_same(fresh, resumed)
 
 
 def test_rewards_misaligned_after_filtering() -> None:

@@ -16,8 +16,7 @@ from dice import cli
 from dice.commands.train import curves
 from dice.commands.train.recipe import Rl, configure
 from dice.errors import UserError
-from dice.recipes import RL_RECIPES, dice_1_7b_rl, dice_8b_rl, nano_rl
-from dice.train.rl.config import RLConfig
+from dice.recipes import RL_RECIPES, dice_8b_rl, nano_rl, paper_8b_rl
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -37,15 +36,26 @@ def test_recipe_needs_only_its_files(name: str) -> None:
     assert config.policy.row_tokens % 128 == 0
 
 
-@pytest.mark.parametrize("recipe", [dice_1_7b_rl, dice_8b_rl])
-def test_the_papers_numbers(recipe: object) -> None:
-    config = recipe()  # type: ignore[operator]
-    assert isinstance(config, RLConfig)
+@pytest.mark.parametrize("name", [f"{who}_{size}_rl" for who in ("paper", "dice") for size in ("1_7b", "4b", "8b")])
+def test_the_papers_numbers(name: str) -> None:
+    config = RL_RECIPES[name]()
     assert (config.infill_steps, config.generate_steps, config.problems, config.responses) == (20, 100, 64, 16)
     assert (config.confidence_threshold, config.temperature, config.top_p, config.top_k) == (0.9, 1.0, 1.0, 0)
     policy = config.policy
     assert (policy.lr, policy.clip_ratio, policy.kl_coef, policy.shrink) == (1e-6, 0.2, 0.01, 1)
-    assert (config.order, config.reference, config.speed_reward) == ("scheduled", "step", 0)
+    assert (config.reference, config.speed_reward) == ("step", 0)
+
+
+def test_the_papers_recipe_is_the_papers() -> None:
+    """Where the text is silent, the released code: rl_sdar_kernel_*.yaml, its rollout, its reward."""
+    config = paper_8b_rl()
+    assert (config.protocol, config.provenance, config.trials) == ("kernelbench-v0", "any", 1)
+    assert (config.order, config.infill_form, config.infill_prompt) == ("sequential", "whole", "with_example")
+    policy = config.policy
+    assert (policy.minibatch, policy.minibatch_unit, policy.fresh_optimizer) == (256, "rounds", True)
+    assert (policy.beta1, policy.beta2, policy.adam_eps, policy.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
+    ours = dice_8b_rl()
+    assert (ours.protocol, ours.provenance, ours.infill_form) == ("dice", "construction", "scaffold")
 
 
 def test_nano_takes_whole_steps() -> None:

@@ -252,7 +252,8 @@ def test_other_settings_train_and_evaluate(config: RLConfig, tmp_path: Path) -> 
     """Whole files for the core, problems by their success rates, the penalty against the first model."""
     config = replace(
         config, out=tmp_path / "run", infill_steps=1, generate_steps=1, staleness=0, infill_form="whole",
-        order="adaptive", problems=2, responses=4, reference="initial", eval_every=1,
+        order="adaptive", problems=2, responses=4, reference="initial", eval_every=1, protocol="kernelbench-v0",
+        provenance="any", policy=replace(config.policy, minibatch_unit="rounds", fresh_optimizer=True),
     )  # fmt: skip
     assert run(config) == 0, said(config)
     found = list(read_episodes(tmp_path / "run" / "episodes"))
@@ -260,6 +261,11 @@ def test_other_settings_train_and_evaluate(config: RLConfig, tmp_path: Path) -> 
     evaluated = [line for line in metrics(tmp_path / "run") if "eval_exec" in line]
     assert [line["step"] for line in evaluated] == [0, 1, 2]
     assert all(math.isfinite(line["eval_exec_1"]) for line in evaluated)
+    infilled = [one for one in found if one.stage == "infill"]
+    assert any(one.kernel is not None and one.verdict.correct for one in infilled), "whole files are written and judged"
+    assert all(one.verdict.protocol == "kernelbench-v0" for one in found if one.kernel is not None)
+    with pytest.raises(UserError, match="holds a run with other protocol"):
+        train_rl(replace(config, protocol="dice", provenance="construction"))
 
 
 def test_another_run_in_the_folder_is_refused(config: RLConfig, whole: Path) -> None:

@@ -16,6 +16,7 @@ from dice.problem import Problem
 from dice.prompts import EXAMPLE_KERNEL
 from dice.recipes import tiny_rl
 from dice.train.rl import verification
+from dice.train.rl.evaluation import shares
 from dice.train.rl.reward import reward
 from dice.train.rl.verification import Interrupted, VerifierDown, VerifierPool
 from dice.train.session import StopSignal
@@ -139,6 +140,17 @@ def test_real_kernels_get_the_rewards_they_deserve(tmp_path: Any) -> None:
     assert [verdicts[index].outcome for index in range(3)] == ["correct", "wrong", "deceptive"]
     assert verdicts[4].outcome == "compile_error"
     assert [reward(verdicts[index], config) for index in range(6)] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_the_papers_reward_is_execution_alone(tmp_path: Any) -> None:
+    """A kernel that is never called earns what a right one earns; that it deceives is noted all the same."""
+    config = replace(tiny_rl(), out=tmp_path, trials=1, protocol="kernelbench-v0", provenance="any")
+    with VerifierPool.open(config, World(torch.device("cpu")), StopSignal(), print) as pool:
+        verdicts = judged(pool, [kernel(), kernel(WRONG), deceptive()])
+    assert [reward(verdicts[index], config) for index in range(3)] == [1.0, 0.0, 1.0]
+    assert {verdicts[index].protocol for index in range(3)} == {"kernelbench-v0"}
+    found = shares([verdicts[index] for index in range(3)])
+    assert found["deceptive"] == 0 and found["shown_deceptive"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(

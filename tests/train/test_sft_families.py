@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.attention.flex_attention import create_block_mask
 from training_helpers import PAD_ID, VOCAB, random_documents
 
@@ -103,19 +105,41 @@ def test_what_is_written_loads_in_transformers(toy: SFTConfig, tmp_path: Path) -
     assert load_model(again.model).config.family == "qwen3"
 
 
-@pytest.mark.parametrize(
-    ("kind", "tied", "message"),
-    [("Llama", False, "Models of the families sdar and qwen3"), ("Qwen3", True, "head shares the embedding's")],
-)
-def test_what_cannot_be_written_is_refused_before_training(
-    kind: str, tied: bool, message: str, toy: SFTConfig, tmp_path: Path
-) -> None:
+def published(kind: str, tied: bool, folder: Path) -> Path:
+    """A tiny model as transformers writes it."""
     transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, tie_word_embeddings=tied,
     )  # fmt: skip
-    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(tmp_path / "theirs")
-    with pytest.raises(UserError, match=message):
-        train_sft(replace(toy, shape=None, model=str(tmp_path / "theirs"), out=tmp_path / "run"))
+    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("changes", [{"ema": 0.5}, {"precision": "bf16"}], ids=str)
+def test_a_tied_model_stays_tied(changes: dict[str, Any], toy: SFTConfig, tmp_path: Path) -> None:
+    """Qwen3-1.7B and 4B: one parameter reads and writes, resumes, and is stored once."""
+    base = published("Qwen3", True, tmp_path / "theirs")
+    config = replace(toy, shape=None, model=str(base), out=tmp_path / "run", max_steps=4, **changes)
+    assert not train_sft(replace(config, stop_after_seconds=1e-9)).finished
+    result = train_sft(config)
+    stored, before = load_file(result.model / "model.safetensors"), load_file(base / "model.safetensors")
+    assert stored.keys() == before.keys() and "lm_head.weight" not in stored
+    model, tokenizer = load_model(result.model), Tokenizer.from_folder(result.model)
+    assert model.lm_head.weight is model.model.embed_tokens.weight and model.config.tied
+    moved = (stored["model.embed_tokens.weight"] - before["model.embed_tokens.weight"]).abs().amax(1)
+    read = set(tokenizer.encode_chat([{"role": "user", "content": "apply relu to 1 values"}]))
+    assert int((moved > 0).sum()) > len(read), "the head's gradient reaches rows that no prompt reads"
+    import transformers
+
+    again = transformers.AutoModelForCausalLM.from_pretrained(result.model, dtype=torch.float32)
+    ids = torch.arange(4, 40)[None]
+    assert torch.allclose(model(ids), again(ids).logits, atol=1e-4)
+
+
+def test_what_cannot_be_written_is_refused_before_training(toy: SFTConfig, tmp_path: Path) -> None:
+    base = published("Llama", False, tmp_path / "theirs")
+    with pytest.raises(UserError, match="Models of the families sdar and qwen3"):
+        train_sft(replace(toy, shape=None, model=str(base), out=tmp_path / "run"))
     assert not (tmp_path / "run" / "model").exists()

@@ -83,12 +83,29 @@ def test_count_noise_hides_one_of_a_single_trainable_token() -> None:
     assert hidden.weight[0, 3] == 1.0
 
 
-def test_sample_noise_hides_at_least_one_token_of_each_document() -> None:
-    trainable, _ = layout()
+def test_sample_noise_hides_something_in_each_row_and_not_in_each_document() -> None:
+    """As released: a document may stay whole, a row never; what is forced at last weighs 1/t like any other."""
     hidden = draw("sample", t_min=1e-4, t_max=2e-4)
     per_document = hidden.masked.view(64, 4, 16).sum(-1)
-    assert (per_document[:, :3] == 1).all()
-    assert (per_document[:, 3] == 0).all()
+    assert (per_document.sum(1) >= 1).all() and (per_document[:, :3] == 0).any()
+    assert (per_document.sum(1) == 1).sum() > 50 and (per_document[:, 3] == 0).all()
+    assert (hidden.weight[hidden.masked] >= 1 / 2e-4 - 1).all()
+    assert (per_document[:, :3].sum(0) > 8).all(), "whichever document it falls on"
+
+
+def test_sample_noise_draws_t_again_where_a_row_would_stay_whole() -> None:
+    """One trainable token a row. Drawn up to ten times, its weights are those of a t that is likely to hide it, and
+    near uniform draws of t under which it is hidden: E[1/t] = 2 at most; forced at once they would be far larger."""
+    trainable = torch.zeros(4000, 8, dtype=torch.bool)
+    trainable[:, 3] = True
+    documents = torch.zeros(4000, 8, dtype=torch.long)
+    for stratified in (True, False):
+        generator = step_generator(0, "again", 0, "cpu")
+        hidden = corrupt(trainable, documents, 4, "sample", generator, stratified=stratified)
+        assert torch.equal(hidden.masked, trainable)
+        weights = hidden.weight[hidden.masked]
+        # P(t | hidden) = 2t, so the mean of 1/t is 2; 1 in 1024 rows is forced, with t from what never hid it.
+        assert 1.8 < float(weights.mean()) < 2.4
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -15,6 +15,7 @@ import dice.train.packing
 from dice.data.pairs import Pair, read_pairs
 from dice.errors import UserError
 from dice.model.tokenizer import Tokenizer
+from dice.recipes import EMPTY_THOUGHT
 from dice.train.config import SFTConfig
 from dice.train.noise import NOISES, corrupt, step_generator
 from dice.train.packing import Document, batch_rows, pack, place, tokenize
@@ -73,6 +74,19 @@ def test_prompts_are_never_hidden(toy: SFTConfig) -> None:
     assert text.count("__global__") == text.count("<|im_end|>") == len(pairs)
     header = tokenizer.encode_chat(pairs[0].messages)
     assert documents[0].ids[: len(header)].tolist() == header and documents[0].prompt_length == len(header)
+
+
+def test_an_empty_thought_stands_only_before_responses_without_one(toy: SFTConfig) -> None:
+    """As the released template does; a thought that is there is not begun a second time."""
+    assert toy.tokenizer is not None
+    tokenizer = Tokenizer.from_folder(toy.tokenizer)
+    asked = ({"role": "user", "content": "apply relu"},)
+    answers = ["x[i]", "<think>\nrelu is max\n</think>\n\nx[i]", "a thought\n</think>\n\nx[i]"]
+    found = []
+    for document in tokenize([Pair(asked, answer) for answer in answers], tokenizer, EMPTY_THOUGHT):
+        response = document.ids[document.prompt_length : -1].tolist()
+        found.append(tokenizer.decode(response, skip_special=False))
+    assert found == [EMPTY_THOUGHT + answers[0], answers[1], answers[2]]
 
 
 def test_control_tokens_in_data_stay_text(toy: SFTConfig) -> None:

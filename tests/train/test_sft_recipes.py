@@ -15,7 +15,7 @@ from dice.cli import main
 from dice.model.checkpoint import save_model
 from dice.model.sdar import SDAR, SDARConfig
 from dice.model.tokenizer import Tokenizer
-from dice.recipes import SFT_RECIPES, SHAPES, dice_8b_sft, mini_sft, nano_sft
+from dice.recipes import EMPTY_THOUGHT, SFT_RECIPES, SHAPES, mini_sft, nano_sft
 from dice.train.attention import fits_tiles
 from dice.train.config import SFTConfig
 from dice.train.initial_model import new_model_config
@@ -108,7 +108,7 @@ def commands(script: str, arguments: list[str], folder: Path, gpus: int, ends: s
     [
         ("nano.sh", ["{out}"], "nano_sft"),
         ("mini.sh", ["{out}", "60"], "mini_sft"),
-        ("dice-8b.sh", ["{out}/data", "{out}"], "dice_8b_sft"),
+        ("dice-8b.sh", ["{out}/data", "{out}"], "paper_8b_sft"),
     ],
 )
 def test_scripts_train_their_recipe(
@@ -130,7 +130,7 @@ def test_scripts_train_their_recipe(
     assert found[0].shape == SFT_RECIPES[recipe]().shape and found[0].lr == SFT_RECIPES[recipe]().lr
     if script == "dice-8b.sh":
         (reinforced,) = [line for line in lines if "rl" in line]
-        assert reinforced[reinforced.index("--recipe") + 1] == "dice_8b_rl"
+        assert reinforced[reinforced.index("--recipe") + 1] == "paper_8b_rl"
         assert reinforced[reinforced.index("--model") + 1] == f"{found[0].out}/model"
         assert reinforced[reinforced.index("--nproc-per-node") + 1] == "8"
 
@@ -153,10 +153,13 @@ def test_nano_is_trained_on_one_corpus_after_the_other(ends: str, tmp_path: Path
     assert read == [f"{folder}/train" for folder in drawn] and len(set(drawn)) == 3
 
 
-def test_paper_recipe() -> None:
-    recipe = dice_8b_sft()
+@pytest.mark.parametrize(("size", "batch"), [("1_7b", 16), ("4b", 8), ("8b", 8)])
+def test_paper_recipe(size: str, batch: int) -> None:
+    recipe = SFT_RECIPES[f"paper_{size}_sft"]()
     assert (recipe.lr, recipe.epochs, recipe.row_tokens, recipe.warmup) == (1e-5, 3.0, 6144, 0.03)
     assert (recipe.schedule, recipe.noise, recipe.t_min) == ("constant_with_warmup", "block", 1e-3)
+    assert (recipe.batch_rows, recipe.response_prefix, recipe.stratified) == (batch, EMPTY_THOUGHT, False)
+    assert SFT_RECIPES[f"dice_{size}_sft"]() == replace(recipe, noise="count", stratified=True)
 
 
 def test_schedules() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,7 +78,12 @@ def minibatch(
     return Minibatch(rows.part(slice(world.rank, None, world.size)), advantage, weight, micro_rows)
 
 
-def even_parts(total: int, limit: int) -> list[slice]:
-    """`total` things in order as the fewest parts of at most `limit`, their sizes differing by one at most."""
-    count = -(-total // limit)
-    return [slice(total * part // count, total * (part + 1) // count) for part in range(count)]
+def even_parts(sizes: Sequence[int], limit: int) -> list[slice]:
+    """Things of these `sizes`, in order, as parts of about equal size: as many as the whole has times `limit`.
+
+    Of things of size 1 no part is larger than `limit`, and their sizes differ by one at most.
+    """
+    sums = [0, *itertools.accumulate(sizes)]
+    count = max(1, -(-sums[-1] // limit))
+    bounds = [bisect_left(sums, sums[-1] * part // count) for part in range(count)] + [len(sizes)]
+    return [slice(start, end) for start, end in itertools.pairwise(bounds) if start < end]

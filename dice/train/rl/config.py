@@ -8,10 +8,12 @@ from typing import Literal
 
 from dice.errors import UserError
 from dice.train.rl.policy import PolicyConfig
+from dice.verify.options import Protocol
 
 Stage = Literal["infill", "generate"]
-Order = Literal["scheduled", "shuffled", "adaptive"]
+Order = Literal["scheduled", "sequential", "shuffled", "adaptive"]
 InfillForm = Literal["scaffold", "whole"]
+InfillPromptForm = Literal["plain", "with_example", "released"]
 PromptForm = Literal["auto", "one-shot", "compact"]
 
 
@@ -44,12 +46,20 @@ class RLConfig:
     responses: int = 16
     """Kernels sampled for each problem: the group that rewards are normalised within."""
     order: Order = "scheduled"
-    """scheduled: easy to hard in each stage. shuffled: in no order (the baseline). adaptive: by success rate, those
-    first whose rewards are expected to vary most. No recipe uses it yet; it is for corpora without levels."""
+    """scheduled: easy to hard in each stage, through a window that slides over all of the data. sequential: from the
+    easiest on, one after the other, and from the start again where the data ends, as the released code does. shuffled:
+    in no order (the baseline). adaptive: by success rate, those first whose rewards are expected to vary most. No
+    recipe uses it yet; it is for corpora without levels."""
     infill_form: InfillForm = "scaffold"
     """scaffold: the model writes the CUDA source alone, between a beginning and an end that it cannot change, so that
     none of the paper's three deceptions can be written. whole: the model writes the whole file, as in the released
     code, and may depart from the given parts."""
+    infill_prompt: InfillPromptForm = "plain"
+    """How the core is asked for in a one-shot prompt. plain: the one-shot prompt, with the file's beginning and end.
+    with_example: its example is cut into beginning, end and whole file too, as in the released code, in our words.
+    released: that code's own text, read from `released_code`."""
+    released_code: Path | None = None
+    """A checkout of github.com/deadlykitten4/DICE, for `infill_prompt` released."""
     prompt: PromptForm = "auto"
     """KernelBench's one-shot prompt, or the compact one that models of ours learn; auto: the one that the model's
     config.json says it was taught, else one-shot."""
@@ -87,6 +97,10 @@ class RLConfig:
     verify_devices: tuple[str, ...] | None = None
     """GPUs that kernels run on, as CUDA_VISIBLE_DEVICES names them; default: all that PyTorch sees. Several processes
     deal them out, so that by default the kernels of each run on its own."""
+    protocol: Protocol = "dice"
+    """How right is judged, and so what is rewarded. dice: right on hardened inputs, and honest. kernelbench-v0: right
+    when executed, as in the paper, whose reward asks nothing else: a deceptive kernel is rewarded. All:
+    dice/verify/protocols.py."""
     trials: int = 3
     """Fresh inputs that a kernel must be right on."""
     compile_timeout_s: float = 60.0
@@ -105,7 +119,8 @@ class RLConfig:
 
     provenance: Literal["construction", "any"] = "construction"
     """How it must be known who computed for a correct kernel to be worth anything: by construction, or "any" way. A
-    verdict by evidence can be deceived by a file that hides well enough, and training finds such files."""
+    verdict by evidence can be deceived by a file that hides well enough, and training finds such files. Protocols other
+    than `dice` do not ask who computed, and go with "any"."""
 
     eval_every: int = 10
     """Steps between two looks at `eval_data`."""
@@ -123,6 +138,8 @@ class RLConfig:
     keep_checkpoints: int = 2
     stop_after_seconds: float | None = None
     """End this chunk cleanly, with a checkpoint, after the step during which this time is up."""
+    stop_at_step: int | None = None
+    """End this chunk cleanly when so many steps of the run are done, whoever did them; the next call goes on."""
 
     @property
     def steps(self) -> int:
@@ -156,6 +173,12 @@ class RLConfig:
         for name in (*positive, "keep_checkpoints", "compile_timeout_s", "run_timeout_s", "memory_mb"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}.")
+        if self.protocol != "dice" and self.provenance != "any":
+            raise UserError(f"protocol {self.protocol} does not ask who computed; it goes with provenance any.")
+        if (self.infill_prompt == "released") != (self.released_code is not None):
+            raise UserError("infill_prompt released goes with `released_code`, a checkout that has the prompt.")
+        if self.infill_prompt != "plain" and self.prompt == "compact":
+            raise UserError(f"infill_prompt {self.infill_prompt} goes with one-shot prompts; compact ones are plain.")
         if self.verify_workers is not None and self.verify_workers < 1:
             raise UserError("verify_workers must be at least 1.")
         self.policy.check()

@@ -152,6 +152,8 @@ def pick(
         # An epoch's border may fall into a step, and the same problem on both sides of it.
         wanted = batch_rows(step, count, len(tasks), seed).tolist()
         return _distinct(wanted, len(tasks))
+    if order == "sequential":
+        return [(step * count + place) % len(tasks) for place in range(count)]
     rng = np.random.default_rng((seed, step, 1))
     if order == "scheduled":
         return sorted(rng.choice(_window(len(tasks), step, steps, count), count, replace=False).tolist())

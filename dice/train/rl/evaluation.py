@@ -38,7 +38,11 @@ def measure(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Exec, and the shares of what else happened, of those that were judged; fast1 and fast2 where any was timed."""
+    """Exec, and the shares of what else happened, of those that were judged; fast1 and fast2 where any was timed.
+
+    `shown_deceptive`: those on which a deception was noted, whatever the outcome. Under a protocol that does not refuse
+    deception, as the paper's reward, these kernels may count as correct.
+    """
     judged = [verdict for verdict in verdicts if verdict.about_kernel]
     counts = Counter(verdict.failure_class or "correct" for verdict in judged)
 
@@ -51,6 +55,7 @@ def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
         "incorrect": share("functional incorrectness"),
         "failed": share("execution failure"),
         "no_kernel": share("generation failure"),
+        "shown_deceptive": _mean([float(bool(verdict.deceptions)) for verdict in judged]),
     }
     if any(verdict.timing for verdict in judged):
         found |= {"fast1": fast_p(judged, 1.0), "fast2": fast_p(judged, 2.0)}

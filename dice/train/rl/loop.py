@@ -27,13 +27,15 @@ from dice.model.checkpoint import load_model, resolve_model, save_model
 from dice.model.family import SDAR_FAMILY
 from dice.model.sdar import SDARConfig
 from dice.model.tokenizer import Tokenizer
+from dice.prompts import infill, infill_with_example
 from dice.train.noise import step_generator
 from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum
 from dice.train.rl.episode import Episode, write_episodes
 from dice.train.rl.evaluation import HeldOut, measure
 from dice.train.rl.policy import Policy, PolicyConfig
-from dice.train.rl.requests import PromptBuilder
+from dice.train.rl.released import released_infill
+from dice.train.rl.requests import InfillPrompt, PromptBuilder
 from dice.train.rl.reward import advantages, reward
 from dice.train.rl.rollout import Batch, Rollouts
 from dice.train.rl.verification import VerifierPool
@@ -45,7 +47,8 @@ from dice.train.session import TERMINATED, Interrupted, compute_dtype
 TILE_TOKENS = 128
 # The settings that must be the same for a resumed run to be the same run.
 IDENTITY = (
-    "infill_steps", "generate_steps", "problems", "responses", "order", "infill_form", "seed",
+    "infill_steps", "generate_steps", "problems", "responses", "order", "infill_form", "infill_prompt", "protocol",
+    "seed",
 )  # fmt: skip
 
 
@@ -114,6 +117,7 @@ def _prepare(config: RLConfig, context: RunContext) -> _Setup:
         compact=(traits.prompt if config.prompt == "auto" else config.prompt) == "compact",
         scaffolded=config.infill_form == "scaffold",
         response_prefix=config.response_prefix,
+        infill=_infill_prompt(config),
     )
     room = traits.max_position_embeddings - config.max_new_tokens - traits.block_size
     curriculum = Curriculum(config, prompt_builder, room, say)
@@ -133,6 +137,13 @@ def _prepare(config: RLConfig, context: RunContext) -> _Setup:
     )
     held_out = HeldOut.read(config, prompt_builder, room, say, curriculum.problem_ids)
     return _Setup(model_folder, traits, parameters, prompt_builder, curriculum, held_out, decoding, policy)
+
+
+def _infill_prompt(config: RLConfig) -> InfillPrompt:
+    """Raises `UserError` where the released code's prompt is asked for and not found."""
+    if config.infill_prompt == "released" and config.released_code is not None:
+        return released_infill(config.released_code)
+    return infill_with_example if config.infill_prompt == "with_example" else infill
 
 
 def _policy_config(config: RLConfig, block_size: int, longest_prompt: int, vocab_limit: int) -> PolicyConfig:
@@ -186,6 +197,9 @@ class _Run:
         try:
             self._evaluate()
             while self.step < config.steps:
+                if self.step >= (config.stop_at_step or config.steps):
+                    reason = "stop_at_step"
+                    break
                 batch = self._rollout()
                 episodes = self._verified(batch)
                 stats = self._update(episodes)

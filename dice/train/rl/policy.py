@@ -42,7 +42,8 @@ ScoredTrace = tuple[Trace, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """How to learn from samples. Defaults are the paper's and its code's."""
+    """How to learn from samples. AdamW, clipping and KL penalty are by default the paper's (A.4.2) and its code's; what
+    else differs from them, by recipe, is listed in docs/recipes.md."""
 
     lr: float = 1e-6
     beta1: float = 0.9
@@ -67,8 +68,14 @@ class PolicyConfig:
     """Weigh each token with min(trainer's / sampler's probability, this), both before the first update: the correction
     for responses that are one update old (staleness 1). None: no correction."""
 
-    minibatch: int = 256
+    minibatch: int = 64
     """Responses per optimiser update, at most; the samples of a call are divided evenly."""
+    minibatch_unit: Literal["responses", "rounds"] = "responses"
+    """rounds: `minibatch` counts rounds of denoising instead, of which a response has up to as many as a block has
+    tokens. They are the rows that the released code counts, 256 an update."""
+    fresh_optimizer: bool = False
+    """Every step ends as in the released code, which starts its trainer anew from what it saved: weights rounded to
+    bfloat16, AdamW's moments forgotten."""
     row_tokens: int = 8192
     """Length of a packed row; it must hold the longest response with its prompt and all its rounds."""
     micro_rows: int = 1
@@ -213,7 +220,7 @@ class Policy:
         responses = len(samples) / len(learned)  # for each replayed one
         batches = [
             self._minibatch(learned[part], replays[part], responses)
-            for part in even_parts(len(learned), self.config.minibatch)
+            for part in even_parts(self._sizes(replays), self.config.minibatch)
         ]
         self._forget_sampler()
         try:
@@ -221,6 +228,8 @@ class Policy:
         except torch.OutOfMemoryError:
             advice = f"micro_rows {self.config.micro_rows} of row_tokens {self.config.row_tokens}; lower either"
             raise MachineError(f"The GPU's memory ran out with {advice}.") from None
+        if self.config.fresh_optimizer:
+            self.weights.restart(torch.bfloat16)
         return self._summary(steps, batches, len(samples), len(learned))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -230,8 +239,12 @@ class Policy:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `tensors` returned."""
         self.updates = int(tensors["updates"])
-        self.weights.load(tensors, self.updates)
+        self.weights.load(tensors, 0 if self.config.fresh_optimizer else self.updates)
         self._forget_sampler()
+
+    def _sizes(self, replays: Sequence[Replay]) -> list[int]:
+        """What each response counts in a minibatch."""
+        return [one.rounds if self.config.minibatch_unit == "rounds" else 1 for one in replays]
 
     def _forget_sampler(self) -> None:
         """Its weights, and what decoding had prepared of them, are about to be old."""

@@ -53,6 +53,11 @@ class Replay:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def rounds(self) -> int:
+        """Of the block that took the most: the released code reads a response once for each of them."""
+        return int(self.views.max(initial=CLEAN)) - CLEAN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedReplays(PackedRows):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dice.decode.trace import Trace
@@ -17,6 +18,7 @@ from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
 from dice.prompts import compact, extract_kernel, infill, infill_compact, one_shot
 
+InfillPrompt = Callable[[Problem, KernelParts], str]
 FENCE = "```python\n"
 QUOTES = ('"""', "'''")
 
@@ -78,9 +80,14 @@ class KernelRequest:
 class PromptBuilder:
     """Writes prompts for one tokenizer, and parses the responses to them."""
 
-    def __init__(self, tokenizer: Tokenizer, *, compact: bool, scaffolded: bool, response_prefix: str = "") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, compact: bool, scaffolded: bool, response_prefix: str = "",
+        infill: InfillPrompt = infill,
+    ) -> None:  # fmt: skip
+        """`infill`: how the core of a kernel is asked for, where prompts are not compact."""
         self.tokenizer = tokenizer
         self._compact, self._scaffolded = compact, scaffolded
+        self._infill = infill_compact if compact else infill
         self._prefix = tokenizer.encode(response_prefix, control=True)
 
     def build(self, problem: Problem, parts: KernelParts | None = None) -> tuple[tuple[int, ...], Scaffold | None]:
@@ -90,8 +97,7 @@ class PromptBuilder:
         """
         if parts is None:
             return self._encode((compact if self._compact else one_shot)(problem), None)
-        text = (infill_compact if self._compact else infill)(problem, parts)
-        return self._encode(text, Scaffold.of(parts) if self._scaffolded else None)
+        return self._encode(self._infill(problem, parts), Scaffold.of(parts) if self._scaffolded else None)
 
     def stop_ids(self) -> frozenset[int]:
         """Tokens that close a scaffold's string: a core that holds one has ended, whatever follows."""

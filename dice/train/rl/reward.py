@@ -10,7 +10,8 @@ from dice.verdict import Verdict
 
 
 def reward(verdict: Verdict, config: RLConfig) -> float | None:
-    """1 for a correct and honest kernel, 0 for any other, and where `config.provenance` is not to be had.
+    """1 for a kernel that is correct under `config.protocol`, 0 for any other, and where `config.provenance` is not to
+    be had. Under the protocol `dice` a correct kernel is an honest one; the paper's reward asks for execution alone.
 
     None where nothing was found out about the kernel: the backend cannot say, or our own machinery failed.
     `config.speed_reward` adds to the reward of a correct kernel.

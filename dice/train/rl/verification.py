@@ -141,7 +141,7 @@ class VerifierPool:
         """A pool with a verifier of its own: each process verifies what it wrote, on its share of the machine."""
         options = Options(
             trials=config.trials, timing=config.speed_reward > 0, compile_timeout_s=config.compile_timeout_s,
-            run_timeout_s=config.run_timeout_s, memory_mb=config.memory_mb,
+            run_timeout_s=config.run_timeout_s, memory_mb=config.memory_mb, protocol=config.protocol,
         )  # fmt: skip
         backend = resolve_backend(config.backend)
         devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)

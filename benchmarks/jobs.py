@@ -1,0 +1,152 @@
+"""Commands that depend on each other, side by side and in chunks of limited time: the same call goes on.
+
+Every command must go on by itself where it was stopped, and end cleanly on SIGTERM. `OUT/done/NAME` says that a job is
+done, `OUT/logs/NAME.log` what it said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dice.errors import UserError
+from dice.files.atomic import read_json, write_json
+
+GRACE_S = 60.0  # between SIGTERM and SIGKILL
+POLL_S = 0.1
+TERMINATED = 128 + signal.SIGTERM
+
+
+class JobFailed(Exception):
+    """A command ended in an error; the message says which, and what it said last."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """`needs`: names of jobs that come first. `keep`: a folder that is copied, once done. `unless`: asked when its turn
+    comes; where it says yes, the job counts as done without being run."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    keep: tuple[Path, Path] | None = None
+    unless: Callable[[], bool] | None = None
+
+
+@dataclass
+class _Running:
+    job: Job
+    process: subprocess.Popen[bytes]
+    slot: int
+
+
+class Jobs:
+    """The jobs of folder `out`, at most `parallel` at a time, each on a share of its own of this process's cores."""
+
+    def __init__(self, out: Path, jobs: Sequence[Job], parallel: int) -> None:
+        self.out, self.jobs = out, jobs
+        cores = sorted(os.sched_getaffinity(0))
+        self.slots = max(1, min(parallel, len(cores)))
+        self._cores = [set(cores[slot :: self.slots]) for slot in range(self.slots)]
+        self._running: list[_Running] = []
+        for folder in ("done", "logs"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+
+    def run(self, seconds: float) -> bool:
+        """Whether all are done. Raises `JobFailed`; in `seconds` all that runs is told to stop, and waited for."""
+        deadline = time.monotonic() + seconds
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not before the jobs have ended
+        try:
+            while not self._finished():
+                if time.monotonic() >= deadline:
+                    return False
+                for job in self._ready():
+                    self._start(job)
+                time.sleep(POLL_S)
+                self._collect()
+            return True
+        finally:
+            self._stop()
+            signal.signal(signal.SIGTERM, before)
+
+    def is_done(self, name: str) -> bool:
+        return (self.out / "done" / name).exists()
+
+    def _finished(self) -> bool:
+        return not self._running and all(self.is_done(job.name) for job in self.jobs)
+
+    def _ready(self) -> Iterator[Job]:
+        """Jobs that may start now, while there is a free slot."""
+        for job in self.jobs:
+            if len(self._running) >= self.slots:
+                return
+            under_way = any(one.job is job for one in self._running)
+            if under_way or self.is_done(job.name) or not all(map(self.is_done, job.needs)):
+                continue
+            if job.unless is not None and job.unless():
+                self._note(job)
+            else:
+                yield job
+
+    def _start(self, job: Job) -> None:
+        slot = min(set(range(self.slots)) - {one.slot for one in self._running})
+        cores = self._cores[slot]
+        print(f"{time.strftime('%H:%M:%S')} {job.name}", flush=True)
+        with (self.out / "logs" / f"{job.name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": str(len(cores))},
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            )  # fmt: skip
+        self._running.append(_Running(job, process, slot))
+
+    def _collect(self) -> None:
+        for one in [one for one in self._running if one.process.poll() is not None]:
+            self._running.remove(one)
+            if one.process.returncode:
+                said = (self.out / "logs" / f"{one.job.name}.log").read_text(errors="replace")[-2000:]
+                raise JobFailed(f"{one.job.name} ended with {one.process.returncode}:\n{said}")
+            self._note(one.job)
+
+    def _note(self, job: Job) -> None:
+        if job.keep is not None and job.keep[0].is_dir():
+            shutil.copytree(job.keep[0], job.keep[1], dirs_exist_ok=True)
+        (self.out / "done" / job.name).touch()
+
+    def _stop(self) -> None:
+        for one in self._running:
+            one.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for one in self._running:
+            try:
+                one.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(one.process.pid, signal.SIGKILL)
+                one.process.wait()
+        self._running.clear()
+
+
+def remember(out: Path, settings: dict[str, object]) -> None:
+    """Note what `out` is for. Raises `UserError` where it holds work under other settings."""
+    path, wanted = out / "settings.json", json.loads(json.dumps(settings, default=str))
+    if path.exists():
+        before = read_json(path)
+        changed = sorted(name for name in wanted if before.get(name) != wanted[name])
+        if changed:
+            raise UserError(f"{out} holds work with other {', '.join(changed)}; give another folder.")
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(path, wanted)
+
+
+def dice(*arguments: object) -> tuple[str, ...]:
+    """The command line of `dice` in this Python."""
+    return (sys.executable, "-m", "dice", *map(str, arguments))

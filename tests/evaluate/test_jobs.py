@@ -1,0 +1,61 @@
+"""Commands in chunks: what is done is done once, what is stopped goes on, what fails is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import Job, JobFailed, Jobs
+
+LASTING = """
+import pathlib, signal, sys, time
+note = pathlib.Path(sys.argv[1])
+with note.open("a") as file: file.write("begun\\n")
+def stop(*_):
+    with note.open("a") as file: file.write("stopped\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+if note.read_text().count("begun") == 1: time.sleep(600)
+"""
+
+
+def python(code: str, *arguments: object) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, *map(str, arguments))
+
+
+def test_jobs_run_once_in_order_and_side_by_side(tmp_path: Path) -> None:
+    line = "import os, sys; open(sys.argv[1], 'a').write(sys.argv[2] + str(len(os.sched_getaffinity(0))) + ' ')"
+    said = tmp_path / "said"
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "file").write_text("x")
+    jobs = [
+        Job("c", python(line, said, "c"), ("b",), keep=(tmp_path / "made", tmp_path / "kept" / "c")),
+        Job("b", python(line, said, "b"), ("a",)),
+        Job("a", python(line, said, "a")),
+        Job("spared", python("raise SystemExit(1)"), ("a",), unless=lambda: True),
+    ]
+    for _ in range(2):
+        assert Jobs(tmp_path, jobs, parallel=2).run(60)
+    assert [word[0] for word in said.read_text().split()] == ["a", "b", "c"]
+    assert (tmp_path / "kept" / "c" / "file").read_text() == "x"
+
+
+def test_what_is_stopped_goes_on_in_the_next_call(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    jobs = [Job("long", python(LASTING, note))]
+    chunks = 0
+    while not Jobs(tmp_path, jobs, parallel=1).run(3.0):
+        chunks += 1
+        assert chunks < 20
+        if note.exists() and "stopped" not in note.read_text():
+            note.unlink()  # a busy machine: it was stopped before it could begin
+    assert note.read_text().split()[-3:] == ["begun", "stopped", "begun"]
+    assert (tmp_path / "done" / "long").exists()
+
+
+def test_a_failure_is_told_and_nothing_that_needs_it_runs(tmp_path: Path) -> None:
+    jobs = [Job("bad", python("print('why'); raise SystemExit(3)")), Job("next", python("open('x', 'w')"), ("bad",))]
+    with pytest.raises(JobFailed, match=r"bad ended with 3:\nwhy"):
+        Jobs(tmp_path, jobs, parallel=2).run(60)
+    assert not (tmp_path / "done" / "next").exists() and not (tmp_path / "logs" / "next.log").exists()
