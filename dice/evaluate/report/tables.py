@@ -12,6 +12,7 @@ from dice.evaluate.report.gather import Answer, Report, Run
 from dice.evaluate.report.published import PROBLEMS, PROTOCOL, over_all
 from dice.evaluate.statistics import Estimate
 from dice.verdict import Verdict
+from dice.verify.protocols import counts_as_published
 
 EMPTY = "-"
 MESSAGE = 160  # characters of a reason in a table; an opened answer shows all of it
@@ -99,6 +100,7 @@ def results(report: Report) -> Table:
         exec_, fast = _triple(row.total)
         rows.append((*cells, exec_, EMPTY, fast, EMPTY))
     title, note = "Exec and speed-up (%)", f"{_machines(report)} A share with nothing timed is {EMPTY}."
+    note += _counted(report) + _prompted(report)
     if report.published:
         title, note = "Exec and speed-up on KernelBench (%)", f"{_beside(report)} {note}"
     return Table("results", title, tuple(columns), tuple(rows), note, frozenset(range(measured, len(rows))))
@@ -289,6 +291,36 @@ def _beside(report: Report) -> str:
         said += f" They are over all problems; these runs are over {report.problems} of KernelBench's {len(PROBLEMS)}"
         said += " problems."
     return said
+
+
+def _counted(report: Report) -> str:
+    """Which protocols of the report count every problem, and how many answers that says nothing of."""
+    names = [name for name in report.protocols if counts_as_published(name)]
+    scores = [run.summaries[name].total for run in report.runs for name in names if name in run.summaries]
+    if not scores:
+        return ""
+    lacking = sum(one.unjudged for one in scores)
+    return (
+        f" Under {' and '.join(names)} every problem counts, as in the paper's Eq. 3, and the first code fence of a"
+        f" reply is the kernel; {lacking or 'no'} answers were not judged{', and count as not solved' * bool(lacking)}."
+        " Times are measured as under dice, not as 100 single calls against a stored baseline."
+    )
+
+
+def _prompted(report: Report) -> str:
+    """With which prompt the runs of the paper's rows were asked."""
+    said = []
+    for run in report.runs:
+        config = run.folder.config
+        if config.get("row") and config.get("prompt") and config.get("kind") != "answers":
+            theirs = config["prompt"] == "kernelbench"
+            text = (
+                f"KernelBench's own prompt ({config.get('prompt_text')})"
+                if theirs
+                else f"our {config['prompt']} prompt"
+            )
+            said.append(f"{run.label} was asked with {text}")
+    return f" {'; '.join(said)}." if said else ""
 
 
 def _machines(report: Report) -> str:
