@@ -112,8 +112,8 @@ def _results_by_level(folder: RunFolder, protocol: str) -> dict[int, dict[str, l
 
 
 def write_kernels(folder: RunFolder, path: Path, protocol: str = "dice") -> list[Path]:
-    """Write the kernels that a protocol judges as run folders of KernelBench's, one a level: `PATH/level1/` and so on. Returns them.
-    An answer without a kernel has no file, which KernelBench counts as a failure."""
+    """Write the kernels that a protocol judges as run folders of KernelBench's, one a level: `PATH/level1/` and so on.
+    Returns them. An answer without a kernel has no file, which KernelBench counts as a failure."""
     tasks = {task.key: task for task in folder.tasks()}
     written = set()
     for one in folder.generations():

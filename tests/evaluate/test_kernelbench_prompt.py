@@ -111,7 +111,7 @@ def test_the_form_of_today_is_read_word_for_word(tmp_path: Path) -> None:
     assert read_prompt(new_form(tmp_path)).render(SOURCE) == (
         "Write CUDA operators.\n\n"
         "An example of CUDA operators:\n\nExample:\na + {b}\n\nbecomes\nadd<<<1, 1>>>\n\n"
-        f"Given:\n\n{SOURCE}\n\nNote: FP32.\n\n\nName it ModelNew.\n"
+        f"Given:\n\n{SOURCE}\n\nNote: FP32.\n\nName it ModelNew.\n"
     )
 
 
