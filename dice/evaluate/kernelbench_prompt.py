@@ -2,8 +2,8 @@
 
 Nothing of theirs is kept here and none of their code is run. A checkout holds the prompt in one of two forms:
 
-    src/prompt_constructor.py              until late 2025, the form of the paper's time. Its constants and the f-strings
-                                           of `prompt_generate_custom_cuda` are read from the syntax tree.
+    src/prompt_constructor.py              until late 2025, the form of the paper's time. Its constants and the
+                                           f-strings of `prompt_generate_custom_cuda` are read from the syntax tree.
     src/[kernelbench/]prompts/prompts.toml since then: blocks of text, and the order in which an option joins them.
 
 Both show one example, an element-wise addition, from files beside them. The copy in the paper's own release (folder

@@ -2,7 +2,8 @@
 
 Shares are 0 to 1: the mean over problems of the mean over their samples. What says nothing about a kernel
 (`unsupported`, or not judged yet) is in no denominator; but under a protocol that counts as published (`dice-paper`,
-`kernelbench-v0`) every problem is, and what was not judged is not solved, as in the paper's Eq. 3. Times are in seconds, cost is in USD, speed-ups are quotients.
+`kernelbench-v0`) every problem is, and what was not judged is not solved, as in the paper's Eq. 3. Times are in
+seconds, cost is in USD, speed-ups are quotients.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ Numbers = dict[int, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row. `facts`: the cells before the numbers, in the order of the table's `facts`. `levels` is empty in Table 9,
-    which has costs alone."""
+    """One row. `facts`: the cells before the numbers, under the table's `facts`. `levels` is empty in Table 9, of
+    costs alone."""
 
     facts: tuple[str, ...]
     levels: Numbers

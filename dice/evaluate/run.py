@@ -186,8 +186,8 @@ class _Judge:
 
 
 def _timings(folder: RunFolder, protocol: str, judging: Judging) -> dict[tuple[str, int], Timing]:
-    """Times that this run's other protocols measured on this GPU, of the same kernels on tensors of the same dtypes: one
-    measurement serves all, and no two tables differ by its noise."""
+    """Times that this run's other protocols measured on this GPU, of the same kernels on tensors of the same dtypes:
+    one measurement serves all, and no two tables differ by its noise."""
     from dice.verify.options import probe_cuda
 
     found: dict[tuple[str, int], Timing] = {}
