@@ -31,21 +31,27 @@ from dice.verdict import Timing, Verdict
 BASE, CUDALLM, CANDIDATES, STRUCTURAL = 4842, 8920, 291, 36
 FASTER = {1.5: 7940 - BASE - STRUCTURAL, 2.0: 1425, 2.5: 5685 - BASE - STRUCTURAL}  # of cudaLLM, than each threshold
 WRONG_BASE = 0.05  # of the base, by this plan; the paper does not say how much of ConCuR is wrong
-OPERATORS = ("relu", "tanh", "sigmoid", "exp", "sin", "cos", "abs", "neg", "square", "sqrt", "floor", "ceil", "erf")
-STEPS = 24  # operators in a row: no two of the drawn rows are near copies of each other
+STEPS = 12  # statements in a row, of random structure and with operators of random names: no two rows are near copies
 
 
-def problem(steps: list[str]) -> str:
-    lines = "".join(f"        x = torch.{step}(x)\n" for step in steps)
+def expression(rng: random.Random, depth: int = 3) -> str:
+    """A sum, difference, product or quotient, of `v` and 2, in brackets that are valid in Python and in CUDA C++."""
+    if depth == 0 or rng.random() < 0.3:
+        return rng.choice(("v", "2"))
+    return f"({expression(rng, depth - 1)} {rng.choice('+-*/')} {expression(rng, depth - 1)})"
+
+
+def problem(rng: random.Random, steps: list[str]) -> str:
+    lines = "".join(f"        v = torch.operator_{rng.randrange(10**6)}({step})\n" for step in steps)
     return (
-        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
-        f"{lines}        return x\n\n\ndef get_inputs():\n    return [torch.rand(4, 8)]\n\n\n"
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, v):\n"
+        f"{lines}        return v\n\n\ndef get_inputs():\n    return [torch.rand(4, 8)]\n\n\n"
         "def get_init_inputs():\n    return []\n"
     )
 
 
 def kernel(steps: list[str]) -> str:
-    lines = "".join(f"    v = {step}f(v);\n" for step in steps)
+    lines = "".join(f"    v = {step};\n" for step in steps)
     return (
         "import torch\nimport torch.nn as nn\nfrom torch.utils.cpp_extension import load_inline\n\n"
         f'source = """\n__global__ void f(float* x) {{\n    float v = *x;\n{lines}    *x = v;\n}}\n"""\n\n\n'
@@ -56,8 +62,8 @@ def kernel(steps: list[str]) -> str:
 def pairs(count: int, seed: int) -> Iterator[tuple[str, str]]:
     rng = random.Random(seed)
     for _ in range(count):
-        steps = rng.choices(OPERATORS, k=STEPS)
-        yield problem(steps), kernel(steps)
+        steps = [expression(rng) for _ in range(STEPS)]
+        yield problem(rng, steps), kernel(steps)
 
 
 def write_sources(out: Path, counts: dict[str, int]) -> None:

@@ -76,7 +76,8 @@ def _body(report: JsonObject, command: str) -> Iterable[str]:
     yield (
         "`prompt`, `response` (published, else written by DICE) and the same as chat `messages`; `problem`, `kernel`,"
         " `reasoning`; `name`, `source`, `origin`, `licence`, `family`, `difficulty`, `part`,"
-        " `checked` (the verdict in a word), `id`; `speedup` over eager PyTorch and `speedup_low`, the lower bound of its 95% interval; `verdict` and `meta` as JSON."
+        " `checked` (the verdict in a word), `id`; `speedup` over eager PyTorch and `speedup_low`, the lower"
+        " bound of its 95% interval; `verdict` and `meta` as JSON."
         " `CuKe_dataset.json` holds prompt and response alone."
     )
     yield "## Sources"
