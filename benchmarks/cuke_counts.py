@@ -136,7 +136,7 @@ def run(out: Path, scale: float) -> dict[str, object]:
             name = f"{threshold}x{', base as it is' if keep else ''}"
             folder = out / f"cuke-{threshold}{'-kept' if keep else ''}"
             flags = ["--keep-base"] if keep else []
-            given = [out / "judged.parquet", "--structural", out / "judged_structural.parquet"]
+            given: list[str | Path] = [out / "judged.parquet", "--structural", out / "judged_structural.parquet"]
             step(f"cuke {name}", "cuke", *given, "-o", folder, "--min-speedup", str(threshold), *flags)
             report = json.loads((folder / "report.json").read_text())
             found[name] = {"kept": report["kept"], **report["parts"], "checked": report["checked"]}

@@ -148,7 +148,11 @@ def test_each_released_level_means_a_difficulty(level: str, difficulty: str, tmp
     """One of the 4,000 released problems is of level 0, which is none."""
     row = generation(0) | {"level": level, "raw_answer": f"\\boxed{{{level}}}"}
     ((sample,), _) = load(write(tmp_path / "end_to_end_kernel_generation_4000.json", [row]))
-    assert (sample.difficulty, sample.meta["level"], sample.meta["raw_answer"]) == (difficulty, level, row["raw_answer"])
+    assert (sample.difficulty, sample.meta["level"], sample.meta["raw_answer"]) == (
+        difficulty,
+        level,
+        row["raw_answer"],
+    )
 
 
 def test_the_published_split_is_kept(tmp_path: Path) -> None:

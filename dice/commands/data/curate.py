@@ -281,14 +281,14 @@ def _show_needed(as_json: bool) -> int:
     """What `dice data import` would fetch for CuKe and the RL sets, and what lies in the hub's cache already."""
     from dice.data.sources.hub import needed
 
-    rows = [one.to_json() for name in CHAIN for one in needed(name)]
+    files = [one for name in CHAIN for one in needed(name)]
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps([one.to_json() for one in files]))
         return 0
     table = Table("set", "file", "size", "licence")
-    for row in rows:
-        known = UNKNOWN_SIZE if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f} MB, fetched before"
-        table.add_row(str(row["source"]), str(row["url"]), known, str(row["licence"]) or "not stated")
+    for one in files:
+        known = UNKNOWN_SIZE if one.bytes is None else f"{one.bytes / 1e6:.1f} MB, fetched before"
+        table.add_row(one.source, one.url, known, one.licence or "not stated")
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     print("Nothing was fetched.")
     return 0
