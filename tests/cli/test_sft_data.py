@@ -1,4 +1,4 @@
-"""`runs/sft_data.sh`, at a size at which nothing is learnt: our side of the paper's Tables 4 and 5, and that it resumes."""
+"""`runs/sft_data.sh`, at a size at which nothing is learnt: our side of the paper's Tables 4 and 5, resumed."""
 
 from __future__ import annotations
 
