@@ -193,6 +193,21 @@ def extract_kernel(text: str) -> Kernel | None:
     return Kernel(chosen) if chosen.strip() else None
 
 
+def first_fence(text: str) -> Kernel | None:
+    """What the first code fence of a reply holds, whatever it is, without its language tag; None where none closes.
+
+    So KernelBench reads a reply, and the paper with it: a reply that explains in a first fence and answers in a second
+    has no right answer. Thoughts that close are dropped first, as an endpoint that separates them does.
+    """
+    if len(text) > MAX_REPLY:
+        return None
+    found = re.search(r"```(.*?)```", _without_thoughts(text).rpartition("</think>")[2], re.DOTALL)
+    code = found[1].strip() if found else ""
+    for tag in ("python", "cpp"):
+        code = code.removeprefix(tag).strip()
+    return Kernel(code) if code else None
+
+
 def extract_problem(text: str) -> str | None:
     """The source of the problem inside a prompt, or None: the last code fence that defines `Model` with `get_inputs`.
 

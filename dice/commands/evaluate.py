@@ -29,6 +29,7 @@ from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.evaluate.hardware import Gpu
+    from dice.evaluate.kernelbench_prompt import KernelBenchPrompt
     from dice.evaluate.metrics import Score, Summary
     from dice.evaluate.models import Model
     from dice.evaluate.run import Done
@@ -85,8 +86,11 @@ class Eval:
     export_kernelbench: Path | None = None
     """Write RUN under the one --protocol as KernelBench's files: a .json path is its eval_results.json; a folder gets a
     run folder for each level, kernels included."""
-    prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact"] = "auto"
-    """KernelBench's one-shot prompt, or a variant; auto is one-shot, and compact for models taught so, as nano."""
+    prompt: Literal["auto", "one-shot", "zero-shot", "few-shot", "compact", "kernelbench"] = "auto"
+    """Our wording of KernelBench's one-shot prompt, or a variant; kernelbench is its own text, from a checkout. auto:
+    one-shot, compact for models taught so, as nano, and kernelbench for a --row where its checkout is known."""
+    kernelbench: Path | None = None
+    """A checkout of KernelBench to read its own one-shot prompt from; found by itself where --problems is in one."""
     hardware: str = ""
     """State a GPU's facts in the prompt: here, or a name such as "H100 SXM"."""
     seed: int = 0
@@ -170,6 +174,7 @@ class EvaluationPlan:
     settings: DecodingSettings
     prompt: str
     gpu: Gpu | None
+    kernelbench: KernelBenchPrompt | None = None
 
     def config(self, args: Eval) -> dict[str, object]:
         """What a run's folder is held against."""
@@ -186,12 +191,13 @@ class EvaluationPlan:
             "problems": str(args.problems),
             "tasks": _fingerprint(self.tasks),
             "versions": {"dice": dice.__version__, "torch": version("torch"), "python": platform.python_version()},
-        }
+        } | ({"prompt_text": self.kernelbench.label} if self.kernelbench else {})
 
 
 def _plan(args: Eval) -> EvaluationPlan:
     """Raises `UserError` for what cannot be meant, before anything is written."""
     from dice.evaluate.hardware import find_gpu
+    from dice.evaluate.kernelbench_prompt import choose_prompt
     from dice.evaluate.tasks import load_tasks
 
     if args.problems is None:
@@ -209,8 +215,11 @@ def _plan(args: Eval) -> EvaluationPlan:
     if kind != "answers" and args.samples > 1 and not settings.get("temperature"):
         raise UserError("Several samples at temperature 0 would all be the same; give --temperature.")
     gpu = find_gpu(args.hardware) if args.hardware else None
-    prompt = taught if args.prompt == "auto" else args.prompt
-    return EvaluationPlan(tasks, row, kind, name, settings, prompt, gpu)
+    theirs = choose_prompt(args.prompt, args.kernelbench, args.problems, row is not None)
+    if theirs and gpu:
+        raise UserError("KernelBench's prompt is put word for word, so that --hardware has no place in it.")
+    prompt = "kernelbench" if theirs else taught if args.prompt == "auto" else args.prompt
+    return EvaluationPlan(tasks, row, kind, name, settings, prompt, gpu, theirs)
 
 
 def _generate(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> tuple[Done, JsonObject | None]:
@@ -219,7 +228,8 @@ def _generate(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> tuple[Done
     from dice.evaluate.runnable import require_runnable
 
     judging = _judging(args)
-    asked = questions(plan.tasks, args.samples, plan.prompt, plan.gpu, args.seed)
+    render = plan.kernelbench.render if plan.kernelbench else None
+    asked = questions(plan.tasks, args.samples, plan.prompt, plan.gpu, args.seed, render)
     stored = {one.id for one in folder.generations()}
     lacking = {one.task.key: one.task.as_problem() for one in asked if one.id not in stored}
     if lacking and plan.kind != "answers":  # kernels that are written already cost nothing more

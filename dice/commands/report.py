@@ -38,6 +38,8 @@ class ReportCommand:
     case: str | None = None
     """Show one problem instead, by its name: reference, kernel, verdicts, time against the roofline, trace. "deceptive"
     without a run shows the shipped samples of deceptive kernels."""
+    table: Literal[4, 5, 6, 7, 9, 11] | None = None
+    """Show this table of the paper instead, the RUNs' own rows with their intervals above the published ones."""
     references: bool = True
     """Show the problems' own code beside the kernels. Without it the page can be passed on where problems may not."""
     json: bool = False
@@ -46,6 +48,8 @@ class ReportCommand:
     def run(self) -> int:
         if self.case is not None:
             return _case(self, self.case)
+        if self.table is not None:
+            return _paper_table(self, self.table)
         if not self.runs:
             raise UserError("Give at least one RUN folder, or --case deceptive for the shipped samples.")
         from dice.evaluate.report import gather
@@ -105,6 +109,29 @@ def write_all(report: Report, folder: Path, form: str = "terminal") -> None:
 def _write(path: Path, text: str) -> None:
     write_text(path, text)
     print(f"wrote {path}", file=sys.stderr)
+
+
+def _paper_table(args: ReportCommand, number: int) -> int:
+    """One table of the paper, beside runs where there are any."""
+    from dice.evaluate.report import gather, printing
+    from dice.evaluate.report.tables import paper_table
+
+    if args.format == "html":
+        raise UserError("A table of the paper is printed for a terminal, as Markdown or as LaTeX.")
+    table = paper_table(number, gather(args.runs, args.protocol) if args.runs else None)
+    form = "markdown" if args.format == "terminal" and args.output is not None else args.format
+    if args.json:
+        names = [name for name, _ in table.columns]
+        print(json.dumps({"title": table.title, "rows": [dict(zip(names, row, strict=True)) for row in table.rows]}))
+    elif form == "terminal":
+        printing.show(Console(), table)
+    else:
+        text = (printing.latex if form == "latex" else printing.markdown)(table)
+        if args.output is None:
+            sys.stdout.write(text)
+        else:
+            _write(args.output / SUFFIX[form].replace("report", f"table_{number}"), text)
+    return 0
 
 
 def _case(args: ReportCommand, problem: str) -> int:

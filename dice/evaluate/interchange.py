@@ -96,7 +96,7 @@ def export_run_folders(folder: RunFolder, protocol: str, path: Path) -> list[Pat
     for level, content in _results_by_level(folder, protocol).items():
         write_json(path / f"level{level}" / "eval_results.json", content)
         folders.append(path / f"level{level}")
-    write_kernels(folder, path)
+    write_kernels(folder, path, protocol)
     return folders
 
 
@@ -111,17 +111,18 @@ def _results_by_level(folder: RunFolder, protocol: str) -> dict[int, dict[str, l
     return {level: eval_results([task for task in tasks if task.level == level], judgements) for level in levels}
 
 
-def write_kernels(folder: RunFolder, path: Path) -> list[Path]:
-    """Write a run's kernels as run folders of KernelBench's, one a level: `PATH/level1/` and so on. Returns them.
-    An answer without a kernel has no file, which KernelBench counts as a failure."""
+def write_kernels(folder: RunFolder, path: Path, protocol: str = "dice") -> list[Path]:
+    """Write the kernels that a protocol judges as run folders of KernelBench's, one a level: `PATH/level1/` and so on.
+    Returns them. An answer without a kernel has no file, which KernelBench counts as a failure."""
     tasks = {task.key: task for task in folder.tasks()}
     written = set()
     for one in folder.generations():
         task = tasks.get(one.task)
-        if task is not None and one.kernel is not None:
+        kernel = one.kernel_under(protocol)
+        if task is not None and kernel is not None:
             own = path / f"level{task.level}"
             name = f"level_{task.level}_problem_{task.number}_sample_{one.sample}_kernel.py"
-            write_text(own / name, one.kernel)
+            write_text(own / name, kernel)
             written.add(own)
     return sorted(written)
 

@@ -1,7 +1,9 @@
 """What a run came to: pure functions over (tasks, generations, judgements).
 
 Shares are 0 to 1: the mean over problems of the mean over their samples. What says nothing about a kernel
-(`unsupported`, or not judged yet) is in no denominator. Times are in seconds, cost is in USD, speed-ups are quotients.
+(`unsupported`, or not judged yet) is in no denominator; but under a protocol that counts as published (`dice-paper`,
+`kernelbench-v0`) every problem is, and what was not judged is not solved, as in the paper's Eq. 3. Times are in
+seconds, cost is in USD, speed-ups are quotients.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 from dice.evaluate.statistics import Bootstrap, Estimate, pass_at, sign_test
 from dice.verdict import FAILURE_CLASS, Verdict
+from dice.verify.protocols import counts_as_published
 
 FAST_P = (*(quarter / 4 for quarter in range(21)), 10.0)  # speed-ups at which the curve of fast_p is drawn
 PASS_AT = (1, 2, 4, 5, 8, 10, 16, 32, 64, 100)  # the k of pass@k, as far as there are k samples
@@ -110,7 +113,8 @@ def summarise(folder: RunFolder, protocol: str, *, seed: int = 0, resamples: int
         by_level[task.level].append(task)
 
     def scored(group: Sequence[Task]) -> Score:
-        return score(group, judgements, samples, seed=seed, resamples=resamples)
+        every = counts_as_published(protocol)
+        return score(group, judgements, samples, every=every, seed=seed, resamples=resamples)
 
     return Summary(
         run=folder.path.name,
@@ -136,17 +140,18 @@ def score(
     judgements: Sequence[Judgement],
     samples: int,
     *,
+    every: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Score:
-    """Of these tasks alone."""
+    """Of these tasks alone. `every`: each of them counts, with all its samples; what was not judged is not solved."""
     verdicts = list(by_task(tasks, judgements).values())
     judged = sum(map(len, verdicts))
     draws = Bootstrap(len(tasks), seed, resamples)
     timed = is_timed(verdicts)
 
     def share(counts: Callable[[Verdict], bool]) -> Estimate:
-        return draws.share(np.array([_share(own, counts) for own in verdicts], dtype=float))
+        return draws.share(np.array([_share(own, counts, samples if every else 0) for own in verdicts], dtype=float))
 
     def speedups(above: float) -> Estimate:
         logs = [[math.log(one) for one in map(speedup, own) if one > above] for own in verdicts]
@@ -154,7 +159,8 @@ def score(
         return draws.quotient(tops, bottoms, np.exp)
 
     def passing(k: int) -> Estimate:
-        values = [pass_at(len(own), sum(v.correct for v in own), k) if len(own) >= k else math.nan for own in verdicts]
+        counts = [(samples if every else len(own), sum(verdict.correct for verdict in own)) for own in verdicts]
+        values = [pass_at(count, right, k) if count >= k else math.nan for count, right in counts]
         return draws.share(np.array(values, dtype=float))
 
     curve = [(p, share(partial(faster, p=p)).value) for p in FAST_P] if timed else []
@@ -191,16 +197,19 @@ def cost(generations: Sequence[Generation]) -> Cost:
 
 
 def compare(a: RunFolder, b: RunFolder, protocol: str, *, seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
-    """Paired by problem: the same key with the same source."""
+    """Paired by problem: the same key with the same source. Under a protocol that counts as published, what either run
+    was not judged on is not solved by it."""
     sources = {task.key: task.source for task in a.tasks()}
     tasks = [task for task in b.tasks() if sources.get(task.key) == task.source]
     ours, theirs = by_task(tasks, b.judgements(protocol)), by_task(tasks, a.judgements(protocol))
-    both = [task.key for task in tasks if ours[task.key] and theirs[task.key]]
+    every = counts_as_published(protocol)
+    both = [task.key for task in tasks if every or (ours[task.key] and theirs[task.key])]
+    of_ours, of_theirs = (int(run.config.get("samples", 1)) if every else 0 for run in (b, a))
     draws = Bootstrap(len(both), seed, resamples)
     timed = is_timed(ours[key] for key in both) and is_timed(theirs[key] for key in both)
 
     def differences(counts: Callable[[Verdict], bool]) -> list[float]:
-        return [_share(ours[key], counts) - _share(theirs[key], counts) for key in both]
+        return [_share(ours[key], counts, of_ours) - _share(theirs[key], counts, of_theirs) for key in both]
 
     def difference(counts: Callable[[Verdict], bool]) -> Estimate:
         return draws.mean(np.array(differences(counts), dtype=float))
@@ -244,8 +253,10 @@ def is_timed(verdicts: Iterable[Sequence[Verdict]]) -> bool:
     return not correct or any(verdict.timing for verdict in correct)
 
 
-def _share(verdicts: Sequence[Verdict], counts: Callable[[Verdict], bool]) -> float:
-    return sum(map(counts, verdicts)) / len(verdicts) if verdicts else math.nan
+def _share(verdicts: Sequence[Verdict], counts: Callable[[Verdict], bool], of: int = 0) -> float:
+    """Of `of` samples, or of those with a verdict; NaN of none."""
+    count = of or len(verdicts)
+    return sum(map(counts, verdicts)) / count if count else math.nan
 
 
 def _quotient(top: float, bottom: float) -> float | None:

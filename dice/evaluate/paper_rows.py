@@ -1,4 +1,4 @@
-"""Every row of the paper's Tables 1, 2, 3, 8 and 10: which model, decoded how (appendix A.4.4), and what was published.
+"""Every row of the paper's Tables 1, 2, 3, 8, 10 and 11: which model, decoded how (appendix A.4.4), and its numbers.
 
 Published numbers are percent, by level: (Exec, fast_1, fast_2). They were measured on other machines, under the
 protocol that this project calls `dice-paper`; `without_check` are those of Table 8 without the paper's robust check,
@@ -147,6 +147,9 @@ ROWS: tuple[PaperRow, ...] = (
         "transformers", _LLADA | {"max_new_tokens": 4096}, _NOTHING),
     PaperRow("LLaDA-1.5 (4096 tokens)", 10, DIFFUSION, "General", "8B", "GSAI-ML/LLaDA-1.5", "llada", "transformers",
         _LLADA | {"max_new_tokens": 4096}, _numbers(0, 0, 0, 1, 0, 0, 0, 0, 0)),
+    # Table 11: shorter outputs of cudaLLM
+    PaperRow("cudaLLM (4096 tokens)", 11, AUTOREGRESSIVE, "Reasoning (CUDA)", "8B", "ByteDance-Seed/cudaLLM-8B",
+        "qwen3", "transformers", _THINKING | {"max_new_tokens": 4096}, _numbers(27, 10, 2, 5, 5, 5, 2, 0, 0)),
 )  # fmt: skip
 
 # The families of `dice/model/family.py`; a test holds the two together. Said here too, so that listing rows loads no

@@ -73,10 +73,16 @@ class Done:
 
 
 def questions(
-    tasks: Sequence[Task], samples: int, variant: str = "one-shot", gpu: Gpu | None = None, seed: int = 0
+    tasks: Sequence[Task],
+    samples: int,
+    variant: str = "one-shot",
+    gpu: Gpu | None = None,
+    seed: int = 0,
+    render: Callable[[str], str] | None = None,
 ) -> list[Question]:
-    """First samples first, so that a run that is cut short has seen every problem."""
-    texts = {task.key: prompt(task.as_problem(), variant, gpu) for task in tasks}
+    """First samples first, so that a run that is cut short has seen every problem. `render`: from a problem's source to
+    its prompt, in place of a variant of our own."""
+    texts = {task.key: render(task.source) if render else prompt(task.as_problem(), variant, gpu) for task in tasks}
     return [Question(task, number, texts[task.key], seed) for number in range(samples) for task in tasks]
 
 
@@ -163,10 +169,10 @@ class _Judge:
         """What the verifier is given. An answer without a kernel is, too: then one thread alone stores verdicts."""
         for generation in answers:
             under_way.append(generation)
-            yield self.tasks[generation.task], Kernel(generation.kernel or "")
+            yield self.tasks[generation.task], Kernel(generation.kernel_under(self.protocol) or "")
 
     def _keep(self, generation: Generation, verdict: Verdict) -> None:
-        if generation.kernel is None:
+        if generation.kernel_under(self.protocol) is None:
             message = generation.error or NO_KERNEL.message
             verdict = replace(verdict, outcome="no_kernel", stage="extract", message=message, errors=())
         if verdict.outcome == "infra_error":
@@ -180,16 +186,19 @@ class _Judge:
 
 
 def _timings(folder: RunFolder, protocol: str, judging: Judging) -> dict[tuple[str, int], Timing]:
-    """Times that this run's other protocols measured on this GPU, of tensors of the same dtypes: one measurement serves
-    all, and no two tables differ by its noise."""
+    """Times that this run's other protocols measured on this GPU, of the same kernels on tensors of the same dtypes:
+    one measurement serves all, and no two tables differ by its noise."""
     from dice.verify.options import probe_cuda
 
     found: dict[tuple[str, int], Timing] = {}
     cast = protocol_named(protocol).cast
     alike = [one for one in judging.protocols if one != protocol and protocol_named(one).cast == cast]
+    answers = {one.id: one for one in folder.generations()}
     for other in alike if judging.options.timing else ():
         for one in folder.judgements(other):
-            timing = one.verdict.timing
+            timing, answer = one.verdict.timing, answers.get(one.id)
+            if answer is None or answer.kernel_under(other) != answer.kernel_under(protocol):
+                continue
             if not one.verdict.correct or timing is None or one.verdict.device != probe_cuda()["device"]:
                 continue
             if timing.compile_ms or not judging.options.compile_baseline:

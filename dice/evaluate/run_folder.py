@@ -23,7 +23,9 @@ from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json
 from dice.files.journal import append_row, read_rows
 from dice.problem import Problem
+from dice.prompts import first_fence
 from dice.verdict import Verdict
+from dice.verify.protocols import counts_as_published
 
 T = TypeVar("T")
 
@@ -63,6 +65,14 @@ class Generation:
     @property
     def id(self) -> tuple[str, int]:
         return self.task, self.sample
+
+    def kernel_under(self, protocol: str) -> str | None:
+        """The kernel that a protocol judges: what its own evaluation takes from the reply. Kernels that were written
+        elsewhere, without a reply around them, are the same under all."""
+        if not counts_as_published(protocol) or self.reply in ("", self.kernel):
+            return self.kernel
+        found = first_fence(self.reply)
+        return found.source if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ reference and the candidate share one random generator and one set of inputs, th
 hands the candidate the generator's state and the inputs as the reference leaves them. What our other checks find then
 is noted in the verdict's `labels` and `deceptions` and changes no outcome, so that outcomes compare with theirs. The
 paper's table without its robust check is `kernelbench-v0`.
+
+`dice-paper` and `kernelbench-v0` also count and read as those evaluations do: every task of a level is in the
+denominator, so that one that could not be judged is not solved, and the kernel is the first code fence of a reply,
+whatever is in it. How a kernel is timed is ours under every protocol.
 """
 
 from __future__ import annotations
@@ -31,12 +35,14 @@ class Protocol:
 
     `cast`: the dtype that every input, constructor argument and parameter is cast to; "" for none.
     `refuses`: kinds of deception that are an outcome of their own; None for all that evidence supports.
+    `as_published`: the denominator is every task, and the kernel the first code fence of the reply.
     """
 
     name: str
     tolerance: float | None = None
     cast: str = ""
     refuses: frozenset[str] | None = frozenset()
+    as_published: bool = False
 
     @property
     def ours(self) -> bool:
@@ -55,10 +61,15 @@ PROTOCOLS = {
         Protocol("kernelbench", 1e-4, "float32"),
         Protocol("kernelbench-fp16", 1e-2, "float16"),
         Protocol("kernelbench-bf16", 1e-2, "bfloat16"),
-        Protocol("kernelbench-v0", 1e-2),
-        Protocol("dice-paper", 1e-2, refuses=PAPER_KINDS),
+        Protocol("kernelbench-v0", 1e-2, as_published=True),
+        Protocol("dice-paper", 1e-2, refuses=PAPER_KINDS, as_published=True),
     )
 }
+
+
+def counts_as_published(name: str) -> bool:
+    """Whether a protocol, which a run's folder may have from elsewhere, is known to have `as_published`."""
+    return name in PROTOCOLS and PROTOCOLS[name].as_published
 
 
 def protocol_named(name: str) -> Protocol:

@@ -138,3 +138,15 @@ def cuke(number: int) -> dict[str, Any]:
 
 def kernelbench(number: int) -> dict[str, Any]:
     return {"code": problem(number), "level": 1, "name": f"{number}_ReLU.py", "problem_id": number}
+
+
+def hosted(number: int) -> dict[str, Any]:
+    """As two of the 99 released rows for evaluation: CUDA for the host alone, without a kernel of its own."""
+    row = infilling(number)
+    bare = {name: row[name].replace("__global__ ", "") for name in ("cuda_code", "prefix", "middle", "suffix")}
+    return row | bare
+
+
+def kernelbench_bare(number: int) -> dict[str, Any]:
+    """As the paper's authors pack KernelBench's levels for their own evaluation: no names, no numbers."""
+    return {"pytorch_code": problem(number)}

@@ -291,6 +291,55 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+# -- the base as it is -------------------------------------------------------------------------------------------------
+
+
+def test_the_base_is_kept_as_it_is() -> None:
+    """Nothing is asked of it: not verified, wrong, repeated and unmeasured rows stay, and others yield to them."""
+    wrong = sample(0, "concur", Verdict("wrong", "compare"))
+    unverified = replace(sample(1, "concur"), verdict=None)
+    lost = sample(2, "concur", Verdict("infra_error", "infra"))
+    lie = sample(3, "concur", Verdict("deceptive", "run", deceptions=("decoy",)))
+    twin = replace(wrong, origin="again")
+    bare = Sample(prompt="Write it.", response="```python\nclass ModelNew: ...\n```", source="concur", origin="b")
+    empty = Sample(prompt="Write it.", source="concur", origin="e")
+    base = [wrong, unverified, lost, lie, twin, bare, empty]
+    copy = replace(unverified, source="cudallm-sft", verdict=timed(9.0))
+    near = replace(copy, kernel=copy.kernel + "\n# the same\n", verdict=timed(8.0))
+    settings = CurationSettings(keep_base=True)
+    curation = curate(candidates([*base, copy, near, sample(4), sample(5, verdict=timed(1.0))], [], settings), settings)
+    assert Counter((one.rule, one.candidate.sample.source) for one in curation.removed) == {
+        ("incomplete", "concur"): 1,
+        ("exact_duplicate", "cudallm-sft"): 1,
+        ("near_duplicate", "cudallm-sft"): 1,
+        ("too_slow", "cudallm-sft"): 1,
+    }
+    report: Any = report_on(curation)
+    assert report["parts"] == {"base": 6, "structural": 0, "fast": 1}
+    assert report["checked"] == {"not verified": 3, "wrong": 2, "correct": 1, "deceptive": 1}
+
+
+def test_a_benchmarks_problem_is_kept_out_of_the_base_too() -> None:
+    index = Index([PAIRS[0].check_problem])
+    assert out_by(replace(sample(0, "concur"), verdict=None), index=index, keep_base=True) == ["in_benchmark"]
+
+
+def test_what_was_kept_unverified_is_labelled(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write_samples(folder / "a.parquet", [replace(sample(0, "concur"), verdict=None), sample(1, "concur"), sample(2)])
+    assert cli.main(["data", "cuke", str(folder), "-o", str(tmp_path / "kept"), "--keep-base"]) == 0
+    rows = pq.read_table(tmp_path / "kept" / "data" / "train.parquet").to_pylist()
+    assert sorted((row["part"], row["checked"]) for row in rows) == [
+        ("base", "correct"), ("base", "not verified"), ("fast", "correct"),
+    ]  # fmt: skip
+    card = (tmp_path / "kept" / "README.md").read_text()
+    assert "1 samples are not known to be correct" in card and "Each of the 2 that are `correct`" in card
+    assert "--base concur --min-speedup 2 --keep-base" in card
+    assert cli.main(["data", "cuke", str(folder), "-o", str(tmp_path / "strict")]) == 0
+    card = (tmp_path / "strict" / "README.md").read_text()
+    assert "Each kernel was compiled" in card and "not known" not in card
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +353,22 @@ def test_dry_run_prints_the_report_alone(tmp_path: Path, capsys: pytest.CaptureF
     assert cli.main(["data", "cuke", str(tmp_path / "in"), "-o", str(out), "--min-speedup", "1.1"]) == 0
     assert pq.read_table(out / "data" / "train.parquet").num_rows == 2
     assert json.loads((out / "report.json").read_text())["settings"]["min_speedup"] == 1.1
+
+
+def test_a_dry_run_of_the_chain_says_what_it_would_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("nothing is fetched"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert cli.main(["data", "cuke", "--dry-run", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["source"] for row in rows} == {"concur", "cudallm-sft", "cudallm-rl"}
+    assert {row["bytes"] for row in rows} == {None}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: str(Path(__file__)))
+    assert cli.main(["data", "cuke", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "sft_cuda_llm_r1.parquet" in said and "Apache-2.0" in said and "not stated" in said
+    assert "fetched before" in said and "Nothing was fetched" in said
 
 
 def test_an_empty_set_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,6 +387,7 @@ def test_an_empty_set_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["empty"], "--out DIR"),
         (["empty", "-o", "x"], "holds no .parquet"),
         (["empty", "-o", "x", "--min-speedup", "0"], "must be positive"),
+        (["empty", "-o", "x", "--keep-base", "--concise"], "none to choose among"),
         (["empty", "-o", "x", "--near-duplicate", "2"], "at most 1"),
         (["empty", "-o", "x", "--benchmarks", "gone"], "no folder gone"),
     ],

@@ -26,9 +26,11 @@ from source_files import (
     drkernel_coldstart,
     drkernel_rl,
     generation,
+    hosted,
     infilling,
     kernel,
     kernelbench,
+    kernelbench_bare,
     notes_of,
     problem,
     prompt,
@@ -80,6 +82,8 @@ PUBLISHED: dict[str, tuple[Callable[[int], dict[str, Any]], str, str, str]] = {
     "cuda_llm_rl_thinking_1025.parquet": (drkernel_rl, "drkernel-rl", "problem", "prompt"),
     "drkernel-coldstart-8k.parquet": (drkernel_coldstart, "drkernel-coldstart", "problem", "prompt"),
     "KernelBench/data/level_1-00000-of-00001.parquet": (kernelbench, "kernelbench", "problem", ""),
+    "kernel_infilling_evaluation.json": (hosted, "dice-rl", "hosted", ""),
+    "rl_data/kernelbench_level1.json": (kernelbench_bare, "kernelbench", "problem", ""),
 }
 
 
@@ -92,11 +96,12 @@ def test_a_published_set_in_its_own_form(tmp_path: Path, name: str) -> None:
     assert (counts.rows, counts.kept, counts.pairs, counts.problems) == (
         100,
         100,
-        *((100, 0) if kind == "pair" else (0, 100)),
+        *((0, 100) if kind == "problem" else (100, 0)),
     )
     for number, sample in enumerate(samples):
         assert sample.problem.strip() == problem(number).strip()
-        assert sample.kernel.strip() == (kernel(number).strip() if kind == "pair" else "")
+        texts_of = {"pair": kernel(number).strip(), "hosted": hosted(number)["cuda_code"].strip(), "problem": ""}
+        assert sample.kernel.strip() == texts_of[kind]
         assert (sample.source, sample.licence) == (source, SOURCES[source].licence)
         assert sample.origin == f"{Path(name).name}:{number + 1}"
         assert {part for part in ("prompt", "response", "reasoning") if getattr(sample, part)} == set(texts.split())
@@ -136,6 +141,18 @@ def test_what_else_a_row_says_is_kept_if_it_is_short(tmp_path: Path) -> None:
     assert sample.meta["extra_info.ops"] == '["torch.relu"]' and sample.meta["extra_info.level"] == "0"
     ((sample,), _) = load(write(tmp_path / "end_to_end_kernel_generation_4000.json", [generation(7)]))
     assert sample.difficulty == "fusion" and sample.meta["level"] == "2"
+
+
+@pytest.mark.parametrize(("level", "difficulty"), [("0", ""), ("1", "single"), ("2", "fusion"), ("3", "model")])
+def test_each_released_level_means_a_difficulty(level: str, difficulty: str, tmp_path: Path) -> None:
+    """One of the 4,000 released problems is of level 0, which is none."""
+    row = generation(0) | {"level": level, "raw_answer": f"\\boxed{{{level}}}"}
+    ((sample,), _) = load(write(tmp_path / "end_to_end_kernel_generation_4000.json", [row]))
+    assert (sample.difficulty, sample.meta["level"], sample.meta["raw_answer"]) == (
+        difficulty,
+        level,
+        row["raw_answer"],
+    )
 
 
 def test_the_published_split_is_kept(tmp_path: Path) -> None:

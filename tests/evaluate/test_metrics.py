@@ -143,3 +143,34 @@ def test_two_runs_are_compared_by_problem(tmp_path: Path) -> None:
     assert (found.problems, found.better, found.worse) == (3, 2, 0) and found.p_value == 0.5
     assert found.exec.value == pytest.approx(2 / 3) and found.fast1.value == pytest.approx(1 / 3)
     assert found.fast2.value == pytest.approx(2 / 3)
+
+
+def test_as_published_every_problem_counts(tmp_path: Path) -> None:
+    """Under the paper's protocol what was not judged is not solved; under ours it is in no denominator."""
+    given = tasks(1, 1, 1, 1)
+    verdicts = judged(given, [right(3.0)], [WRONG], [UNSUPPORTED], [])
+    folders = []
+    for name, own in (("a", verdicts), ("b", judged(given, [right(3.0)], [right(3.0)], [right(0.5)], []))):
+        folder = RunFolder(tmp_path / name)
+        folder.begin({"model": name, "samples": 1}, given)
+        for protocol in ("dice", "dice-paper", "kernelbench-v0"):
+            for one in own:
+                folder.add_judgement(protocol, one)
+        folders.append(folder)
+    ours = summarise(folders[0], "dice").total
+    assert (ours.exec.value, ours.fast2.value, ours.unjudged) == (0.5, 0.5, 2)
+    for protocol in ("dice-paper", "kernelbench-v0"):
+        theirs = summarise(folders[0], protocol)
+        assert (theirs.total.exec.value, theirs.levels[1].fast2.value, theirs.total.unjudged) == (0.25, 0.25, 2)
+        assert dict(theirs.total.fast_p)[1.0] == 0.25
+        found = compare(folders[0], folders[1], protocol)
+        assert (found.problems, found.exec.value, found.better) == (4, 0.5, 2)
+    assert compare(folders[0], folders[1], "dice").problems == 2
+
+
+def test_as_published_every_sample_counts() -> None:
+    given = tasks(1, 1)
+    verdicts = judged(given, [right(3.0)], [WRONG, right(1.0)])
+    assert score(given, verdicts, 2, every=True).exec.value == 0.5
+    assert score(given, verdicts, 2).exec.value == 0.75
+    assert score(given, verdicts, 2, every=True).pass_at[2].value == 1.0

@@ -13,6 +13,7 @@ from dice.prompts import (
     compact,
     extract_kernel,
     extract_problem,
+    first_fence,
     infill,
     one_shot,
     reply,
@@ -97,3 +98,21 @@ def test_a_reply_of_many_megabytes_holds_nothing() -> None:
     assert extract_kernel("a" * MAX_REPLY + reply(KERNEL)) is None
     assert extract_problem("a" * MAX_REPLY + compact(Problem(EXAMPLE_PROBLEM))) is None
     assert extract_kernel("a" * 1_000_000 + "\n" + reply(KERNEL)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("First:\n```python\nplan = 1\n```\nthen\n```python\nclass ModelNew: pass\n```", "plan = 1"),
+        ("```\nx = 1\n```", "x = 1"),
+        ("```cpp\nint x;\n```", "int x;"),
+        ("inline ```y = 2``` counts", "y = 2"),
+        ("<think>\n```python\ndraft\n```\n</think>\n```python\nx\n```", "x"),
+        ("```python\nnever closed", None),
+        ("class ModelNew: pass", None),
+        ("``````", None),
+    ],
+)
+def test_the_first_fence_is_what_kernelbench_reads(text: str, found: str | None) -> None:
+    kernel = first_fence(text)
+    assert (kernel.source if kernel else None) == found

@@ -23,6 +23,9 @@ from dice.terminal import Console
 if TYPE_CHECKING:
     from dice.data.decontaminate import Index
 
+CHAIN = ("concur", "cudallm-sft", "cudallm-rl")  # the published sets that CuKe and the sets of BiC-RL are made of
+UNKNOWN_SIZE = "unknown until the hub answers"
+
 
 @dataclass
 class Measure:
@@ -106,12 +109,15 @@ class Cuke:
     Example: dice data cuke measured -o cuke
     """
 
-    measured: Annotated[Positional[tuple[Path, ...]], arg(metavar="MEASURED", help_behavior_hint="")]
+    measured: Annotated[Positional[tuple[Path, ...]], arg(metavar="MEASURED", help_behavior_hint="")] = ()
     """Folders that `dice data measure` wrote, or files of them."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Folder for the set: Parquet, JSON, the report and the dataset card."""
     base: tuple[str, ...] = ("concur",)
     """Sources whose correct samples are kept whatever their speed."""
+    keep_base: bool = False
+    """Keep base samples as they are, as the paper keeps ConCuR: unverified, wrong and repeated ones too, each labelled.
+    They need not be measured. Only --benchmarks still drops any."""
     min_speedup: float = 2.0
     """What pairs of other sources must exceed over eager PyTorch (paper: 2.0; Table 4 also 1.5 and 2.5)."""
     confident: bool = False
@@ -127,11 +133,14 @@ class Cuke:
     prompt: Literal["one-shot", "compact"] = "one-shot"
     """The prompt of samples that come without one."""
     dry_run: bool = False
-    """Print the report and write nothing."""
+    """Print the report and write nothing. Without MEASURED: which files the whole chain would fetch, how large they are
+    and under which licences; nothing is fetched."""
     json: bool = False
     """Print the report as JSON."""
 
     def run(self) -> int:
+        if self.dry_run and not self.measured:
+            return _show_needed(self.json)
         from dice.data.cuke.candidates import CurationSettings
         from dice.data.cuke.curate import candidates, curate, report_on
         from dice.data.cuke.write import write
@@ -145,6 +154,7 @@ class Cuke:
             min_speedup=self.min_speedup,
             confident=self.confident,
             concise=self.concise,
+            keep_base=self.keep_base,
             near_duplicate=self.near_duplicate,
             prompt=self.prompt,
         )
@@ -261,9 +271,27 @@ def _command(args: Cuke) -> str:
     for flag, folders in (("--structural", args.structural), ("--benchmarks", args.benchmarks)):
         if folders:
             words += [flag, *(path.name for path in folders)]
-    words += [flag for flag, given in (("--confident", args.confident), ("--concise", args.concise)) if given]
+    switches = {"--keep-base": args.keep_base, "--confident": args.confident, "--concise": args.concise}
+    words += [flag for flag, given in switches.items() if given]
     words += ["--near-duplicate", f"{args.near_duplicate:g}", "--prompt", args.prompt]
     return " ".join(words)
+
+
+def _show_needed(as_json: bool) -> int:
+    """What `dice data import` would fetch for CuKe and the RL sets, and what lies in the hub's cache already."""
+    from dice.data.sources.hub import needed
+
+    files = [one for name in CHAIN for one in needed(name)]
+    if as_json:
+        print(json.dumps([one.to_json() for one in files]))
+        return 0
+    table = Table("set", "file", "size", "licence")
+    for one in files:
+        known = UNKNOWN_SIZE if one.bytes is None else f"{one.bytes / 1e6:.1f} MB, fetched before"
+        table.add_row(one.source, one.url, known, one.licence or "not stated")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    print("Nothing was fetched.")
+    return 0
 
 
 # -- the terminal ------------------------------------------------------------------------------------------------------
@@ -292,6 +320,9 @@ def show_curated(console: Console, report: JsonObject) -> None:
     console.print(table)
     parts = ", ".join(f"{count} {part}" for part, count in report["parts"].items())
     print(f"kept: {parts}")
+    others = {name: count for name, count in report["checked"].items() if name != "correct"}
+    if others:
+        print(f"kept as they are: {', '.join(f'{count} {name}' for name, count in others.items())}")
     _show_histogram(console, report["speedup"])
 
 

@@ -14,6 +14,7 @@ PARTS = {
     "structural": "attention and MLP blocks of LLMs, with a confirmed speed-up",
     "fast": "pairs of other sources, correct, honest, and more than {speedup:g}x as fast as eager PyTorch{bound}",
 }
+KEPT_AS_IS = "samples of {base}, kept as they are: also those that were not verified, or failed"
 
 
 def card(report: JsonObject, command: str) -> str:
@@ -55,21 +56,28 @@ def _body(report: JsonObject, command: str) -> Iterable[str]:
     bound = " (the lower bound of its 95% interval)" if settings["confident"] else ""
     words = {"base": ", ".join(settings["base"]) or "no source", "speedup": settings["min_speedup"], "bound": bound}
     yield "# CuKe"
+    kept_as_is = sum(count for name, count in report["checked"].items() if name != "correct")
+    each = "Each kernel" if not kept_as_is else f"Each of the {report['checked'].get('correct', 0)} that are `correct`"
     yield (
-        f"{report['kept']} PyTorch modules with CUDA kernels that replace them, for supervised fine-tuning. Each kernel"
+        f"{report['kept']} PyTorch modules with CUDA kernels that replace them, for supervised fine-tuning. {each}"
         " was compiled, run and compared with its module, and does its work in its own CUDA code. Built by DICE from"
         f" {report['rows_in']} rows by the rules of the paper *DICE: Diffusion Large Language Models Excel at"
         " Generating CUDA Kernels* (arXiv 2602.11715, section 3)."
     )
+    parts = PARTS | ({"base": KEPT_AS_IS} if settings["keep_base"] else {})
     yield table(
         ("part", "samples", "what"),
-        [(part, report["parts"][part], text.format(**words)) for part, text in PARTS.items()],
+        [(part, report["parts"][part], text.format(**words)) for part, text in parts.items()],
     )
+    if kept_as_is:
+        yield f"Of the base, {kept_as_is} samples are not known to be correct; the column `checked` says which:"
+        yield table(("checked", "samples"), report["checked"].items())
     yield "## Columns"
     yield (
         "`prompt`, `response` (published, else written by DICE) and the same as chat `messages`; `problem`, `kernel`,"
-        " `reasoning`; `name`, `source`, `origin`, `licence`, `family`, `difficulty`, `part`, `id`; `speedup` over"
-        " eager PyTorch and `speedup_low`, the lower bound of its 95% interval; `verdict` and `meta` as JSON."
+        " `reasoning`; `name`, `source`, `origin`, `licence`, `family`, `difficulty`, `part`,"
+        " `checked` (the verdict in a word), `id`; `speedup` over eager PyTorch and `speedup_low`, the lower"
+        " bound of its 95% interval; `verdict` and `meta` as JSON."
         " `CuKe_dataset.json` holds prompt and response alone."
     )
     yield "## Sources"

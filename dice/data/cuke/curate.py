@@ -67,6 +67,7 @@ def report_on(curation: Curation) -> dict[str, object]:
             name: {"rows": len(by_rule[name]), "what": what} | _details(by_rule[name])
             for name, (what, _) in rules(None).items()
         },
+        "checked": ranked(map(checked, kept)),
         "parts": {part: len([one for one in kept if one.part == part]) for part in PARTS},
         "sources": _sources(curation),
         "licences": ranked(one.sample.licence or "not stated" for one in kept),
@@ -74,6 +75,13 @@ def report_on(curation: Curation) -> dict[str, object]:
         "families": ranked(one.sample.family or "not stated" for one in kept),
         "speedup": speedups(one.sample for one in kept),
     }
+
+
+def checked(candidate: Candidate) -> str:
+    """What is known of a kernel: "correct", or, of one that was kept as it is, what else its verdict says, or
+    "not verified"."""
+    verdict = candidate.sample.verdict
+    return verdict.outcome if verdict is not None and verdict.outcome != "infra_error" else "not verified"
 
 
 def _details(removed: Sequence[Removed]) -> dict[str, object]:

@@ -19,11 +19,12 @@ Rule = Callable[[Sequence[Candidate], CurationSettings], Gone]
 FASTER = 1.0  # speed-up over eager PyTorch above which a kernel is faster
 
 
-def each(why: Callable[[Candidate, CurationSettings], str]) -> Rule:
-    """The rule that asks `why` of every candidate; "" keeps it."""
+def each(why: Callable[[Candidate, CurationSettings], str], *, spares: bool = True) -> Rule:
+    """The rule that asks `why` of every candidate; "" keeps it. `spares`: it is not asked of those kept as they are."""
 
     def rule(candidates: Sequence[Candidate], settings: CurationSettings) -> Gone:
-        found = ((number, why(candidate, settings)) for number, candidate in enumerate(candidates))
+        asked = (pair for pair in enumerate(candidates) if not (spares and pair[1].spared(settings)))
+        found = ((number, why(candidate, settings)) for number, candidate in asked)
         return {number: text for number, text in found if text}
 
     return rule
@@ -33,8 +34,11 @@ def each(why: Callable[[Candidate, CurationSettings], str]) -> Rule:
 
 
 def incomplete(candidate: Candidate, settings: CurationSettings) -> str:
+    """One that is kept as it is needs only something to train on: a question and an answer."""
     sample = candidate.sample
     missing = [name for name in ("problem", "kernel") if not getattr(sample, name)]
+    if candidate.spared(settings) and (sample.prompt or sample.problem) and (sample.response or sample.kernel):
+        return ""
     return f"no {' and no '.join(missing)}" if missing else ""
 
 
@@ -127,7 +131,8 @@ def exact_duplicates(candidates: Sequence[Candidate], settings: CurationSettings
     gone: Gone = {}
     for numbers in twins.values():
         best = min(numbers, key=lambda number: candidates[number].rank)
-        gone |= {number: f"the same as {_name(candidates[best])}" for number in numbers if number != best}
+        twin = f"the same as {_name(candidates[best])}"
+        gone |= {n: twin for n in numbers if n != best and not candidates[n].spared(settings)}
     return gone
 
 
@@ -142,7 +147,7 @@ def near_duplicates(candidates: Sequence[Candidate], settings: CurationSettings)
         near = (kept[one.number] for one in neighbours.find(problems[number]))
         alike = ((jaccard(kernels[number], kernels[other]), other) for other in near)
         twin = next((pair for pair in alike if pair[0] >= settings.near_duplicate), None)
-        if twin:
+        if twin and not candidates[number].spared(settings):
             gone[number] = f"{twin[0]:.0%} the kernel of {_name(candidates[twin[1]])}"
         else:
             neighbours.add(problems[number])
@@ -157,13 +162,13 @@ def in_benchmark(index: Index | None) -> Rule:
         match = index.find(candidate.sample.as_problem()) if index else None
         return f"{match.kind} of {match.benchmark}, {match.similarity:.0%}" if match else ""
 
-    return each(why)
+    return each(why, spares=False)
 
 
 def rules(index: Index | None) -> dict[str, tuple[str, Rule]]:
     """Every rule by name, in the order in which they apply, with what it keeps out. A row counts for the first."""
     return {
-        "incomplete": ("lacks its problem or its kernel", each(incomplete)),
+        "incomplete": ("lacks its problem or its kernel", each(incomplete, spares=False)),
         "unmeasured": ("has no verdict", each(unmeasured)),
         "unsupported": ("could not be checked where it was measured", each(unsupported)),
         "deceptive": ("does not do its work in its own CUDA kernels", each(deceptive)),

@@ -18,13 +18,13 @@ import pyarrow as pa
 from dice import prompts
 from dice.data.cuke.candidates import Candidate, CurationSettings
 from dice.data.cuke.card import card
-from dice.data.cuke.curate import Curation, Removed
+from dice.data.cuke.curate import Curation, Removed, checked
 from dice.data.outcomes import lower_bound
 from dice.files import JsonObject
 from dice.files.atomic import write_json, write_parquet, write_text
 
 _PUBLISHED = ("problem", "kernel", "reasoning", "name", "source", "origin", "licence", "family", "difficulty")
-_TEXT = ("id", "part", "prompt", "response", *_PUBLISHED, "verdict", "meta")
+_TEXT = ("id", "part", "checked", "prompt", "response", *_PUBLISHED, "verdict", "meta")
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in _TEXT]
@@ -52,6 +52,7 @@ def row(candidate: Candidate, settings: CurationSettings) -> dict[str, object]:
     return {name: getattr(sample, name) for name in _PUBLISHED} | {
         "id": sample.id,
         "part": candidate.part,
+        "checked": checked(candidate),
         "prompt": prompt,
         "response": response,
         "verdict": json.dumps(asdict(sample.verdict), sort_keys=True) if sample.verdict else "",

@@ -46,6 +46,33 @@ def fetch(text: str) -> list[Fetched]:
     return [_download(one, one.hub) for one in known]
 
 
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A file that `fetch` would want. `bytes`: its size, where it lies in the hub's local cache; else None."""
+
+    source: str
+    url: str
+    bytes: int | None
+    licence: str  # "" where its publisher states none
+
+    def to_json(self) -> dict[str, object]:
+        return {"source": self.source, "url": self.url, "bytes": self.bytes, "licence": self.licence}
+
+
+def needed(name: str) -> list[Needed]:
+    """The files of a known set, without asking the hub for anything."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = []
+    for source in named_sources(name):
+        for file in source.files:
+            cached = try_to_load_from_cache(source.hub, file, repo_type="dataset")
+            size = Path(cached).stat().st_size if isinstance(cached, str) else None
+            url = f"https://huggingface.co/datasets/{source.hub}/{file}"
+            found.append(Needed(source.name, url, size, source.licence))
+    return found
+
+
 def _download(source: Source, identifier: str) -> Fetched:
     # Imported here: the hub client is slow to import and only needed for what is not on this machine.
     from huggingface_hub import snapshot_download

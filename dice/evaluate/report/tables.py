@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from dice.errors import UserError
 from dice.evaluate.failures import CLASSES
 from dice.evaluate.metrics import Score, Summary
+from dice.evaluate.paper_tables import TABLES
 from dice.evaluate.report.gather import Answer, Report, Run
 from dice.evaluate.report.published import PROBLEMS, PROTOCOL, over_all
 from dice.evaluate.statistics import Estimate
 from dice.verdict import Verdict
+from dice.verify.protocols import counts_as_published
 
 EMPTY = "-"
 MESSAGE = 160  # characters of a reason in a table; an opened answer shows all of it
@@ -99,6 +102,7 @@ def results(report: Report) -> Table:
         exec_, fast = _triple(row.total)
         rows.append((*cells, exec_, EMPTY, fast, EMPTY))
     title, note = "Exec and speed-up (%)", f"{_machines(report)} A share with nothing timed is {EMPTY}."
+    note += _counted(report) + _prompted(report)
     if report.published:
         title, note = "Exec and speed-up on KernelBench (%)", f"{_beside(report)} {note}"
     return Table("results", title, tuple(columns), tuple(rows), note, frozenset(range(measured, len(rows))))
@@ -289,6 +293,72 @@ def _beside(report: Report) -> str:
         said += f" They are over all problems; these runs are over {report.problems} of KernelBench's {len(PROBLEMS)}"
         said += " problems."
     return said
+
+
+def paper_table(number: int, report: Report | None = None) -> Table:
+    """A table of the paper's, its rows marked, below those of the runs: each run's Exec with its interval, by level."""
+    published = TABLES[number]
+    if number == 9 and report:
+        raise UserError("Table 9 has costs of training, which runs of dice eval say nothing of; give no RUN with it.")
+    scored = any(row.levels for row in published.rows)
+    columns = [(name, "l") for name in published.facts]
+    for level in (1, 2, 3) if scored else ():
+        columns += [(f"L{level} Exec", "r"), (f"L{level} fast1/fast2", "r")]
+    rows: list[tuple[str, ...]] = []
+    for run in report.runs if report else ():
+        for protocol, found in run.summaries.items():
+            cells = [run.label, protocol] + [EMPTY] * len(published.facts[2:])
+            for level in (1, 2, 3):
+                own = found.levels.get(level)
+                cells += [_with_interval(own.exec), _score(own)[1]] if own else [EMPTY, EMPTY]
+            rows.append((*cells, _with_interval(found.total.exec), str(found.total.unjudged)))
+    measured = len(rows)
+    for one in published.rows:
+        cells = list(one.facts)
+        for numbers in one.levels.values():
+            cells += [str(numbers[0]), f"{numbers[1]} / {numbers[2]}"]
+        rows.append((*cells, *([EMPTY, EMPTY] if report else [])))
+    columns += [("all Exec", "r"), ("not judged", "r")] if report else []
+    note = f"Published rows are over all problems of KernelBench, under {PROTOCOL}." if scored else ""
+    if report:
+        columns[:2] = [(f"{columns[0][0]}, or run", "l"), (f"{columns[1][0]}, or protocol", "l")]
+        note += " Of the runs, Exec has its 95% interval over problems." + _counted(report) + _prompted(report)
+    title = f"Table {number} of the paper: {published.title}" + (" (%)" if scored else "")
+    return Table(f"paper_{number}", title, tuple(columns), tuple(rows), note, frozenset(range(measured, len(rows))))
+
+
+def _with_interval(estimate: Estimate) -> str:
+    return percent(estimate.value) + (f" [{interval(estimate)}]" if estimate.low is not None else "")
+
+
+def _counted(report: Report) -> str:
+    """Which protocols of the report count every problem, and how many answers that says nothing of."""
+    names = [name for name in report.protocols if counts_as_published(name)]
+    scores = [run.summaries[name].total for run in report.runs for name in names if name in run.summaries]
+    if not scores:
+        return ""
+    lacking = sum(one.unjudged for one in scores)
+    return (
+        f" Under {' and '.join(names)} every problem counts, as in the paper's Eq. 3, and the first code fence of a"
+        f" reply is the kernel; {lacking or 'no'} answers were not judged{', and count as not solved' * bool(lacking)}."
+        " Times are measured as under dice, not as 100 single calls against a stored baseline."
+    )
+
+
+def _prompted(report: Report) -> str:
+    """With which prompt the runs of the paper's rows were asked."""
+    said = []
+    for run in report.runs:
+        config = run.folder.config
+        if config.get("row") and config.get("prompt") and config.get("kind") != "answers":
+            theirs = config["prompt"] == "kernelbench"
+            text = (
+                f"KernelBench's own prompt ({config.get('prompt_text')})"
+                if theirs
+                else f"our {config['prompt']} prompt"
+            )
+            said.append(f"{run.label} was asked with {text}")
+    return f" {'; '.join(said)}." if said else ""
 
 
 def _machines(report: Report) -> str:
