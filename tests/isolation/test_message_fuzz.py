@@ -108,7 +108,7 @@ def read_as_a_job_does(raw: Mapping[str, object]) -> None:
     record.profile = untrusted.gpu_times(claim(raw, m.Profiled).times)
     assert all(type(number) is int for number in (*ran.changed, *ran.aliased, *ran.on_cpu))
     with suppress(timing.Malformed, timing.Implausible):
-        timing.check_report(claim(raw, m.RoundTimed), 2)
+        timing.check_report(claim(raw, m.RoundTimed), m.TimeRound(0, 2, 10))
     stops.append(
         VerdictReached("runtime_error", "run", claim(raw, m.MemoryMapped).failed, (*ran.damaged, *ran.written))
     )

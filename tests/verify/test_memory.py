@@ -128,7 +128,7 @@ def time_it(group: Group, forward: Any, outputs: Path) -> None:
     pristine = transport.show(Path(group.spec.inputs), "timing", lent.inputs)
     bench = stopwatch.Bench(forward, pristine, started.salted, HostStopwatch())
     bench.warm_up(0.0)
-    calls = timing._calls(started.call_ms, started.output_bytes)
+    calls = timing._round(started.call_ms, started).calls
     for seed in range(2):
         ask(group, m.TimeRound(seed, calls, timing_plan.IDLE_CALLS), m.RoundTimed)
         checksums = bench.round(seed, calls).checksums
