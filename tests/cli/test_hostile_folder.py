@@ -96,7 +96,7 @@ def test_commands_with_processes_among_hostile_modules(tmp_path: Path, starts: s
 
 @pytest.mark.parametrize(
     "check",
-    [check_inspect, None, pytest.param(check_verify, marks=pytest.mark.slow)],
+    [check_inspect, *(pytest.param(one, marks=pytest.mark.slow) for one in (None, check_verify))],
     ids=["inspect", "doctor", "verify"],
 )
 def test_a_checkout_with_hostile_modules_beside_the_package(tmp_path: Path, check: Check | None) -> None:
@@ -112,7 +112,7 @@ def test_a_checkout_with_hostile_modules_beside_the_package(tmp_path: Path, chec
 SYNTH = ["data", "synth", "--pairs", "600", "--heldout", "1", "--control", "0", "--no-verify", "--workers", "2"]
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], [*SYNTH, "--out", "corpus"]])
+@pytest.mark.parametrize("arguments", [["doctor"], pytest.param([*SYNTH, "--out", "corpus"], marks=pytest.mark.slow)])
 def test_other_commands_among_hostile_modules(tmp_path: Path, arguments: list[str]) -> None:
     folder = fill(tmp_path / "here", NAMES + SITE)
     done = run([sys.executable, "-m", "dice", *arguments], folder, str(installed(tmp_path / "place")))

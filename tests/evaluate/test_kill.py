@@ -111,7 +111,7 @@ def files(path: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(launcher: Launcher, tmp_path: Path, kills: int) -> None:
     calm, killed = tmp_path / "calm", tmp_path / "killed"
     launcher.run(calm)

@@ -173,6 +173,7 @@ def whole(config: RLConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_reward_rises(whole: Path) -> None:
     rewards = [line["reward"] for line in metrics(whole) if "reward" in line]
     assert len(rewards) == 6 and 0.1 < rewards[0] < 0.7

@@ -193,6 +193,7 @@ def test_the_update_of_two_processes_is_that_of_one(two: Launched) -> None:
             assert one == pytest.approx(other, rel=1e-6), changes
 
 
+@pytest.mark.slow
 def test_two_processes_follow_one(two: Launched, alone: Path) -> None:
     assert two.output.count("finished\n") == 4 and two.output.count("parameters, 2 x cpu") == 2, "one process speaks"
     assert_follows(two.folder / "run", alone)
@@ -201,6 +202,7 @@ def test_two_processes_follow_one(two: Launched, alone: Path) -> None:
         torch.testing.assert_close(exported[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_share_other_settings(two: Launched) -> None:
     found = episodes(two.folder / "other")
     assert [(one.step, one.group, one.sample) for one in found] == [
@@ -209,6 +211,7 @@ def test_two_processes_share_other_settings(two: Launched) -> None:
     assert all(one.advantage is None or one.reward is not None for one in found)
 
 
+@pytest.mark.slow
 def test_an_error_in_one_process_is_one_in_all(two: Launched) -> None:
     assert two.output.count("heard: The verifier stays broken.\n") == 2
     assert two.output.count("heard: Another process of this run has ended, or cannot be reached.\n") == 1

@@ -59,6 +59,7 @@ def test_adapters_learn_and_resume_exactly(start: SFTConfig, tmp_path: Path) -> 
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
+@pytest.mark.slow  # test_sft_world.py has two processes without adapters
 def test_two_processes_share_a_model_with_adapters(start: SFTConfig, tmp_path: Path) -> None:
     train_sft(replace(start, out=tmp_path / "one", precision="bf16"))
     finish(torchrun(tmp_path / "launch", job(replace(start, out=tmp_path / "two", precision="bf16"))))

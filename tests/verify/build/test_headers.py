@@ -40,7 +40,7 @@ def test_snippet_agrees_with_pytorch(module: ModuleType, name: str) -> None:
 @pytest.mark.skipif(
     shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists(), reason="there is no nvcc"
 )
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nvcc_needs_no_more_than_the_shadow_headers(whole: bool) -> None:
     """nvcc sees these headers in another form than g++: cut down to the names that a source holds."""
     text = source(NAMES) + ("#ifdef __CUDACC__\n#endif\n" if whole else "")
@@ -62,6 +62,7 @@ def test_snippet_on_a_gpu(name: str) -> None:
     torch.testing.assert_close(actual, expected, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.slow  # makes the full headers, which takes the better part of a minute
 def test_a_header_that_is_not_shadowed_has_pytorchs_own() -> None:
     """Also with what PyTorch declares for nvcc alone."""
     x = torch.randn(6, 4)
