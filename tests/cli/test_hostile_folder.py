@@ -80,7 +80,7 @@ def check_inspect(command: list[str], folder: Path, python_path: str | None) -> 
     [
         pytest.param("script", ".:{dice}:{here}", check_inspect, id="script"),
         pytest.param("script", ".:{dice}:{here}", check_verify, id="script verifies", marks=pytest.mark.slow),
-        pytest.param("module", "{dice}", check_verify, id="module verifies"),
+        pytest.param("module", "{dice}", check_verify, id="module verifies", marks=pytest.mark.slow),
     ],
 )
 def test_commands_with_processes_among_hostile_modules(tmp_path: Path, starts: str, entry: str, check: Check) -> None:

@@ -55,7 +55,8 @@ def kernels(folder: Path) -> dict[str, Path]:
     return paths
 
 
-@pytest.mark.parametrize("colour", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("colour", [False, True])
 def test_what_kernels_say_is_shown_and_not_obeyed(tmp_path: Path, colour: bool) -> None:
     for name, path in kernels(tmp_path).items():
         done = verify(tmp_path, path, colour=colour)

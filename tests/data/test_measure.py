@@ -62,6 +62,7 @@ def verdicts_in(folder: Path) -> int:
 # -- the real verifier -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_stream.py kills what this goes on with
 def test_kill_9_in_the_middle_loses_no_verdict(tmp_path: Path) -> None:
     """Right, wrong and deceptive pairs, a problem alone and a repeated pair, through the command; killed, run again."""
     given_samples = [

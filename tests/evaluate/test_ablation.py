@@ -83,6 +83,7 @@ def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int]) -> 
         make_run(out / "trial" / f"{seed}@5", verdicts={"dice": [CORRECT, CORRECT, DECEPTIVE, WRONG, WRONG]})
 
 
+@pytest.mark.slow
 def test_effects_are_those_of_the_answers(tmp_path: Path) -> None:
     """Infilling alone adds 2 of 10, scheduling 1, both together 3; four more steps of the baseline add 2."""
     made(tmp_path, {"infilling": 7, "scheduling": 6, "full": 8, "baseline@24": 7}, {"baseline": 1})

@@ -2,8 +2,8 @@
 
 By default each probe that is quick runs as this user with all mechanisms, and some run in each of the other places.
 `DICE_PROBES=all` runs all of them everywhere. The probes of a theme and a place are one run, whose results the tests
-of them share. What is run for root without namespaces, and for an ordinary user with them, is run for an ordinary user
-without them as well: the former two are `slow`.
+of them share. What `make test` leaves out is `slow`: what is run for root without namespaces, and for an ordinary user
+with them, is run for an ordinary user without them as well; and themes whose promises other tests hold, too.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ TELLING = {
     (False, True): OF_A_PROCESS,
     (True, True): (*OF_A_USER, *OF_A_PROCESS, *OF_BOTH),
 }
+# By `test_text_fuzz.py`, `test_message_fuzz.py` and `test_faults.py`; elsewhere, by the same probes for this user.
+HELD_ELSEWHERE = {False: ("text", "messages", "infra"), True: ("memory", "descriptors", "files", "processes")}
+LONG = ("deep_folder",)  # half a minute for one probe
 BETWEEN = [place for place in PLACES if place != HERE and not (place.user and place.without)]
 
 
@@ -78,7 +81,7 @@ def attacks(theme: str) -> Any:
         for attack in _of(theme, place):
             group = pytest.mark.xdist_group(f"probes {theme} {place}")
             marks = [group, pytest.mark.timeout(1800)]
-            if place in BETWEEN:
+            if place in BETWEEN or theme in HELD_ELSEWHERE[place != HERE] or attack.task[0] in LONG:
                 marks.append(pytest.mark.slow)
             cases.append(pytest.param(attack, id=str(attack), marks=marks))
     return pytest.mark.parametrize("attack", cases)

@@ -50,6 +50,7 @@ def test_a_probe_that_says_too_little_is_refused(text: str, tmp_path: Path) -> N
         read(tmp_path / "probe.py")
 
 
+@pytest.mark.slow
 def test_what_is_not_kept_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
     (tmp_path / "a_escapes.py").write_text(f'{HEADER}escaped("all of it")\n')
     (tmp_path / "b_other_verdict.py").write_text(f"{HEADER}os._exit(3)\n")
@@ -123,7 +124,8 @@ def test_anything_is_removed_in_the_end(tmp_path: Path) -> None:
     assert not deep.exists()
 
 
-@pytest.mark.parametrize("escapes", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("escapes", [False, True])
 def test_doctor_exits_with_1_where_a_promise_is_not_kept(
     escapes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,7 @@ def forger(number: int) -> Any:
     return type(kernel)(WRITER.format(lines=lines) + silent + kernel.source + LATER, f"forger {number}")
 
 
+@pytest.mark.slow
 def test_candidates_that_send_mutants_get_verdicts_and_others_their_own() -> None:
     problem = files.problem()
     pairs = []

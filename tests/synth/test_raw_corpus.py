@@ -29,7 +29,7 @@ def rows(count: int) -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("bare", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_deceptive_answers_deceive(bare: bool) -> None:
     pairs = [synth.generate(11, index) for index in range(12)]
     asked = []

@@ -166,6 +166,7 @@ def every_style(drawn: dict[str, list[Pair]]) -> list[Pair]:
     return of_every_style([pair for family in NEW for pair in drawn[family]])
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_styles_of_the_families_is_right(every_style: list[Pair]) -> None:
     """Each new family and each style at least once, though not each style of each family."""
     assert_right(covering(every_style))

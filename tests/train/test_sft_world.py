@@ -83,6 +83,7 @@ def test_two_processes_follow_one(short: SFTConfig, whole: Path, tmp_path: Path)
     assert all(torch.equal(weight, average[f"average.{name}"]) for name, weight in exported.items())
 
 
+@pytest.mark.slow
 def test_one_process_goes_on_where_two_were_killed(short: SFTConfig, whole: Path, tmp_path: Path) -> None:
     launched = torchrun(tmp_path / "launch", job(replace(short, out=tmp_path)))
     wait_for(tmp_path / "checkpoints" / "step-00000002", launched)
@@ -93,6 +94,7 @@ def test_one_process_goes_on_where_two_were_killed(short: SFTConfig, whole: Path
     assert_follows(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_terminated_processes_save_first(short: SFTConfig, tmp_path: Path) -> None:
     endless = replace(short, out=tmp_path, max_steps=10**6, checkpoint_every=10**6)
     launched = torchrun(tmp_path / "launch", job(endless))

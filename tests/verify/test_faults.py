@@ -466,6 +466,7 @@ with Verifier(backend="emulated") as verifier:
     assert (first, second) == ("infra_error", "correct") and "space" in message, message
 
 
+@pytest.mark.slow  # test_build.py has two that build the same
 def test_two_supervisors_share_one_cache_at_once(verifier: Verifier, tmp_path: Path) -> None:
     verifier.verify(RELU, RIGHT)
     kernels = [new(RIGHT), new(WRONG), new(RIGHT)]

@@ -125,21 +125,18 @@ REST_OF_THE_WORDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NO_NVCC, reason="there is no nvcc")
 @pytest.mark.parametrize(
     ("name", "whole"),
     [
         ("half in two pieces", False),
         ("operators in two pieces", True),
-        *(pytest.param(name, whole, marks=pytest.mark.slow) for name, whole in REST_OF_THE_WORDS),
+        *REST_OF_THE_WORDS,
     ],
 )
 def test_words_that_no_guess_finds_build_for_a_gpu(name: str, whole: bool) -> None:
-    """nvcc is spared the parts of the headers whose words the source lacks; a source may use them all the same.
-
-    Not slow, for ten seconds each: a part of CUDA's headers where the source is split for nvcc, and one of PyTorch's
-    where it is compiled whole.
-    """
+    """nvcc is spared the parts of the headers whose words the source lacks; a source may use them all the same."""
     declarations, statements = WORDS[name]
     declarations += "\n#ifdef __CUDACC__\n#endif\n" if whole else ""
     made("cuda", with_host_code(declarations, statements))

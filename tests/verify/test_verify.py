@@ -48,6 +48,7 @@ def test_right_kernel_verdict_is_complete(verifier: Verifier) -> None:
     assert verdict.max_abs_error == 0.0
 
 
+@pytest.mark.slow
 def test_what_is_made_for_the_first_job_is_seen_by_it_though_a_problem_was_looked_at_before() -> None:
     # Not below /tmp, of which each candidate has its own.
     with tempfile.TemporaryDirectory(dir=options.default_cache_dir().parent) as folder:

@@ -92,7 +92,15 @@ def test_headers_name_real_outcomes() -> None:
         assert any(case.expected.values()), name
 
 
-@pytest.mark.parametrize("name", [name for name, case in ALL.items() if case.expected["emulated"]])
+SLOW = {"fork_bomb_large"}  # the small bomb shows the same
+EMULATED = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+    for name, case in ALL.items()
+    if case.expected["emulated"]
+]
+
+
+@pytest.mark.parametrize("name", EMULATED)
 def test_emulated(name: str, emulated: Verifier) -> None:
     verdict = check(ALL[name], emulated)
     assert verdict.timing is None

@@ -145,6 +145,7 @@ def test_tables_of_problems(tmp_path: Path, known: tuple[str | Path, ...]) -> No
     assert {row["name"]: row["severity"] for row in json.loads(result.stdout)["audits"]} == {"a": "", "b": "reject"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_resumes(tmp_path: Path) -> None:
     problems, out = tmp_path / "problems", tmp_path / "out.json"
     problems.mkdir()

@@ -139,6 +139,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_headers_are_made_is_one_sentence(small_disk: Path) -> None:
     zygote = Zygote()
     try:

@@ -40,7 +40,8 @@ def test_snippet_agrees_with_pytorch(module: ModuleType, name: str) -> None:
 @pytest.mark.skipif(
     shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists(), reason="there is no nvcc"
 )
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
 def test_nvcc_needs_no_more_than_the_shadow_headers(whole: bool) -> None:
     """nvcc sees these headers in another form than g++: cut down to the names that a source holds."""
     text = source(NAMES) + ("#ifdef __CUDACC__\n#endif\n" if whole else "")

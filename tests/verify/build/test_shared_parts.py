@@ -92,9 +92,10 @@ def test_honest_flags_build(emulated: Verifier, flags: tuple[str, ...], where: s
     assert answer.built.headers == "slim"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [("-O3", "-std=c++17"), *(pytest.param(one, marks=pytest.mark.slow) for one in (("-DNDEBUG",), ("-std=c++20",)))],
+    [("-O3", "-std=c++17"), ("-DNDEBUG",), ("-std=c++20",)],
 )
 def test_honest_flags_build_for_a_gpu(flags: tuple[str, ...], emulated: Verifier) -> None:
     if shutil.which("nvcc") is None:
@@ -121,6 +122,7 @@ def link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_made_again(emulated: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody empties the cache while builds go on. A builder does not say which part is lost: all are looked after,
     but for PyTorch's own headers here, which take a minute to precompile."""

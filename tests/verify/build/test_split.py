@@ -33,8 +33,14 @@ def build_cuda(wanted: build.Sources) -> build.Built:
     return build.build(wanted, backend="cuda", cache_dir=default_cache_dir())
 
 
+QUICK = ("static_kernel", "unnamed_namespace", "template_values_and_types", "constant_symbol", "device_lambda")
+
+
 @needs_nvcc
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow) for case in CASES],
+)
 def test_case_takes_the_path_it_should(case: SplitCase) -> None:
     assert build_cuda(split_sources(case)).headers == case.headers
 

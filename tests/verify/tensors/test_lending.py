@@ -78,6 +78,7 @@ def verdicts(large_bytes: int, names: list[str], backend: Literal["cuda", "emula
 KINDS = ("right", "deceptive", "mutates", "returns_input", "unwritten", "constant", "output_flood", "identity")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_verdicts_do_not_depend_on_how_values_cross(backend: Literal["cuda", "emulated"]) -> None:
     chosen = [path.stem for path in sorted(CASES.glob("*.py")) if path.stem.startswith(KINDS)]
