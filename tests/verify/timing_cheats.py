@@ -88,9 +88,9 @@ CHEATS = {
     "patched_stopwatch": Cheat(
         ("deceptive",), SLOW, "import dice.verify.execution.stopwatch as s\ns._ELAPSED = lambda *a: 0.001"
     ),
-    # measured with all its work
+    # measured with all its work, unless its output is asked for before that is done
     "side_stream": Cheat(
-        ("correct", "deceptive"), "with torch.cuda.stream(SIDE):\n            " + SLOW, "SIDE = torch.cuda.Stream()"
+        ("correct", "deceptive", "wrong"), "with torch.cuda.stream(SIDE):\n            " + SLOW, "SIDE = torch.cuda.Stream()"
     ),
     "counts_calls": Cheat(
         ("wrong", "deceptive"),

@@ -177,6 +177,23 @@ DICE_SET(cudaMemset2DAsync, (void* to, size_t pitch, int value, size_t width, si
 
 // While tensors have no memory, what host code asks of the device is answered here, so that no context is made for it:
 // that takes a tenth of a second, in which no other process can make one. Host code runs once more where there is data.
+namespace dice_launches {
+
+// CUB chooses its kernels by the version that one of its own was compiled for: here always the device's. To ask for an
+// attribute of the device makes no context.
+inline cudaFuncAttributes attributes_of_any() {
+  cudaFuncAttributes found{};
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  found.ptxVersion = found.binaryVersion = 10 * major + minor;
+  found.maxThreadsPerBlock = 1024;
+  found.numRegs = 32;
+  return found;
+}
+
+}  // namespace dice_launches
+
 #define DICE_QUIET(name, parameters, arguments, answer)              \
   DICE_EXPORT cudaError_t __real_##name parameters;                  \
   DICE_EXPORT cudaError_t __wrap_##name parameters {                 \
@@ -193,7 +210,7 @@ DICE_QUIET(cudaSetDevice, (int device), (device), )
 DICE_QUIET(cudaFuncSetAttribute, (const void* kernel, cudaFuncAttribute attribute, int value), (kernel, attribute, value), )
 DICE_QUIET(cudaFuncSetCacheConfig, (const void* kernel, cudaFuncCache config), (kernel, config), )
 DICE_QUIET(cudaFuncGetAttributes, (cudaFuncAttributes* attributes, const void* kernel), (attributes, kernel),
-           *attributes = {}; attributes->maxThreadsPerBlock = 1024; attributes->numRegs = 32)
+           *attributes = dice_launches::attributes_of_any())
 DICE_QUIET(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, const void* kernel, int threads, size_t shared),
            (blocks, kernel, threads, shared), *blocks = 1)
 DICE_QUIET(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
