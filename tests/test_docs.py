@@ -20,6 +20,7 @@ import recipes
 import results
 
 from dice.cli import main
+from dice.recipes import RL_RECIPES, SFT_RECIPES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -263,3 +264,28 @@ def test_the_moving_picture_moves_and_is_small() -> None:
     picture = ROOT / "docs" / "images" / "panel.svg"
     assert picture.stat().st_size < 1_000_000
     assert picture.read_text().count("<animate ") > 20
+
+
+# The paper
+
+
+def test_every_row_of_the_paper_says_how_it_stands_and_what_holds_it() -> None:
+    text = (ROOT / "docs/paper.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "][1:]
+    assert len(rows) > 40
+    for paper, here, standing, tests in rows:
+        assert standing in ("exact", "ours", "numbers"), (paper, here)
+        files = re.findall(r"`([^`]+)`", tests)
+        assert files and all((ROOT / name).is_file() for name in files), (paper, tests)
+    recipes_named = {name for row in rows for name in re.findall(r"`((?:paper|dice)_\w+)`", row[1])}
+    assert recipes_named == {name for name in {**SFT_RECIPES, **RL_RECIPES} if name.startswith(("paper_", "dice_"))}
+
+
+PAPER_COMMANDS = re.findall(r"`(dice [a-z][^`]*)`", (ROOT / "docs/paper.md").read_text())
+
+
+@pytest.mark.parametrize("command", PAPER_COMMANDS)
+def test_what_the_paper_is_by_name_can_be_asked_for(command: str) -> None:
+    words = command.split()
+    unknown = {word for word in words if word.startswith("--")} - flags(subcommand(words[1:]))
+    assert not unknown, command
