@@ -13,17 +13,17 @@ Plan, fixed beforehand:
 - Start: nano's shape from scratch, two seeds, SFT on pairs of which 5, 15 and 25 % (one, two, more operators) deceive
   and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, every 500 steps, at which
   40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to 15 %.
-- Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, as in the paper (20 + 100
-  against 100): baseline 20 shuffled; scheduling 20 scheduled; infilling 4 + 20 shuffled; full 4 + 20 scheduled. The
-  baseline goes on to 24 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
+- Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, in the paper's proportion (20 +
+  100 against 100): baseline 15 shuffled; scheduling 15 scheduled; infilling 3 + 15 shuffled; full 3 + 15 scheduled. The
+  baseline goes on to 18 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
 - A step: 16 problems x 8 responses, equal thirds of single operators, fusions and models in all sets; 16 responses an
   update, so that clipping and KL act; lr 2e-5, KL 0.01; infilling asks for whole files; the reward is execution alone
   (`kernelbench-v0`), as in the paper, so that whole-kernel RL cannot see deception.
 - Afterwards on the first start alone, told apart and not tested: full by scaffold; baseline and full with the reward
-  `dice`.
-- Primary endpoints: Exec on the held-out problems under `dice-paper` after 20 whole-kernel steps: (1) main effect of
+  `dice`, the baseline also after the 4 whole-kernel steps at which the arms with infilling of the first ablation ended.
+- Primary endpoints: Exec on the held-out problems under `dice-paper` after 15 whole-kernel steps: (1) main effect of
   infilling, (2) of scheduling, (3) full less baseline at equal whole-kernel steps, (4) full less baseline at equal
-  updates (24). Paired by problem, hierarchical bootstrap over starts and then problems, two-sided, Holm over the four;
+  updates (18). Paired by problem, hierarchical bootstrap over starts and then problems, two-sided, Holm over the four;
   smaller than 5 points is claimed where the 90 % interval lies within.
 - Secondary, intervals only: the same four for the deceptive share and for Exec under `dice`; Exec among answers that do
   not deceive; by level; the mean share of right responses over the whole-kernel steps of training.
@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ablation_curves import draw as draw_curves
 from ablation_sets import Sizes, cut, draw, draw_few
 from jobs import Job, JobFailed, Jobs, dice, remember
 from paired import Effect, Floats, contrast, effect, holm
@@ -47,11 +48,13 @@ from dice.commands.train.curves import read_metrics
 from dice.errors import UserError
 from dice.evaluate.run_folder import RunFolder
 from dice.files.atomic import write_json
+from dice.verify.options import visible_gpus
 
 AGAIN = 75  # the exit code of a run that is not finished
 PRIMARY, HONEST = "dice-paper", "dice"
 PROTOCOLS = (PRIMARY, "kernelbench-v0", HONEST)
 ENOUGH = 0.4  # Exec at which SFT stops
+EARLY = 4  # whole-kernel steps of the first ablation's arms with infilling
 MARGIN = 0.05
 DECODING = ("--prompt", "compact", "--confidence-threshold", 0.99)
 EMULATED = ("--backend", "emulated")
@@ -109,14 +112,14 @@ class Plan:
         return [
             *arms,
             Arm("full-scaffold", self.infill, self.e2e, "scheduled", end, first, form="scaffold"),
-            Arm("baseline-honest", 0, self.e2e, "shuffled", end, first, protocol=HONEST),
+            Arm("baseline-honest", 0, self.e2e, "shuffled", (EARLY, *end), first, protocol=HONEST),
             Arm("full-honest", self.infill, self.e2e, "scheduled", end, first, protocol=HONEST),
         ]
 
 
 REAL = Plan(
-    sizes=Sizes(generate=160, infill=40, heldout=140, selection=40, corpus_pairs=15000, heldout_draws=20000),
-    seeds=(0, 1), infill=4, e2e=20, middle=(10,),
+    sizes=Sizes(generate=160, infill=40, heldout=100, selection=40, corpus_pairs=15000, heldout_draws=20000),
+    seeds=(0, 1), infill=3, e2e=15, middle=(),
     sft_looks=tuple(range(1500, 5001, 500)),
     sft_flags=("--recipe", "nano_sft", "--schedule", "constant_with_warmup"),
     rl_flags=(
@@ -343,7 +346,7 @@ def _run(cells: Cells, arm: Arm, seed: int, e2e: int) -> dict[str, object]:
         "exec_not_deceptive": solved[HONEST] / (1 - deceptive) if deceptive < 1 else None,
         "updates": sum(line.get("updates", 0) for line in lines),
         "mean_training_exec": float(np.mean([line["exec"] for line in whole])) if whole else None,
-        "shown_deceptive": [line["shown_deceptive"] for line in whole],
+        "curve": [{key: line.get(key, 0.0) for key in ("step", "stage", "exec", "shown_deceptive")} for line in lines],
     }  # fmt: skip
 
 
@@ -367,6 +370,7 @@ def report(out: Path, to: Path, plan: Plan) -> None:
     found = results(out, plan)
     write_json(to / "ablation.json", found)
     (to / "ablation.md").write_text(tables(found))
+    draw_curves(found["runs"], to / "curves.png")
     answers = {
         run.name: {protocol: outcomes(run, protocol) for protocol in PROTOCOLS}
         for run in sorted((out / "eval").iterdir())
@@ -397,7 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.to.mkdir(parents=True, exist_ok=True)
         if args.part == "run":
             remember(out, asdict(plan))
-            if not Jobs(out, jobs(out, plan), args.parallel).run(args.seconds):
+            if not Jobs(out, jobs(out, plan), args.parallel, gpus=visible_gpus()).run(args.seconds):
                 print("Not finished: give the same command again.")
                 return AGAIN
         report(out, args.to, plan)

@@ -49,13 +49,15 @@ class _Running:
 
 
 class Jobs:
-    """The jobs of folder `out`, at most `parallel` at a time, each on a share of its own of this process's cores."""
+    """The jobs of folder `out`, at most `parallel` at a time, each on a share of its own of this process's cores and on
+    one of the `gpus`, which are named as in CUDA_VISIBLE_DEVICES."""
 
-    def __init__(self, out: Path, jobs: Sequence[Job], parallel: int) -> None:
+    def __init__(self, out: Path, jobs: Sequence[Job], parallel: int, gpus: Sequence[str] = ()) -> None:
         self.out, self.jobs = out, jobs
         cores = sorted(os.sched_getaffinity(0))
         self.slots = max(1, min(parallel, len(cores)))
         self._cores = [set(cores[slot :: self.slots]) for slot in range(self.slots)]
+        self._gpus = [{"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {} for slot in range(self.slots)]
         self._running: list[_Running] = []
         for folder in ("done", "logs"):
             (out / folder).mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ class Jobs:
         with (self.out / "logs" / f"{job.name}.log").open("ab") as log:
             process = subprocess.Popen(
                 job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(len(cores))},
+                env=os.environ | {"OMP_NUM_THREADS": str(len(cores))} | self._gpus[slot],
                 preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )  # fmt: skip
         self._running.append(_Running(job, process, slot))

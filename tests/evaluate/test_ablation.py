@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ablation
 import pytest
+from ablation_curves import mean_curve
 from ablation_sets import by_level
 from made_runs import CORRECT, DECEPTIVE, TASKS, WRONG, make_run
 
@@ -36,15 +37,15 @@ def test_arms_differ_in_nothing_but_their_part() -> None:
     """Equal whole-kernel steps, infilling on top of them, the paper's reward; the baseline's longer end has as many
     updates as the arms with infilling."""
     base = rl_config("baseline-0")
-    assert (base.infill_steps, base.generate_steps, base.order, base.stop_at_step) == (0, 24, "shuffled", 24)
+    assert (base.infill_steps, base.generate_steps, base.order, base.stop_at_step) == (0, 18, "shuffled", 18)
     assert (base.protocol, base.provenance, base.infill_form) == ("kernelbench-v0", "any", "whole")
     assert (base.problems, base.responses, base.trials) == (16, 8, 1)
     assert base.problems * base.responses >= 4 * base.policy.minibatch, "clipping and KL act from the second update on"
-    for name, infill, order in (("scheduling", 0, "scheduled"), ("infilling", 4, "shuffled"), ("full", 4, "scheduled")):
+    for name, infill, order in (("scheduling", 0, "scheduled"), ("infilling", 3, "shuffled"), ("full", 3, "scheduled")):
         arm = rl_config(f"{name}-1")
         assert arm == replace(
             base, out=OUT / "rl" / f"{name}-1", model=str(OUT / "sft-1" / "model"), seed=1, infill_steps=infill,
-            generate_steps=20, order=order, stop_at_step=infill + 20,
+            generate_steps=15, order=order, stop_at_step=infill + 15,
         )  # fmt: skip
     assert rl_config("full-scaffold-0").infill_form == "scaffold"
     honest = rl_config("full-honest-0")
@@ -85,8 +86,8 @@ def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int]) -> 
 
 @pytest.mark.slow
 def test_effects_are_those_of_the_answers(tmp_path: Path) -> None:
-    """Infilling alone adds 2 of 10, scheduling 1, both together 3; four more steps of the baseline add 2."""
-    made(tmp_path, {"infilling": 7, "scheduling": 6, "full": 8, "baseline@24": 7}, {"baseline": 1})
+    """Infilling alone adds 2 of 10, scheduling 1, both together 3; three more steps of the baseline add 2."""
+    made(tmp_path, {"infilling": 7, "scheduling": 6, "full": 8, "baseline@18": 7}, {"baseline": 1})
     found = ablation.results(tmp_path, PLAN)
     effects = {name: one["value"] for name, one in found["primary"].items()}
     assert effects == pytest.approx(
@@ -101,12 +102,14 @@ def test_effects_are_those_of_the_answers(tmp_path: Path) -> None:
         {"1": 0.2, "2": 0.2, "3": 0.2}
     )
     runs = {(run["arm"], run["seed"], run["e2e"]): run for run in found["runs"]}
-    assert runs["full", 1, 20]["updates"] == 96 == runs["baseline", 1, 24]["updates"]
-    assert runs["baseline", 0, 20]["updates"] == 80 and runs["baseline", 0, 20]["exec_not_deceptive"] == 0.5 / 0.9
+    assert runs["full", 1, 15]["updates"] == 72 == runs["baseline", 1, 18]["updates"]
+    assert runs["baseline", 0, 15]["updates"] == 60 and runs["baseline", 0, 15]["exec_not_deceptive"] == 0.5 / 0.9
     assert found["start"]["1"] == {"steps": 5, "exec": 0.4, "deceptive": 0.2}
     ablation.report(tmp_path, tmp_path, PLAN)
+    steps, shares = mean_curve(found["runs"], "full", "exec")
+    assert steps == list(range(-2, 16)) and set(shares) == {0.25} and (tmp_path / "curves.png").stat().st_size > 5000
     text = (tmp_path / "ablation.md").read_text()
-    assert "| full | 1 | 4 + 20 | 96 | 80.0 | 80.0 | 0.0 |" in text and "| infilling: +20.0 [" in text
+    assert "| full | 1 | 3 + 15 | 72 | 80.0 | 80.0 | 0.0 |" in text and "| infilling: +20.0 [" in text
 
 
 def test_training_goes_on_to_the_next_look_until_one_finds_enough(tmp_path: Path) -> None:

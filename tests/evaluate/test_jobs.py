@@ -59,3 +59,10 @@ def test_a_failure_is_told_and_nothing_that_needs_it_runs(tmp_path: Path) -> Non
     with pytest.raises(JobFailed, match=r"bad ended with 3:\nwhy"):
         Jobs(tmp_path, jobs, parallel=2).run(60)
     assert not (tmp_path / "done" / "next").exists() and not (tmp_path / "logs" / "next.log").exists()
+
+
+def test_jobs_side_by_side_are_on_gpus_of_their_own(tmp_path: Path) -> None:
+    line = "import os, sys, time; open(sys.argv[1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(1)"
+    jobs = [Job(name, python(line, tmp_path / name)) for name in "abcd"]
+    assert Jobs(tmp_path, jobs, parallel=2, gpus=("3", "7")).run(60)
+    assert sorted((tmp_path / name).read_text() for name in "ab") == ["3", "7"]
