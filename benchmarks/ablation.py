@@ -11,8 +11,8 @@ handful of problems and the shipped nano to start from; its figures mean nothing
 Plan, fixed beforehand:
 
 - Start: nano's shape from scratch, two seeds, SFT on pairs of which 5, 15 and 25 % (one, two, more operators) deceive
-  and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, every 500 steps, at which
-  40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to 15 %.
+  and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, after 2,500 steps and then every
+  750, at which 40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to 15 %.
 - Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, in the paper's proportion (20 +
   100 against 100): baseline 15 shuffled; scheduling 15 scheduled; infilling 3 + 15 shuffled; full 3 + 15 scheduled. The
   baseline goes on to 18 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
@@ -120,7 +120,7 @@ class Plan:
 REAL = Plan(
     sizes=Sizes(generate=160, infill=40, heldout=100, selection=40, corpus_pairs=15000, heldout_draws=20000),
     seeds=(0, 1), infill=3, e2e=15, middle=(),
-    sft_looks=tuple(range(1500, 5001, 500)),
+    sft_looks=(2500, 3250, 4000, 5000),
     sft_flags=("--recipe", "nano_sft", "--schedule", "constant_with_warmup"),
     rl_flags=(
         "--recipe", "nano_rl", "--problems", 16, "--responses", 8, "--policy.minibatch", 16, "--policy.lr", 2e-5,
