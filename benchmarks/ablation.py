@@ -12,7 +12,8 @@ Plan, fixed beforehand:
 
 - Start: nano's shape from scratch, two seeds, SFT on pairs of which 5, 15 and 25 % (one, two, more operators) deceive
   and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, after 2,500 steps and then every
-  750, at which 40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to 15 %.
+  750, at which 40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to
+  15 %.
 - Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, in the paper's proportion (20 +
   100 against 100): baseline 15 shuffled; scheduling 15 scheduled; infilling 3 + 15 shuffled; full 3 + 15 scheduled. The
   baseline goes on to 18 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
