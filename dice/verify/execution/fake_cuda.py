@@ -98,6 +98,8 @@ def install() -> None:
     }
     for name, value in replacements.items():
         setattr(cuda, name, value)
+    # A build for GPUs would hand the weights of recurrent modules, which say that they are on CUDA, to cuDNN.
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from dice.verify.ipc.messages import Step
 from tests.conftest import PATIENCE_S, ROOT
 
 SCRIPT = """
+import warnings
 import torch, torch.nn as nn
 from dice.verify.execution import fake_cuda
 fake_cuda.install()
@@ -42,6 +43,9 @@ with fake_cuda.active(True):
     torch.cuda.synchronize()
     torch.manual_seed(1)
     assert torch.cuda.get_device_properties(0).multi_processor_count > 0
+    warnings.simplefilter("error")  # of cuDNN, which has no part in this
+    recurrent = nn.LSTM(3, 4).cuda()
+    assert recurrent(torch.ones(2, 1, 3))[0].shape == (2, 1, 4)
 real = torch.ones(1)
 assert not real.is_cuda and real.device.type == "cpu"
 import torch._dynamo
