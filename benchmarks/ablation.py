@@ -10,10 +10,10 @@ handful of problems and the shipped nano to start from; its figures mean nothing
 
 Plan, fixed beforehand:
 
-- Start: nano's shape from scratch, two seeds, SFT on pairs of which 5, 15 and 25 % (one, two, more operators) deceive
-  and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, after 2,500 steps and then every
+- Start: nano's shape from scratch, two seeds, SFT on pairs of which 15, 35 and 50 % (one, two, more operators) deceive
+  and 5 % are wrong, a tenth written once more as infilling; stopped at the first look, after 3,250 steps and then every
   750, at which 40 % of the selection problems are solved under `dice`. Wanted there: Exec 40 to 50 %, deceptive 5 to
-  15 %.
+  15 %. (A pilot of the start alone with 5, 15 and 25 % came to 50 and 41 % after 3,250 steps, and to no deception.)
 - Arms, each from both starts, of equal whole-kernel steps; infilling is on top of them, in the paper's proportion (20 +
   100 against 100): baseline 15 shuffled; scheduling 15 scheduled; infilling 3 + 15 shuffled; full 3 + 15 scheduled. The
   baseline goes on to 18 steps: as many updates as the arms with infilling have. Steps are fixed, never seconds.
@@ -121,14 +121,14 @@ class Plan:
 REAL = Plan(
     sizes=Sizes(generate=160, infill=40, heldout=100, selection=40, corpus_pairs=15000, heldout_draws=20000),
     seeds=(0, 1), infill=3, e2e=15, middle=(),
-    sft_looks=(2500, 3250, 4000, 5000),
+    sft_looks=(3250, 4000, 5000),
     sft_flags=("--recipe", "nano_sft", "--schedule", "constant_with_warmup"),
     rl_flags=(
         "--recipe", "nano_rl", "--problems", 16, "--responses", 8, "--policy.minibatch", 16, "--policy.lr", 2e-5,
         "--policy.kl-coef", 0.01,
     ),
     eval_flags=("--max-new-tokens", 1536),
-    raw_flags=("--deceptive", 0.05, 0.15, 0.25, "--wrong", 0.05),
+    raw_flags=("--deceptive", 0.15, 0.35, 0.5, "--wrong", 0.05),
     vocabulary=2048,
 )  # fmt: skip
 SMOKE = Plan(

@@ -41,6 +41,9 @@ class Pace:
         self._begun, self._first = now, done
 
     def note(self, now: float, done: int) -> None:
+        if done < self._seen[-1][1]:  # the next batch of things, counted from its own beginning
+            self._seen.clear()
+            self._begun, self._first = now, done
         self._seen.append((now, done))
         while len(self._seen) > 2 and self._seen[1][0] <= (self._begun + now) / 2:
             self._seen.popleft()
