@@ -76,6 +76,9 @@ bool Worker::next_block(const Order& order) {
   if (launch.one_by_one) launch.until = launch.blocks;  // no other worker is here, and they may wait for any
   if (begins_another(order)) return true;
   auto next = resting_.upper_bound(looked_);
+  // All of this worker's have had their turns in vain, so another worker is waited for. To yield at each turn would cost
+  // thousands of time slices where others are busy on this machine.
+  if (next == resting_.end() && !launch.cooperative && !launch.one_by_one) sched_yield();
   for (size_t seen = 0; seen <= resting_.size(); ++seen) {
     if (next == resting_.end()) next = resting_.begin();
     if (!next->second->for_grid) break;
@@ -85,7 +88,6 @@ bool Worker::next_block(const Order& order) {
     release_grid();
     next = resting_.begin();
   }
-  if (!launch.cooperative) sched_yield();
   const std::shared_ptr<Resting> resting = next->second;
   looked_ = turn_ = next->first;
   resting_.erase(next);
