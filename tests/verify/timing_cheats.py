@@ -90,7 +90,9 @@ CHEATS = {
     ),
     # measured with all its work, unless its output is asked for before that is done
     "side_stream": Cheat(
-        ("correct", "deceptive", "wrong"), "with torch.cuda.stream(SIDE):\n            " + SLOW, "SIDE = torch.cuda.Stream()"
+        ("correct", "deceptive", "wrong"),
+        "with torch.cuda.stream(SIDE):\n            " + SLOW,
+        "SIDE = torch.cuda.Stream()",
     ),
     "counts_calls": Cheat(
         ("wrong", "deceptive"),

@@ -97,7 +97,7 @@ class Reference:
             forward = functools.partial(self.forward, self.model, seed=seed)
             amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
             again = self.device.place(second) if second else None
-            varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject.words)
+            varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)
@@ -206,12 +206,15 @@ class Reference:
         if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        if must_suit and not input_rounding.is_well_posed(output, exact):
+        far = step.family == inputs.OFFSET
+        if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
         effects: tuple[float | None, ...] = ()
         roundings: tuple[float | None, ...] = ()
         if step.family == "zeros" and not heavy:
             roundings = self._moved(model, inputs.nudge(base, self.device.place(drawn)), output, seed)
+        elif far:
+            roundings = input_rounding.far_roundings(output)
         elif not heavy:
             effects = self._effects(model, base, output, seed)
             exact = exact if self._is_believable(model, base, output, exact, seed) else None
