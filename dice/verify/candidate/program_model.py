@@ -54,21 +54,24 @@ class ProgramModel(torch.nn.Module):
         self._inputs: list[torch.Tensor] = []
         self._values: list[Any] = []
         self.passing: Passing | None = None  # looks at the calls of the next forward
+        self.calls = program.calls
         for name, one in program.state.items():
             _put(self, self._names.get(name, name), one, self._literals)
         bound = [self._bound(step, libraries) for step in program.steps]
-        self._steps = [(*step, over) for step, over in zip(bound, _last_uses(program), strict=True)]
+        each = zip(bound, _fixed(program), _last_uses(program), strict=True)
+        self._steps = [(*step, fixed, over) for step, fixed, over in each]
         self._output = self._taker(program.output)
 
     def forward(self, *inputs: Any) -> Any:
         self._inputs = transport.tensors(list(inputs))
         values = self._values = []
-        for function, own, arguments, options, gives, line, over in self._steps:
+        for function, own, arguments, options, gives, line, fixed, over in self._steps:
             given, named = [take() for take in arguments], {key: take() for key, take in options}
-            if own and self.passing is not None:
-                self.passing.look(function, given, named)
             try:
-                result = function(*given, **named)
+                if own and self.passing is not None:
+                    result = self.passing.call(function, given, named, fixed)
+                else:
+                    result = function(*given, **named)
             except Exception as error:
                 raise _located(error, line) from error.__cause__
             _note(gives, result, values)
@@ -211,6 +214,22 @@ def _located(error: Exception, line: int) -> Exception:
     if line > 0:
         error.lines = (f"line {line}", f"{type(error).__name__}: {error}"[:1000])  # type: ignore[attr-defined]
     return error
+
+
+def _fixed(program: Program) -> list[frozenset[int]]:
+    """For each step, the places among its tensors of those that do not depend on inputs and parameters."""
+    known: set[object] = set()  # values that do not
+    places = []
+    for step in program.steps:
+        given = list(p.leaves([step.arguments, list(step.options.values())]))
+        fixed = [kind == "literal" or (kind == "value" and value in known) for kind, value in given]
+        places.append(frozenset(place for place, is_fixed in enumerate(fixed) if is_fixed))
+        results = {value for kind, value in p.leaves(step.gives) if kind == "value"}
+        if all(fixed) and step.operator:
+            known |= results
+        else:  # it may write to what it is given
+            known -= results | {value for kind, value in given if kind == "value"}
+    return places
 
 
 def _last_uses(program: Program) -> list[list[int]]:

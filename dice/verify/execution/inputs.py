@@ -14,7 +14,9 @@ families, each used only where the reference itself stays finite and as exact as
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
-| `offset` | moved to 1,000 times their spread; zeros stay zero | variance as the difference of two means |
+| `offset` | moved to minus 1,000 times their spread; zeros stay zero | variance as the difference of two means, |
+| | | a maximum that begins at zero |
+| `offset above` | the same on the other side, where `offset` does not suit | |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
@@ -44,7 +46,7 @@ SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they a
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
-OFFSET = "offset"
+OFFSET, OFFSET_ABOVE = "offset", "offset above"
 FAR = 1000.0  # times the spread
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
@@ -101,10 +103,13 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
 
 
 def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
-    """What to try for a step, in this order: large values are centred in one form and not in the other; of values that
-    are not finite there are several, or one. `in_half`: the problem's inputs are float16."""
+    """What to try for a step, in this order: large values are centred in one form and not in the other; what is far
+    from zero is below or above it; of values that are not finite there are several, or one. `in_half`: the problem's
+    inputs are float16."""
     if step.family == NOT_FINITE:
         return (step, replace(step, family=ONE_NAN))
+    if step.family == OFFSET:
+        return (step, replace(step, family=OFFSET_ABOVE))
     if step.family != "large":
         return (step,)
     forms = (step, replace(step, family=LARGE_AS_DRAWN))
@@ -136,6 +141,17 @@ def flipped(inputs: Any, index: int) -> Any:
         return tensor * signs.reshape(tensor.shape)
 
     return _at(inputs, index, flip)
+
+
+def exchanged(inputs: Any, others: Any, index: int) -> Any:
+    """The same with the input `index` of another draw, where that is of its form."""
+    tensors = transport.tensors(others)
+
+    def other(tensor: torch.Tensor) -> torch.Tensor:
+        there = tensors[index] if index < len(tensors) else tensor
+        return there if (there.shape, there.dtype) == (tensor.shape, tensor.dtype) else tensor
+
+    return _at(inputs, index, other)
 
 
 def nudge(inputs: Any, usual: Any) -> Any:
@@ -223,11 +239,11 @@ def _centre(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor - mean).masked_fill_(tensor == 0, 0.0)
 
 
-def _offset(tensor: torch.Tensor) -> torch.Tensor:
+def _offset(tensor: torch.Tensor, side: float) -> torch.Tensor:
     if tensor.dtype.itemsize < 4:  # which holds nothing of the spread so far from zero
         return tensor
     spread = float(tensor.float().std())
-    return (tensor + FAR * spread).masked_fill_(tensor == 0, 0.0)
+    return (tensor + side * FAR * spread).masked_fill_(tensor == 0, 0.0)
 
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
@@ -243,5 +259,6 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     LARGE_AS_DRAWN: _large,
     "ties": _tie,
     "zeros": torch.zeros_like,
-    OFFSET: _offset,
+    OFFSET: lambda tensor: _offset(tensor, -1.0),
+    OFFSET_ABOVE: lambda tensor: _offset(tensor, 1.0),
 }

@@ -223,10 +223,11 @@ class RunMuted:
 
 @dataclass(frozen=True, slots=True)
 class LookAtCalls:
-    """One forward of a program, in which each call is made several times, with other values. `seed`: of these values
-    and of the forward. Answered by `CallsLookedAt`."""
+    """Forwards of a program, in which each call is made several times, with the values that it has for `others`.
+    `seed`: of the forwards. Answered by `CallsLookedAt`."""
 
     inputs: str
+    others: tuple[str, ...]
     seed: int
 
 
@@ -351,7 +352,7 @@ class Muted:
 
 @dataclass(frozen=True, slots=True)
 class CallsLookedAt:
-    """`only_pass`: all calls only pass on, element by element, what they are given."""
+    """`only_pass`: all calls that matter only pass on, element by element, what they are given."""
 
     only_pass: bool
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, running
+from dice.verify.execution.inputs import OFFSET, OFFSET_ABOVE
+from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import Reference
@@ -136,8 +138,8 @@ def judge_muted(
     filled: bool,
 ) -> str:
     """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
-    or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
-    computed in it. `filled`: what its kernels should fill held the inputs."""
+    "mostly_right", or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what
+    PyTorch computed in it. `filled`: what its kernels should fill held the inputs."""
     telling = [leaf for leaf in _traces(reference, trial, seed) if not leaf.tells_nothing]
     if not telling or (filled and telling[0].has_idle_step):
         return "tells_nothing"
@@ -145,7 +147,17 @@ def judge_muted(
         return "copies_inputs" if filled else "decoy"
     if filled:
         return "honest"
+    if actual is not None and _is_mostly_right(trial.expected, actual):
+        return "mostly_right"
     return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
+
+
+def _is_mostly_right(expected: Any, actual: Any) -> bool:
+    """Whether all but a tenth of the elements of each tensor are right."""
+    ours, theirs = ([tensor.cpu() for tensor in transport.tensors(value)] for value in (expected, actual))
+    if not ours or [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
+        return False
+    return all(compare.stray_share(one, other) <= PART_SHARE for one, other in zip(ours, theirs, strict=True))
 
 
 def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Traces]:
@@ -166,7 +178,8 @@ def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Trac
 
 def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
     """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
-    if not reference.protocol.ours or trial.exact is None or reference.exact_model is None:
+    far = trial.family in (OFFSET, OFFSET_ABOVE)  # where any rounding weighs more
+    if not reference.protocol.ours or far or trial.exact is None or reference.exact_model is None:
         return ""
     values = map(reference.device.place, (trial.expected, actual, trial.exact))
     expected, actual, exact = map(transport.tensors, values)

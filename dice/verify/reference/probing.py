@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,16 +21,18 @@ LAST_WINS = frozenset({"scatter", "index_copy", "index_put", "put", "masked_scat
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
-def weak_inputs(forward: Forward, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
+def weak_inputs(
+    forward: Forward, drawn: Any, again: Any, expected: Any, seed: int
+) -> tuple[list[tuple[int, float]], list[str]]:
     """Inputs whose influence a comparison would not notice, each with the magnitude at which it would; and labels of
-    those for which none does."""
+    those for which none does. `again`: another draw, or None."""
     amplified, labels = [], []
     tensors = transport.tensors(drawn)
     for index, tensor in enumerate(tensors[:MAX_PROBED]):
         measured = inputs.is_free(tensor) or inputs.is_scalar(tensor)
         factors = (1.0, *inputs.AMPLIFY, *inputs.SHRINK) if measured else (1.0,)
         found = _factor_that_matters(forward, drawn, expected, seed, index, factors)
-        if found is None and measured and _signs_matter(forward, drawn, expected, seed, index):
+        if found is None and _reacts_otherwise(forward, drawn, again, expected, seed, index):
             found = 1.0
         if found is None:
             labels.append(f"unused_input:{index}")
@@ -61,14 +64,21 @@ def _factor_that_matters(
     return 0.0 if reacts else None
 
 
-def _signs_matter(forward: Forward, drawn: Any, expected: Any, seed: int, index: int) -> bool:
-    """Whether the reference reacts to the signs of input `index`, which other magnitudes leave as they are."""
-    running.seed_everything(seed)
-    try:
-        after = forward(inputs.flipped(drawn, index))
-    except ReferenceFailed:
-        return False
-    return trees.is_finite(after) and not compare.compare(expected, after).equal
+def _reacts_otherwise(forward: Forward, drawn: Any, again: Any, expected: Any, seed: int, index: int) -> bool:
+    """Whether the reference reacts to the input `index` of another draw, or to its signs, which other magnitudes leave
+    as they are: of a histogram's numbers the order does not matter."""
+    tensor = transport.tensors(drawn)[index]
+    tried = [] if again is None else [inputs.exchanged(drawn, again, index)]
+    if inputs.is_free(tensor) or inputs.is_scalar(tensor):
+        tried.append(inputs.flipped(drawn, index))
+    for other in tried:
+        running.seed_everything(seed)
+        with contextlib.suppress(ReferenceFailed):
+            after = forward(other)
+            usable = trees.shape_of(after) == trees.shape_of(expected) and trees.is_finite(after)
+            if usable and not compare.compare(expected, after).equal:
+                return True
+    return False
 
 
 def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[int, str]]) -> list[str]:

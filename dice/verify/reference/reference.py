@@ -95,8 +95,8 @@ class Reference:
         with unchanged(self.model):
             expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
-            amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
             again = self.device.place(second) if second else None
+            amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
             fresh = self.fresh_states
             if fresh is not None:
@@ -206,7 +206,7 @@ class Reference:
         if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        far = step.family == inputs.OFFSET
+        far = step.family in (inputs.OFFSET, inputs.OFFSET_ABOVE)
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
         effects: tuple[float | None, ...] = ()

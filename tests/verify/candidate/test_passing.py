@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dice.verify.candidate.passing import Passing
+from dice.verify.candidate.passing import DISTURB, LOOK, NOTE, Passing, follows
 
 Call = Callable[..., Any]
 
@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 def only_passes(function: Call, *arguments: Any, **options: Any) -> bool:
     torch.manual_seed(0)
     passing = Passing(seed=3)
-    passing.look(function, list(arguments), options)
+    passing.call(function, list(arguments), options, fixed=())
     return passing.only
 
 
@@ -67,7 +67,7 @@ def test_what_is_copied_moved_and_scaled_is_passed_on(function: Call, arguments:
         (lambda x: x + torch.rand(64), [draw(64)]),
         (lambda places: places * 2, [torch.arange(8)]),
         (lambda: torch.zeros(3), []),
-        (torch.clone, [torch.zeros(1 << 23)]),  # too large to look at
+        (torch.clone, [torch.zeros(1).expand(1 << 27)]),  # too large to look at
     ],
 )
 def test_what_bends_mixes_or_draws_computes(function: Call, arguments: list[Any]) -> None:
@@ -77,7 +77,7 @@ def test_what_bends_mixes_or_draws_computes(function: Call, arguments: list[Any]
 def test_one_call_that_computes_is_enough() -> None:
     passing = Passing(seed=0)
     for function in (torch.clone, torch.exp, torch.clone):
-        passing.look(function, [draw(32)], {})
+        passing.call(function, [draw(32)], {}, fixed=())
     assert not passing.only
 
 
@@ -86,3 +86,76 @@ def test_arguments_are_left_as_they_are() -> None:
     before = x.clone()
     assert only_passes(written, x, out=out)
     assert torch.equal(x, before) and not out.any()
+
+
+def test_what_a_call_does_with_values_that_never_occur_does_not_count() -> None:
+    """A bound that no value reaches hides a copy; one that other inputs reach is work."""
+
+    def bounded(x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(max=3.0)
+
+    for factor, only in ((2.0, True), (20.0, False)):
+        passing = Passing(seed=1, calls=1)
+        for mode, x in ((NOTE, factor * draw(64)), (LOOK, draw(64))):
+            passing.begin(mode)
+            passing.call(bounded, [x], {}, fixed=())
+        assert passing.only is only
+
+
+def test_tables_of_the_file_are_no_data() -> None:
+    for fixed, only in (((), False), ((1,), True)):
+        passing = Passing(seed=1)
+        passing.call(torch.mul, [draw(64), draw(64)], {}, fixed)
+        assert passing.only is only
+    passing = Passing(seed=1)
+    passing.call(torch.gather, [draw(64), 0, torch.arange(9)], {}, fixed=(0,))  # what it does follows from the places
+    assert not passing.only
+
+
+def test_of_many_calls_some_are_looked_at_and_none_computes_unseen() -> None:
+    passing = Passing(seed=1, calls=300)
+    for _ in range(300):
+        passing.call(torch.clone, [draw(4)], {}, fixed=())
+    assert passing.only
+    passing.begin(LOOK)
+    for _ in range(300):
+        passing.call(torch.exp, [draw(4)], {}, fixed=())
+    assert len(passing.computing) == 64
+
+
+WORK = {  # what becomes of two results of work that are equal, and whether the output follows them
+    "used": (lambda x, one, other: x + one, True),
+    "scales": (lambda x, one, other: x * one, True),
+    "unused": (lambda x, one, other: x, False),
+    "times zero": (lambda x, one, other: x + 0 * one, False),
+    "cancels": (lambda x, one, other: x + one - other, False),
+    "cancels in another order": (lambda x, one, other: x + one.flip(0) - other.flip(0), False),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_work_that_nobody_needs_does_not_count(name: str) -> None:
+    combine, matters = WORK[name]
+    passing, x = Passing(seed=1, calls=2), draw(64)
+
+    def forward(mode: str) -> torch.Tensor:
+        passing.begin(mode)
+        results = [passing.call(torch.exp, [x.clone()], {}, fixed=()) for _ in range(2)]
+        return combine(x, *results)
+
+    output = forward(LOOK)
+    assert passing.computing == {0, 1}
+    assert follows(output, forward(DISTURB)) is matters
+
+
+def test_what_a_call_writes_to_its_arguments_is_changed_too() -> None:
+    def work(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x.exp())
+
+    passing, out = Passing(seed=1, calls=1), torch.zeros(64)
+    passing.begin(LOOK)
+    passing.call(work, [draw(64), out], {}, fixed=())
+    before = out.clone()
+    passing.begin(DISTURB)
+    passing.call(work, [draw(64), out], {}, fixed=())
+    assert not passing.only and follows(before, out)
