@@ -42,6 +42,7 @@ class Passing:
         self._generator = torch.Generator().manual_seed(seed)
         self._chosen = set(random.Random(seed).sample(range(calls), min(calls, MOST_CALLS)))
         self._others: dict[int, list[list[torch.Tensor]]] = {}  # what calls are given elsewhere, by their number
+        self._written: dict[int, set[int]] = {}  # places of the arguments that calls write to
         self._mode, self._number = LOOK, 0
         self.computing: set[int] = set()
 
@@ -60,7 +61,7 @@ class Passing:
         if number not in self._chosen:
             return function(*arguments, **options)
         if self._mode == DISTURB and number in self.computing:
-            return _disturbed(function, arguments, options)
+            return _disturbed(function, arguments, options, self._written.get(number, ()))
         if self._mode == NOTE:
             taken = [tensor.clone() for tensor in transport.tensors([*arguments, *options.values()])]
             self._others.setdefault(number, []).append(taken)
@@ -85,7 +86,10 @@ class Passing:
             taken = transport.tensors(own)
             for place, value in values.items():
                 taken[place].copy_(value)
+            before = [tensor.clone() for tensor in taken]
             result = function(*own[: len(arguments)], **dict(zip(options, own[len(arguments) :], strict=True)))
+            changed = (place for place, old in enumerate(before) if not torch.equal(taken[place], old))
+            self._written.setdefault(number, set()).update(changed)
             return [tensor.detach().clone() for tensor in (*transport.tensors(result), *taken)]
 
         here = {place: tensors[place].clone() for place in data}
@@ -118,14 +122,13 @@ class Passing:
         return tensor + (torch.randn(tensor.shape, generator=self._generator) * factor * scale).to(tensor)
 
 
-def _disturbed(function: Function, arguments: list[Any], options: dict[str, Any]) -> Any:
+def _disturbed(function: Function, arguments: list[Any], options: dict[str, Any], written: Container[int]) -> Any:
     """What the function gives, each float by up to a half more or less, and so what it writes to its arguments."""
     given = transport.tensors([*arguments, *options.values()])
-    before = [tensor.clone() for tensor in given]
     result = function(*arguments, **options)
-    written = [tensor for tensor, old in zip(given, before, strict=True) if not torch.equal(tensor, old)]
-    places = {tensor.data_ptr(): tensor for tensor in (*written, *transport.tensors(result)) if tensor.numel()}
-    for tensor in places.values():
+    filled = [tensor for place, tensor in enumerate(given) if place in written]
+    once = {tensor.data_ptr(): tensor for tensor in (*filled, *transport.tensors(result)) if tensor.numel()}
+    for tensor in once.values():
         if tensor.is_floating_point():  # as follows from the value itself: copies of it cannot cancel it
             tensor.mul_(1 + 0.5 * torch.sin(1e3 * tensor.double() + 1).to(tensor.dtype))
         elif not tensor.is_complex():
