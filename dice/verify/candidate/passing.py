@@ -5,7 +5,8 @@ Such kernels undo a padding, a summand or a cut that PyTorch's operators mixed i
 own functions is made again with other values of its float tensors: those that it was given for other inputs, and what
 lies halfway, all at once; and with each half of these values on one of them. A call that computes bends somewhere (a
 product of two tensors does), or mixes elements of one tensor. What it does with values that never occur does not count,
-nor do tables that the file made without its inputs.
+nor do tables that the file made without its inputs. What PyTorch computes for the call's own host code is handled like
+one more tensor that the call is given.
 
 Work that nobody needs does not count either: where some calls compute, their results are changed in one more forward,
 equal values alike, and the output has to follow.
@@ -16,14 +17,18 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.ipc.operator_counts import family
 from dice.verify.tensors import transport
 
 MOST_ELEMENTS = 1 << 26  # of a call's tensors: each is run several times for each of them
 MOST_CALLS = 64  # that are looked at, chosen by chance
+MOST_INNER = 64  # results of PyTorch's in one call: who has more in it computes
 FACTORS = (2.0, 1000.0)  # times the rms, where no other inputs are known: what saturates far away bends there
 APART = 0.9  # of the results depend on one element of a tensor at most
 BENT = 1e-3  # of the rms: what a sum of rounded numbers may be off a straight line
@@ -80,30 +85,47 @@ class Passing:
         if sum(tensor.numel() for tensor in tensors) > MOST_ELEMENTS:
             return False
 
-        def run(values: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-            """All that the call gives or writes, with other values of some of its tensors."""
+        def run(values: Mapping[int, torch.Tensor], inner: Sequence[torch.Tensor] | None = None) -> _Run:
+            """All that the call gives or writes, with other values of some of its tensors, and of what PyTorch computes
+            in it."""
             own = transport.map_tensors(torch.Tensor.clone, copy.copy(given))
             taken = transport.tensors(own)
             for place, value in values.items():
                 taken[place].copy_(value)
             before = [tensor.clone() for tensor in taken]
-            result = function(*own[: len(arguments)], **dict(zip(options, own[len(arguments) :], strict=True)))
+            with _Inner(inner) as watched:
+                result = function(*own[: len(arguments)], **dict(zip(options, own[len(arguments) :], strict=True)))
             changed = (place for place, old in enumerate(before) if not torch.equal(taken[place], old))
             self._written.setdefault(number, set()).update(changed)
-            return [tensor.detach().clone() for tensor in (*transport.tensors(result), *taken)]
+            results = [tensor.detach().clone() for tensor in (*transport.tensors(result), *taken)]
+            return _Run([*results, *watched.taken], watched.results)
 
         here = {place: tensors[place].clone() for place in data}
-        others = [there for there in self._elsewhere(number, tensors, data) if there]
-        for there in others:
-            middle = {place: (here[place] + there[place]) / 2 for place in data}
-            if not _alike(_is_straight, run(middle), run(there), run(here)):
+        base, ends = run(here), []
+        for there in self._elsewhere(number, tensors, data):
+            end = run(there)
+            if not _same_shapes(base.inner, end.inner) or len(base.inner) > MOST_INNER:
                 return False
-        for place, value in others[0].items():
-            half = torch.rand(value.shape, generator=self._generator).to(value.device) < 0.5
-            parts = (value, torch.where(half, value, here[place]), torch.where(half, here[place], value))
-            if not _alike(_is_apart, run(here), *(run({place: part}) for part in parts)):
+            middle = run(_middle(here, there), [*_middle(_numbered(base.inner), _numbered(end.inner)).values()])
+            if not _alike(_is_straight, middle.results, end.results, base.results):
                 return False
-        return True
+            ends.append((there, end))
+        there, end = ends[0]
+        parts = [(place, here[place], value) for place, value in there.items()]
+        parts += [(-1 - number, *pair) for number, pair in enumerate(zip(base.inner, end.inner, strict=True))]
+        return all(self._is_apart(place, one, other, base, run) for place, one, other in parts)
+
+    def _is_apart(
+        self, place: int, one: torch.Tensor, other: torch.Tensor, base: _Run, run: Callable[..., _Run]
+    ) -> bool:
+        """Whether no result mixes elements of a tensor, which is one that the call is given or (below 0) one of
+        PyTorch's."""
+        half = torch.rand(one.shape, generator=self._generator).to(one.device) < 0.5
+        found = []
+        for part in (other, torch.where(half, other, one), torch.where(half, one, other)):
+            inner = [part if number == -1 - place else value for number, value in enumerate(base.inner)]
+            found.append(run({place: part} if place >= 0 else {}, inner).results)
+        return _alike(_is_apart, base.results, *found)
 
     def _elsewhere(
         self, number: int, tensors: Sequence[torch.Tensor], data: Sequence[int]
@@ -120,6 +142,53 @@ class Passing:
     def _away(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:
         scale = float(tensor.float().square().mean().sqrt()) or 1.0
         return tensor + (torch.randn(tensor.shape, generator=self._generator) * factor * scale).to(tensor)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """`results`: all that a call gives, what it was given, afterwards, and what it gave to PyTorch. `inner`: what
+    PyTorch computed in it."""
+
+    results: list[torch.Tensor]
+    inner: list[torch.Tensor]
+
+
+class _Inner(OperatorMode):
+    """Keeps the floats that PyTorch's operators take in a block, and those that they compute; or has them give what
+    they are `told`."""
+
+    def __init__(self, told: Sequence[torch.Tensor] | None):
+        super().__init__()
+        self._told = told
+        self.taken: list[torch.Tensor] = []
+        self.results: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view or not family(func.name()):
+            return func(*args, **(kwargs or {}))
+        given = transport.tensors([*args, *(kwargs or {}).values()])
+        self.taken += [tensor.detach().clone() for tensor in given if tensor.is_floating_point()]
+        result = func(*args, **(kwargs or {}))
+        for tensor in transport.tensors(result):
+            if not tensor.is_floating_point():
+                continue
+            number = len(self.results)
+            if self._told is not None and number < len(self._told) and self._told[number].shape == tensor.shape:
+                tensor.copy_(self._told[number])
+            self.results.append(tensor.detach().clone())
+        return result
+
+
+def _numbered(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    return dict(enumerate(tensors))
+
+
+def _middle(one: Mapping[int, torch.Tensor], other: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {place: (value + other[place]) / 2 for place, value in one.items()}
+
+
+def _same_shapes(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return [(tensor.shape, tensor.dtype) for tensor in one] == [(tensor.shape, tensor.dtype) for tensor in other]
 
 
 def _disturbed(function: Function, arguments: list[Any], options: dict[str, Any], written: Container[int]) -> Any:

@@ -7,16 +7,27 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dice.verify.candidate.passing import DISTURB, LOOK, NOTE, Passing, follows
 
 Call = Callable[..., Any]
 
 
+def native(function: Call) -> Call:
+    """The function as a kernel of the file's own would be it: nothing that PyTorch is seen to compute."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with _disable_current_modes():
+            return function(*arguments, **options)
+
+    return call
+
+
 def only_passes(function: Call, *arguments: Any, **options: Any) -> bool:
     torch.manual_seed(0)
     passing = Passing(seed=3)
-    passing.call(function, list(arguments), options, fixed=())
+    passing.call(native(function), list(arguments), options, fixed=())
     return passing.only
 
 
@@ -77,7 +88,7 @@ def test_what_bends_mixes_or_draws_computes(function: Call, arguments: list[Any]
 def test_one_call_that_computes_is_enough() -> None:
     passing = Passing(seed=0)
     for function in (torch.clone, torch.exp, torch.clone):
-        passing.call(function, [draw(32)], {}, fixed=())
+        passing.call(native(function), [draw(32)], {}, fixed=())
     assert not passing.only
 
 
@@ -98,28 +109,30 @@ def test_what_a_call_does_with_values_that_never_occur_does_not_count() -> None:
         passing = Passing(seed=1, calls=1)
         for mode, x in ((NOTE, factor * draw(64)), (LOOK, draw(64))):
             passing.begin(mode)
-            passing.call(bounded, [x], {}, fixed=())
+            passing.call(native(bounded), [x], {}, fixed=())
         assert passing.only is only
 
 
 def test_tables_of_the_file_are_no_data() -> None:
     for fixed, only in (((), False), ((1,), True)):
         passing = Passing(seed=1)
-        passing.call(torch.mul, [draw(64), draw(64)], {}, fixed)
+        passing.call(native(torch.mul), [draw(64), draw(64)], {}, fixed)
         assert passing.only is only
     passing = Passing(seed=1)
-    passing.call(torch.gather, [draw(64), 0, torch.arange(9)], {}, fixed=(0,))  # what it does follows from the places
+    passing.call(
+        native(torch.gather), [draw(64), 0, torch.arange(9)], {}, fixed=(0,)
+    )  # what it does follows from the places
     assert not passing.only
 
 
 def test_of_many_calls_some_are_looked_at_and_none_computes_unseen() -> None:
     passing = Passing(seed=1, calls=300)
     for _ in range(300):
-        passing.call(torch.clone, [draw(4)], {}, fixed=())
+        passing.call(native(torch.clone), [draw(4)], {}, fixed=())
     assert passing.only
     passing.begin(LOOK)
     for _ in range(300):
-        passing.call(torch.exp, [draw(4)], {}, fixed=())
+        passing.call(native(torch.exp), [draw(4)], {}, fixed=())
     assert len(passing.computing) == 64
 
 
@@ -140,7 +153,7 @@ def test_work_that_nobody_needs_does_not_count(name: str) -> None:
 
     def forward(mode: str) -> torch.Tensor:
         passing.begin(mode)
-        results = [passing.call(torch.exp, [x.clone()], {}, fixed=()) for _ in range(2)]
+        results = [passing.call(native(torch.exp), [x.clone()], {}, fixed=()) for _ in range(2)]
         return combine(x, *results)
 
     output = forward(LOOK)
@@ -154,8 +167,26 @@ def test_what_a_call_writes_to_its_arguments_is_changed_too() -> None:
 
     passing, out = Passing(seed=1, calls=1), torch.zeros(64)
     passing.begin(LOOK)
-    passing.call(work, [draw(64), out], {}, fixed=())
+    passing.call(native(work), [draw(64), out], {}, fixed=())
     before = out.clone()
     passing.begin(DISTURB)
-    passing.call(work, [draw(64), out], {}, fixed=())
+    passing.call(native(work), [draw(64), out], {}, fixed=())
     assert not passing.only and follows(before, out)
+
+
+INSIDE = {  # host code that has PyTorch compute, and what the file's own kernels do with that
+    "undoes a summand": (lambda x: native(lambda y: y - 3)(torch.exp(x) + 3), True),
+    "takes two apart": (lambda x: native(torch.sub)(torch.softmax(x, 0) + torch.sin(x), torch.sin(x)), True),
+    "computes as well": (lambda x: native(torch.relu)(torch.exp(x) - 1.5), False),
+    "adds up": (lambda x: native(lambda y: y.sum(1))(torch.exp(x.view(8, 8))), False),
+    "computes before": (lambda x: torch.exp(native(torch.sin)(x)), False),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_pytorch_computes_within_a_call_is_not_the_calls(name: str) -> None:
+    function, only = INSIDE[name]
+    torch.manual_seed(0)
+    passing = Passing(seed=3)
+    passing.call(function, [draw(64)], {}, fixed=())
+    assert passing.only is only
