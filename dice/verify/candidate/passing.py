@@ -5,7 +5,8 @@ Such kernels undo a padding, a summand or a cut that PyTorch's operators mixed i
 own functions is made again with other values of its float tensors: those that it was given for other inputs, and what
 lies halfway, all at once; and with each half of these values on one of them. A call that computes bends somewhere (a
 product of two tensors does), or mixes elements of one tensor. What it does with values that never occur does not count,
-nor do tables that the file made without its inputs. What PyTorch computes for the call's own host code is handled like
+unless the reference has bounds that PyTorch does not apply for the file; nor do tables that the file made without its
+inputs. What PyTorch computes for the call's own host code is handled like
 one more tensor that the call is given.
 
 Work that nobody needs does not count either: where some calls compute, their results are changed in one more forward,
@@ -41,9 +42,11 @@ NOTE, LOOK, DISTURB = "note", "look", "disturb"  # what becomes of the calls of 
 
 class Passing:
     """Looks at the `calls` of a program, over several forwards: on other inputs to `NOTE` what each is given there, on
-    the inputs to `LOOK` at each, and once more to `DISTURB` those that compute. `only`: all only pass values on."""
+    the inputs to `LOOK` at each, and once more to `DISTURB` those that compute. `far`: values that never occur count,
+    too. `only`: all only pass values on."""
 
-    def __init__(self, seed: int, calls: int = MOST_CALLS):
+    def __init__(self, seed: int, calls: int = MOST_CALLS, far: bool = False):
+        self._far = far
         self._generator = torch.Generator().manual_seed(seed)
         self._chosen = set(random.Random(seed).sample(range(calls), min(calls, MOST_CALLS)))
         self._others: dict[int, list[list[torch.Tensor]]] = {}  # what calls are given elsewhere, by their number
@@ -130,14 +133,21 @@ class Passing:
     def _elsewhere(
         self, number: int, tensors: Sequence[torch.Tensor], data: Sequence[int]
     ) -> list[dict[int, torch.Tensor]]:
-        """Other values of the data of a call: those of other inputs, or else such as are near and far."""
+        """Other values of the data of a call: those of other inputs, or else such as are near and far. What other
+        inputs leave as it is, as what follows from parameters, is another one, too."""
         shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+
+        def other(tensor: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+            return self._away(tensor, FACTORS[0]) if torch.equal(tensor, there) else there
+
         noted = [
-            {place: taken[place] for place in data}
+            {place: other(tensors[place], taken[place]) for place in data}
             for taken in self._others.get(number, ())
             if [(tensor.shape, tensor.dtype) for tensor in taken] == shapes
         ]
-        return noted or [{place: self._away(tensors[place], factor) for place in data} for factor in FACTORS]
+        if noted and not self._far:
+            return noted
+        return noted + [{place: self._away(tensors[place], factor) for place in data} for factor in FACTORS]
 
     def _away(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:
         scale = float(tensor.float().square().mean().sqrt()) or 1.0

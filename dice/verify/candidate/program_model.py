@@ -218,17 +218,23 @@ def _located(error: Exception, line: int) -> Exception:
 
 def _fixed(program: Program) -> list[frozenset[int]]:
     """For each step, the places among its tensors of those that do not depend on inputs and parameters."""
-    known: set[object] = set()  # values that do not
+    memory: dict[object, object] = {}  # by value, the first value in the same memory
+    known: set[object] = set()  # memory of values that do not
     places = []
     for step in program.steps:
         given = list(p.leaves([step.arguments, list(step.options.values())]))
-        fixed = [kind == "literal" or (kind == "value" and value in known) for kind, value in given]
+        fixed = [kind == "literal" or (kind == "value" and memory[value] in known) for kind, value in given]
         places.append(frozenset(place for place, is_fixed in enumerate(fixed) if is_fixed))
-        results = {value for kind, value in p.leaves(step.gives) if kind == "value"}
+        taken = {memory[value] for kind, value in given if kind == "value"}
+        views = bool(step.operator) and getattr(_operator(step.operator), "is_view", False)
+        for kind, value in p.leaves(step.gives):
+            if kind == "value":
+                memory.setdefault(value, next(iter(taken)) if views and taken else value)
+        gives = {memory[value] for kind, value in p.leaves(step.gives) if kind == "value"}
         if all(fixed) and step.operator:
-            known |= results
-        else:  # it may write to what it is given
-            known -= results | {value for kind, value in given if kind == "value"}
+            known |= gives
+        else:  # an operator gives what it writes to
+            known -= gives if step.operator else gives | taken
     return places
 
 

@@ -76,7 +76,7 @@ class Runner(Server):
         return digest.hexdigest()
 
     def _look_at_calls(self, command: m.LookAtCalls) -> m.CallsLookedAt:
-        passing = self.model.passing = Passing(command.seed, self.model.calls)
+        passing = self.model.passing = Passing(command.seed, self.model.calls, command.far)
 
         def forward(name: str, mode: str) -> Any:
             passing.begin(mode)

@@ -55,7 +55,8 @@ def _look_at_calls(attempt: Attempt, seed: int, shareable: bool) -> None:
         others += [attempt.drawn] if other.family and other.shareable else []
     attempt.talk.run_left = attempt.talk.run_timeout_s  # who only passes on is not to be let off for being slow at it
     try:
-        said = attempt.talk.ask(m.LookAtCalls(inputs, tuple(others), seed), m.CallsLookedAt)
+        look = m.LookAtCalls(inputs, tuple(others), seed, far=attempt.record.evidence.leaves_bounds)
+        said = attempt.talk.ask(look, m.CallsLookedAt)
     except VerdictReached:  # other values do not suit its calls: they do more than pass them on
         return
     if said.only_pass:

@@ -105,12 +105,20 @@ def test_what_a_call_does_with_values_that_never_occur_does_not_count() -> None:
     def bounded(x: torch.Tensor) -> torch.Tensor:
         return x.clamp(max=3.0)
 
-    for factor, only in ((2.0, True), (20.0, False)):
-        passing = Passing(seed=1, calls=1)
+    for factor, far, only in ((2.0, False, True), (20.0, False, False), (2.0, True, False)):
+        passing = Passing(seed=1, calls=1, far=far)
         for mode, x in ((NOTE, factor * draw(64)), (LOOK, draw(64))):
             passing.begin(mode)
             passing.call(native(bounded), [x], {}, fixed=())
         assert passing.only is only
+
+
+def test_what_other_inputs_leave_as_it_is_may_be_another_parameter() -> None:
+    passing, scale = Passing(seed=1, calls=1), draw(64)
+    for mode, x in ((NOTE, 2 * draw(64)), (LOOK, draw(64))):
+        passing.begin(mode)
+        passing.call(native(torch.mul), [x, scale], {}, fixed=())
+    assert not passing.only
 
 
 def test_tables_of_the_file_are_no_data() -> None:
