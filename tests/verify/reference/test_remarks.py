@@ -63,7 +63,7 @@ def test_numbers_that_matter_and_leave_all_shapes_alone_are_changed(make: Make, 
 
 def test_a_few_elements_that_an_argument_decides_are_enough(make: Make) -> None:
     """A rounding of the inputs does not excuse them: it is asked of a model with the problem's own arguments."""
-    source = texts.problem("return torch.where(x > 0.9, x * self.by, x)", ROWS, "self.by = arguments[0]", "[2.0]")
+    source = texts.problem("return torch.where(x > 1.5, x + self.kept / 20, x)", ROWS, KEEPS, "[0.2]")
     reference = make(source)
     remarks, steps = planned(reference)
     trial = remarks.trial(SECRET, steps["ignores_constructor_argument"])
