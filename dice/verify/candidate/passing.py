@@ -4,10 +4,9 @@ by element.
 Such kernels undo a padding, a summand or a cut that PyTorch's operators mixed into the answer. Each call of the file's
 own functions is made again with other values of its float tensors: those that it was given for other inputs, and what
 lies halfway, all at once; and with each half of these values on one of them. A call that computes bends somewhere (a
-product of two tensors does), or mixes elements of one tensor. What it does with values that never occur does not count,
-unless the reference has bounds that PyTorch does not apply for the file; nor do tables that the file made without its
-inputs. What PyTorch computes for the call's own host code is handled like
-one more tensor that the call is given.
+product of two tensors does), mixes elements of one tensor, or tells whole numbers. What it does with values that never
+occur does not count, unless the reference has bounds that PyTorch does not apply for the file; nor do tables that the
+file made without its inputs. What PyTorch computes for the call's own host code is one more tensor that it is given.
 
 Work that nobody needs does not count either: where some calls compute, their results are changed in one more forward,
 equal values alike, and the output has to follow.
@@ -231,13 +230,18 @@ def _is_other(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _alike(test: Callable[..., bool], *runs: Sequence[torch.Tensor]) -> bool:
-    """Whether all results that are floats pass a test, and are of the same shapes in all runs."""
+    """Whether all results that are floats pass a test, others are the same, and all are of the same shapes."""
     if len({len(run) for run in runs}) > 1:
         return False
     for results in zip(*runs, strict=True):
         if len({(one.shape, one.dtype) for one in results}) > 1:
             return False
-        if results[0].is_floating_point() and not test(*results):
+        if results[0].is_complex():
+            results = tuple(map(torch.view_as_real, results))
+        if results[0].is_floating_point():
+            if not test(*results):
+                return False
+        elif not all(torch.equal(results[0], other) for other in results[1:]):  # whole numbers made of floats
             return False
     return True
 

@@ -66,7 +66,7 @@ class Remarks:
     def plan(self, secret: int, seed: int) -> tuple[Step, ...]:
         """`seed`: the one that the reference was constructed under."""
         subject = self._reference.subject
-        if not subject.protocol.ours or subject.sizes.inputs >= subject.large_bytes:
+        if not subject.protocol.ours or subject.sizes.inputs > 4 * MOST_ELEMENTS:
             return ()
         with contextlib.suppress(workload.Enough, ReferenceFailed), workload.within(SECONDS):
             self.other = self._find_other(secret, seed)
@@ -100,7 +100,7 @@ class Remarks:
 
     def _not_finite(self, secret: int, step: Step) -> Trial | None:
         reference, seed = self._reference, derive(secret, step.name)
-        base = inputs.vary(reference.subject.draw(seed), step, seed)
+        base = inputs.vary(trees.to_cpu(reference.subject.draw(seed)), step, seed)
         if trees.elements(base) > MOST_ELEMENTS:
             return None
         model = _on_cpu(reference)
@@ -122,7 +122,7 @@ class Remarks:
         parameters = trees.elements(reference.model.state_dict())
         if not numbers or parameters > MOST_PARAMETERS or (parameters and reference.fresh_states is None):
             return None  # it has many parameters, or takes long to construct
-        drawn, run_seed = subject.draw(derive(secret, "trial 0")), derive(secret, "arguments")
+        drawn, run_seed = trees.to_cpu(subject.draw(derive(secret, "trial 0"))), derive(secret, "arguments")
         if trees.elements(drawn) > MOST_ELEMENTS:
             return None
         found, arguments, output = None, subject.arguments, _output(reference, _on_cpu(reference), drawn, run_seed)

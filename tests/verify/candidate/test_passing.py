@@ -54,6 +54,7 @@ def written(x: torch.Tensor, out: torch.Tensor) -> None:
         (lambda parts: [parts[0] * 2, parts[1] * 3], [[draw(8), draw(8)]]),
         (written, [draw(8), torch.zeros(16)]),
         (torch.zeros_like, [draw(8)]),
+        (lambda x: torch.complex(x, -x), [draw(8)]),
     ],
 )
 def test_what_is_copied_moved_and_scaled_is_passed_on(function: Call, arguments: list[Any]) -> None:
@@ -70,6 +71,8 @@ def test_what_is_copied_moved_and_scaled_is_passed_on(function: Call, arguments:
         (lambda x: x.clamp(-100, 100), [draw(64)]),
         (lambda x, y: x / y, [draw(64), draw(64)]),
         (torch.sum, [draw(64)]),
+        (lambda x: x.argsort(), [draw(64)]),
+        (lambda x: torch.complex(x, x * x), [draw(64)]),
         (lambda x: x.cumsum(0), [draw(64)]),
         (lambda x: x[1:] - x[:-1], [draw(64)]),
         (torch.matmul, [draw(16, 16), draw(16, 16)]),
