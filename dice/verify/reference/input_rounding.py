@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from dice.verify.execution import inputs
+from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import compare, transport, trees
 
 ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
 DRAWS = 4
+ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie a thousand spreads from zero
 
 
@@ -66,6 +69,23 @@ def outputs(forward: Callable[[Any], Any], drawn: Any) -> Iterator[Any]:
     """What the reference answers to inputs that are off by a rounding, each time in another way."""
     for number in range(DRAWS):
         yield forward(jittered(drawn, number))
+
+
+def is_believable(forward: Callable[[Any], Any], drawn: Any, output: Any, exact: Any) -> bool:
+    """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
+    inputs must move that too: else the model draws other random numbers in float64, or computes something else.
+    Nearly the same is the same: where `x - tanh(x)` rounds is not moved by inputs that are off by a rounding."""
+    if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+        return False
+    pairs = list(zip(transport.tensors(output), transport.tensors(exact), strict=True))
+    if all(compare.stray_share(*pair) == 0.0 or compare.is_near(*pair) for pair in pairs):
+        return True
+    offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
+    with contextlib.suppress(ReferenceFailed):
+        for rounded in outputs(forward, drawn):
+            found = map(compare.rms_difference, transport.tensors(output), transport.tensors(rounded))
+            moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
+    return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))
 
 
 def jittered(value: Any, seed: int) -> Any:

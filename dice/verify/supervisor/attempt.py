@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dice.verdict import Finding
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
-from dice.verify.protocols import KERNELBENCH_SEED
+from dice.verify.protocols import KERNELBENCH_SEED, Protocol
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child
 from dice.verify.sandbox.roles import CANDIDATE, RUNNER, Role
@@ -128,20 +128,9 @@ class Attempt:
 
     def _construct(self, step: m.Step) -> None:
         """The model that a step is for."""
-        seed = self.session.seeds[1 if step.fresh else 0]
-        arguments = m.OTHER_ARGUMENTS if step.arguments else m.ARGUMENTS
+        command = _construction(step, self.session.seeds, self.assignment.protocol)
         if self._author is not None:
-            self._author.give_program(self.talk, seed, self._signature, arguments)
-        state, varied = ("fresh state", "fresh state varied") if step.fresh else ("state", "")
-        state = "other state" if step.arguments else state
-        protocol = self.assignment.protocol
-        command = m.Construct(
-            seed=seed if protocol.ours else KERNELBENCH_SEED,
-            cast=None if protocol.ours else protocol.cast,
-            state=state,
-            varied=varied,
-            arguments=arguments,
-        )
+            self._author.give_program(self.talk, command.seed, self._signature, command.arguments)
         self.replay.construct = self.replay.construct if step.remark else command
         with self.record.clock("run"):
             made = self.talk.ask(command, m.Constructed)
@@ -295,3 +284,16 @@ class Attempt:
             return ask()
         except ReferenceUnusable as failure:
             raise ReferenceBroken(str(failure), varied, failure.lacks_gpu_memory) from None
+
+
+def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:
+    """What a candidate is told of the model that a step is for."""
+    state, varied = ("fresh state", "fresh state varied") if step.fresh else ("state", "")
+    seed = seeds[1 if step.fresh else 0]
+    return m.Construct(
+        seed=seed if protocol.ours else KERNELBENCH_SEED,
+        cast=None if protocol.ours else protocol.cast,
+        state="other state" if step.arguments else state,
+        varied=varied,
+        arguments=m.OTHER_ARGUMENTS if step.arguments else m.ARGUMENTS,
+    )
