@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +58,7 @@ class ProgramModel(torch.nn.Module):
         for name, one in program.state.items():
             _put(self, self._names.get(name, name), one, self._literals)
         bound = [self._bound(step, libraries) for step in program.steps]
-        each = zip(bound, _fixed(program), _last_uses(program), strict=True)
+        each = zip(bound, _fixed(program, self._names), _last_uses(program), strict=True)
         self._steps = [(*step, fixed, over) for step, fixed, over in each]
         self._output = self._taker(program.output)
 
@@ -216,14 +216,20 @@ def _located(error: Exception, line: int) -> Exception:
     return error
 
 
-def _fixed(program: Program) -> list[frozenset[int]]:
-    """For each step, the places among its tensors of those that do not depend on inputs and parameters."""
+def _fixed(program: Program, names: Container[str] = ()) -> list[frozenset[int]]:
+    """For each step, the places among its tensors of those that do not depend on inputs and parameters. `names`: of
+    the state that is the reference's under other names; what else the file made is a table, whatever it is kept as."""
+    own = {name for name, one in program.state.items() if one.literal >= 0 and name not in names}
     memory: dict[object, object] = {}  # by value, the first value in the same memory
     known: set[object] = set()  # memory of values that do not
     places = []
     for step in program.steps:
         given = list(p.leaves([step.arguments, list(step.options.values())]))
-        fixed = [kind == "literal" or (kind == "value" and memory[value] in known) for kind, value in given]
+        made = [kind == "literal" or (kind == "state" and value in own) for kind, value in given]
+        fixed = [
+            is_made or (kind == "value" and memory[value] in known)
+            for is_made, (kind, value) in zip(made, given, strict=True)
+        ]
         places.append(frozenset(place for place, is_fixed in enumerate(fixed) if is_fixed))
         taken = {memory[value] for kind, value in given if kind == "value"}
         views = bool(step.operator) and getattr(_operator(step.operator), "is_view", False)

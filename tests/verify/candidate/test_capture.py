@@ -279,6 +279,7 @@ FIXED = {  # a forward, and which tensors of its last step follow from nothing
     "of a table that was used": ("(x * TABLE) - TABLE", {1}),
     "written to": ("torch.add(x, TABLE.copy_(x))", set()),
     "written to by a view": ("[TABLE[:1].copy_(x[:1]), torch.add(x, TABLE)][1]", set()),
+    "kept": ("torch.add(x, self.table)", {1}),
     "a literal": ("torch.add(x, torch.ones(3).cuda())", {1}),
 }
 
@@ -290,6 +291,7 @@ def test_what_follows_from_nothing_is_known(name: str) -> None:
     space: dict[str, Any] = {"torch": torch}
     exec("\n".join(lines), space)
     model = type("Tabled", (nn.Module,), {"forward": space["forward"]})()
+    model.register_buffer("table", torch.rand(3))
     with torch.no_grad():
         sent, _ = capture.capture(model, [torch.empty(2, 3, device="meta")], {})
     assert set(_fixed(program.read(json.loads(json.dumps(sent)), 0))[-1]) == wanted
