@@ -42,7 +42,8 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     if again and _mute(attempt, replace(command, filled=True)) == "copies_inputs":
         record.evidence.muted = "copies_inputs"
     attempt.refuse_deception()
-    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent:
+    late = attempt.talk.run_left <= 0  # with an answer, which would be taken for another
+    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent and not late:
         _look_at_calls(attempt, drawn.seed, drawn.shareable)
 
 
@@ -81,7 +82,7 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 def remark(attempt: Attempt) -> None:
     """Label what a right kernel does otherwise than the reference where nobody asked for it."""
     for step in attempt.remarks:
-        if attempt.talk.run_left <= 0:  # it is late with an answer, which would be taken for another
+        if attempt.talk.run_left <= 0:  # it is late
             return
         attempt.talk.run_left = min(attempt.talk.run_left, REMARKS_S)
         try:
