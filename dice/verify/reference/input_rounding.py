@@ -43,9 +43,16 @@ def far_roundings(output: Any) -> tuple[float | None, ...]:
     """What each tensor of an output may be off by rounding where the inputs are far from zero. A right kernel may be
     off by ten times as much, since it may add its terms one by one; a variance taken as the difference of two means is
     off by all of itself."""
-    zeros = ((tensor, torch.zeros_like(tensor)) for tensor in transport.tensors(output))
-    sizes = (compare.rms_difference(*pair) for pair in zeros)
-    return tuple(None if size is None else FAR_ROUNDING * size for size in sizes)
+    return tuple(None if size is None else FAR_ROUNDING * size for size in map(_rms, transport.tensors(output)))
+
+
+def _rms(tensor: torch.Tensor) -> float | None:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return None
+    return (
+        float(torch.linalg.vector_norm(tensor if tensor.dtype.itemsize >= 4 else tensor.float()))
+        / tensor.numel() ** 0.5
+    )
 
 
 def slacks(forward: Callable[[Any], Any], drawn: Any, exact: Any) -> tuple[torch.Tensor, ...]:
