@@ -49,10 +49,8 @@ def far_roundings(output: Any) -> tuple[float | None, ...]:
 def _rms(tensor: torch.Tensor) -> float | None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return None
-    return (
-        float(torch.linalg.vector_norm(tensor if tensor.dtype.itemsize >= 4 else tensor.float()))
-        / tensor.numel() ** 0.5
-    )
+    length = torch.linalg.vector_norm(tensor if tensor.dtype.itemsize >= 4 else tensor.float())
+    return float(length / tensor.numel() ** 0.5)
 
 
 def slacks(forward: Callable[[Any], Any], drawn: Any, exact: Any) -> tuple[torch.Tensor, ...]:
