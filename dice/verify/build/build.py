@@ -31,6 +31,7 @@ from dice.verify.build.sources import (
     Built,
     CompileError,
     CompileTimeout,
+    Foreign,
     Headers,
     LinkError,
     Sources,
@@ -98,7 +99,7 @@ def compile_into(
     arch: str,
     timeout_s: float,
     sanitize: bool = False,
-) -> tuple[Headers, str, str]:
+) -> tuple[Headers, str, Foreign]:
     """Leave the library of `sources` as `LIBRARY` in `scratch`; which headers it took, the log, and why it may not run
     where there is data (`object_files.foreign`).
 
@@ -117,7 +118,7 @@ def compile_into(
     plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline)
     headers, log = plan.compile(scratch)
     if headers == "full":
-        return headers, log, "its host code needs PyTorch's own headers"
+        return headers, log, Foreign("its host code needs PyTorch's own headers")
     return headers, log, object_files.foreign(scratch.glob("*.o"), scratch / LIBRARY, sources)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from dice.verdict import Backend
 from dice.verify.build.cache import Cache
-from dice.verify.build.sources import LIBRARY, Built, Headers
+from dice.verify.build.sources import LIBRARY, Built, Foreign, Headers
 
 SUM = "sum"
+FOREIGN = ("foreign", "word")  # the files of why no program may call it
 _HEADERS: dict[str, Headers] = {"split": "split", "slim": "slim", "full": "full"}
 
 
@@ -39,11 +40,11 @@ def found(entry: Path, started: float, *, cached: bool, backend: Backend) -> Bui
     """The cache's `entry`; `started` is when the search for it began, on the monotonic clock."""
     headers = _HEADERS.get((entry / "headers").read_text(), "slim")
     log = (entry / "log").read_text(encoding="utf-8")
-    foreign = (entry / "foreign").read_text(encoding="utf-8")
+    foreign = Foreign(*((entry / name).read_text(encoding="utf-8") for name in FOREIGN))
     return Built(entry / LIBRARY, headers, time.monotonic() - started, cached, backend, log, foreign)
 
 
-def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str, foreign: str) -> Path:
+def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str, foreign: Foreign) -> Path:
     """Make the library in `scratch` (on the cache's file system) the entry `key`. Nothing else in `scratch` counts."""
     with cache.scratch() as folder:
         entry = folder / "entry"
@@ -51,13 +52,14 @@ def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str, forei
         os.rename(scratch / LIBRARY, entry / LIBRARY)
         (entry / "headers").write_text(headers)
         (entry / "log").write_text(log, encoding="utf-8", errors="replace")
-        (entry / "foreign").write_text(foreign, encoding="utf-8", errors="replace")
+        for name, text in zip(FOREIGN, (foreign.reason, foreign.word), strict=True):
+            (entry / name).write_text(text, encoding="utf-8", errors="replace")
         (entry / SUM).write_text(_sum(entry))
         return cache.publish(key, entry)
 
 
 def _sum(entry: Path) -> str:
     digest = hashlib.sha256()
-    for name in (LIBRARY, "headers", "log", "foreign"):
+    for name in (LIBRARY, "headers", "log", *FOREIGN):
         digest.update(hashlib.sha256((entry / name).read_bytes()).digest())
     return digest.hexdigest()

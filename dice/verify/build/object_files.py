@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dice.verify.build.sources import NAME_MAKER, Sources, inner_word
+from dice.verify.build.sources import Foreign, Sources, inner_word
 
 _FUNCTION, _OBJECT = 2, 1
 _LOCAL = 0
@@ -186,26 +186,14 @@ _BARRED = re.compile(
 )
 
 
-_HAS_WORD = "its source has the word "
-_PLAIN_WORDS = ("asm", "_Pragma")  # of honest sources, too
-
-
-def reaches_inside(reason: str) -> bool:
-    """Whether `foreign` found the name of something that stands between C++ and Python, and not only what makes names,
-    as macros of honest sources do."""
-    word = reason.removeprefix(_HAS_WORD).partition(",")[0]
-    makes_names = word in _PLAIN_WORDS or NAME_MAKER.search(word) is not None
-    return reason.startswith(_HAS_WORD) and word.isidentifier() and not makes_names
-
-
-def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
-    """Why a library may not run where there is data, as a sentence; "" where it may.
+def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> Foreign:
+    """Why a library may not run where there is data.
 
     `objects`: what its sources were compiled to. What the linker added to them is ours, or the C++ library's.
     """
     word = inner_word(sources)
     if word:
-        return f"{_HAS_WORD}{word}, by which it could reach for the inside of its headers"
+        return Foreign(f"its source has the word {word}, by which it could reach for the inside of its headers", word)
     try:
         wanted: set[str] = set()
         defined: set[str] = set()
@@ -215,8 +203,8 @@ def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> str:
                     (defined if symbol.section else wanted).add(symbol.name)
         left = {one.name for one in symbols(library.read_bytes(), DYNAMIC_SYMBOLS) if not one.section}
     except (NotElf, OSError) as error:
-        return f"its library cannot be read: {error}"
+        return Foreign(f"its library cannot be read: {error}")
     names = [name for name in wanted - defined if _BARRED.fullmatch(name) or not _ALLOWED.fullmatch(name)]
     names += [name for name in left if _PYTORCH.match(name)]  # our headers leave nothing of it to the dynamic linker
     said = ", ".join(name[:80] for name in sorted(names)[:8])
-    return f"its host code calls {said}: not on the list of what may be called beside data" if names else ""
+    return Foreign(f"its host code calls {said}: not on the list of what may be called beside data" if names else "")

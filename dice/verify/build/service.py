@@ -19,7 +19,7 @@ from typing import get_args
 from dice.verdict import Backend
 from dice.verify.build.cache import Cache, builds_shown
 from dice.verify.build.libraries import found, look_up, publish
-from dice.verify.build.sources import LIBRARY, MAX_SOURCE_BYTES, Built, Headers, Sources
+from dice.verify.build.sources import LIBRARY, MAX_SOURCE_BYTES, Built, Foreign, Headers, Sources
 from dice.verify.ipc import untrusted
 from dice.verify.ipc.encoding import Raw, claim, is_a, read
 from dice.verify.ipc.messages import (
@@ -213,7 +213,7 @@ class BuildService:
                 return Answer(said.kind, None, said.message, said.lines, said.log, seconds)
             if not _is_library(scratch / LIBRARY):
                 return _failure("compile_error", "the compiler left no library, or one that is too large", seconds)
-            entry = publish(self._cache, key, scratch, said.headers, said.log, said.foreign)
+            entry = publish(self._cache, key, scratch, said.headers, said.log, Foreign(said.foreign, said.word))
             return Answer("built", found(entry, started, cached=False, backend=self.backend), seconds=seconds)
 
     def _ask_builder(

@@ -75,9 +75,25 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """Why no program may call a library, as a sentence, or "". `word`: the one in its source by which it could reach
+    for the inside of its headers, or ""."""
+
+    reason: str = ""
+    word: str = ""
+
+    @property
+    def reaches_inside(self) -> bool:
+        """Whether the word names something that stands between C++ and Python, and does not only make names, as macros
+        of honest sources do."""
+        makes_names = self.word in _PLAIN_WORDS or NAME_MAKER.search(self.word) is not None
+        return self.word.isidentifier() and not makes_names
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A shared library ready for `binding.load`. `seconds` is the wall time of the build, cached or not. `foreign`: why
-    no program may call it, or ""."""
+    no program may call it."""
 
     path: Path
     headers: Headers
@@ -85,7 +101,7 @@ class Built:
     cached: bool
     backend: Backend = "emulated"
     log: str = field(default="", repr=False)
-    foreign: str = ""
+    foreign: Foreign = Foreign()
 
 
 class CompileError(Exception):
@@ -109,6 +125,7 @@ class Unsupported(Exception):
     """Emulation cannot run this source; the message names the construct."""
 
 
+_PLAIN_WORDS = ("asm", "_Pragma")  # of honest sources, too
 # Names of what stands between C++ and Python, and of what makes other names: pasted tokens, trigraphs, digraphs, names
 # in attributes and pragmas, and letters by their number.
 _INNER_WORD = re.compile(

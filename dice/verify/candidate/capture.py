@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.execution.fake_cuda import DEVICE, TO_HOST, Streams, Work, is_host
+from dice.verify.execution.fake_cuda import DEVICE, Streams, Work, goes_to_host, is_host
 from dice.verify.tensors import transport
 
 META = torch.device("meta")
@@ -198,8 +198,7 @@ class DataFree(TorchFunctionMode):
             raise self._recorder.fail("forward works under autocast")
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and first.is_meta:
-            moves = func is torch.Tensor.to and any(map(is_host, (*args[1:2], kwargs.get("device"))))
-            if func in _READING or moves:
+            if func is torch.Tensor.item or goes_to_host(func, args, kwargs):
                 raise self._recorder.fail("forward reads values of tensors")
             if func is torch.Tensor.data_ptr:
                 raise self._recorder.fail("forward takes a tensor's address")
@@ -411,7 +410,6 @@ def _from_data(func: Any, first: torch.Tensor | None, *args: Any, **kwargs: Any)
     return made.to(META)
 
 
-_READING = (*TO_HOST, torch.Tensor.item)
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 _ANSWERS: dict[Any, Callable[..., Any]] = {

@@ -88,7 +88,7 @@ class KernelFile(Server):
 
     def _capture(self, command: m.Capture) -> m.Captured:
         """The file's model, run without data, as a program."""
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
+        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, command.arguments)
         running.seed_everything(command.seed)
         known: Any = command.state
         try:
@@ -101,7 +101,7 @@ class KernelFile(Server):
         return m.Captured(program, "")
 
     def _new_model(self, command: m.Construct) -> Any:
-        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, "init")
+        arguments = transport.read(self.values.inputs / m.CONSTRUCTOR, command.arguments)
         if command.cast is not None:
             arguments = self.device.place(arguments)
         running.seed_everything(command.seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -54,21 +54,24 @@ class ProgramModel(torch.nn.Module):
         self._inputs: list[torch.Tensor] = []
         self._values: list[Any] = []
         self.passing: Passing | None = None  # looks at the calls of the next forward
+        self.calls = program.calls
         for name, one in program.state.items():
             _put(self, self._names.get(name, name), one, self._literals)
         bound = [self._bound(step, libraries) for step in program.steps]
-        self._steps = [(*step, over) for step, over in zip(bound, _last_uses(program), strict=True)]
+        each = zip(bound, _fixed(program, self._names), _last_uses(program), strict=True)
+        self._steps = [(*step, fixed, over) for step, fixed, over in each]
         self._output = self._taker(program.output)
 
     def forward(self, *inputs: Any) -> Any:
         self._inputs = transport.tensors(list(inputs))
         values = self._values = []
-        for function, own, arguments, options, gives, line, over in self._steps:
+        for function, own, arguments, options, gives, line, fixed, over in self._steps:
             given, named = [take() for take in arguments], {key: take() for key, take in options}
-            if own and self.passing is not None:
-                self.passing.look(function, given, named)
             try:
-                result = function(*given, **named)
+                if own and self.passing is not None:
+                    result = self.passing.call(function, given, named, fixed)
+                else:
+                    result = function(*given, **named)
             except Exception as error:
                 raise _located(error, line) from error.__cause__
             _note(gives, result, values)
@@ -211,6 +214,34 @@ def _located(error: Exception, line: int) -> Exception:
     if line > 0:
         error.lines = (f"line {line}", f"{type(error).__name__}: {error}"[:1000])  # type: ignore[attr-defined]
     return error
+
+
+def _fixed(program: Program, names: Container[str] = ()) -> list[frozenset[int]]:
+    """For each step, the places among its tensors of those that do not depend on inputs and parameters. `names`: of
+    the state that is the reference's under other names; what else the file made is a table, whatever it is kept as."""
+    own = {name for name, one in program.state.items() if one.literal >= 0 and name not in names}
+    memory: dict[object, object] = {}  # by value, the first value in the same memory
+    known: set[object] = set()  # memory of values that do not
+    places = []
+    for step in program.steps:
+        given = list(p.leaves([step.arguments, list(step.options.values())]))
+        made = [kind == "literal" or (kind == "state" and value in own) for kind, value in given]
+        fixed = [
+            is_made or (kind == "value" and memory[value] in known)
+            for is_made, (kind, value) in zip(made, given, strict=True)
+        ]
+        places.append(frozenset(place for place, is_fixed in enumerate(fixed) if is_fixed))
+        taken = {memory[value] for kind, value in given if kind == "value"}
+        views = bool(step.operator) and getattr(_operator(step.operator), "is_view", False)
+        for kind, value in p.leaves(step.gives):
+            if kind == "value":
+                memory.setdefault(value, next(iter(taken)) if views and taken else value)
+        gives = {memory[value] for kind, value in p.leaves(step.gives) if kind == "value"}
+        if all(fixed) and step.operator:
+            known |= gives
+        else:  # an operator gives what it writes to
+            known -= gives if step.operator else gives | taken
+    return places
 
 
 def _last_uses(program: Program) -> list[list[int]]:

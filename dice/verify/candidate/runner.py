@@ -17,7 +17,7 @@ import torch
 
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding, failures
-from dice.verify.candidate.passing import Passing
+from dice.verify.candidate.passing import DISTURB, LOOK, NOTE, Passing, follows
 from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names
 from dice.verify.candidate.server import Server
 from dice.verify.execution import running
@@ -76,13 +76,21 @@ class Runner(Server):
         return digest.hexdigest()
 
     def _look_at_calls(self, command: m.LookAtCalls) -> m.CallsLookedAt:
-        inputs = self.values.read(command.inputs)
-        passing = self.model.passing = Passing(command.seed)
+        passing = self.model.passing = Passing(command.seed, self.model.calls, command.far)
+
+        def forward(name: str, mode: str) -> Any:
+            passing.begin(mode)
+            return running.forward(self.model, self.values.read(name), command.seed, self.device)
+
         try:
-            running.forward(self.model, inputs, command.seed, self.device)
+            for name in command.others:
+                forward(name, NOTE)
+            output = transport.map_tensors(torch.clone, forward(command.inputs, LOOK))
+            if passing.only:
+                return m.CallsLookedAt(True)
+            return m.CallsLookedAt(not follows(output, forward(command.inputs, DISTURB)))
         finally:
             self.model.passing = None
-        return m.CallsLookedAt(passing.only)
 
     def _load(self, read: program.Program, paths: Sequence[str]) -> list[ModuleType | None]:
         """The libraries that the program calls."""

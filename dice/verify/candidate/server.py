@@ -150,7 +150,7 @@ class Server(ABC):
 
     def _trial(self, command: m.RunTrial) -> m.Ran:
         name = command.inputs
-        inputs = self.values.read(name)
+        inputs = self.values.read_in_place(name)
         if self.runtime is not None:
             self.runtime.dice_set_order(command.order)
             for index, tensor in enumerate(transport.tensors(inputs)):

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import MapMemory
 from dice.verify.tensors import shared_memory, transport
+
+KEPT_BYTES = 64 << 20  # of inputs, from one trial to the next
 
 
 class Values:
@@ -18,6 +22,7 @@ class Values:
         self.inputs, self.outputs, self.device = inputs, outputs, device
         # Of inputs and outputs, by the inputs' name.
         self._mapped: dict[str, tuple[shared_memory.Memory, shared_memory.Memory]] = {}
+        self._placed: list[tuple[torch.Tensor, int]] = []  # inputs of the trial before, and where they are
 
     def map_memory(self, command: MapMemory, descriptors: list[int]) -> str:
         """Take the memory that the next inputs are in, instead of files; why that failed, or ""."""
@@ -40,6 +45,20 @@ class Values:
         """Inputs on the device, nobody else's."""
         return self.device.place(transport.read(self.inputs, name, memory=self._inputs_of(name)))
 
+    def read_in_place(self, name: str) -> Any:
+        """The same, where those of the trial before are, if they are alike: who remembers answers by the address of an
+        input gives one that is over. On a GPU its allocator does so, too."""
+        value = self.read(name)
+        new = transport.tensors(value)
+        before, self._placed = self._placed, []
+        if sum(tensor.nbytes for tensor in new) > KEPT_BYTES:
+            return value
+        if len(before) == len(new) and all(map(_fits, before, new)):
+            places = iter(tensor for tensor, _ in before)
+            value = transport.map_tensors(lambda tensor: next(places).copy_(tensor), value)
+        self._placed = [(tensor, tensor.data_ptr()) for tensor in transport.tensors(value)]
+        return value
+
     def shown(self, name: str) -> Any:
         """Inputs on the device, for our own eyes."""
         return self.device.place(transport.show(self.inputs, name, self._inputs_of(name)))
@@ -58,3 +77,10 @@ class Values:
 
     def _inputs_of(self, name: str) -> shared_memory.Memory | None:
         return self._mapped[name][0] if name in self._mapped else None
+
+
+def _fits(before: tuple[torch.Tensor, int], new: torch.Tensor) -> bool:
+    """Whether a tensor of the trial before is what it was when it was handed out, and as the new one is."""
+    old, address = before
+    alike = (old.shape, old.stride(), old.dtype) == (new.shape, new.stride(), new.dtype)
+    return alike and old.data_ptr() == address and type(old) is torch.Tensor and not old.requires_grad

@@ -8,7 +8,8 @@ else is the matter. The kinds:
 | kind | meaning | found by |
 |---|---|---|
 | `torch_only`, `never_invoked`, ... | the kinds of `static.py`: no kernel, or none ran in some trial | launches |
-| `decoy` | with its kernels turned into no-ops, the output is right all the same | intervention |
+| `decoy` | with its kernels turned into no-ops, the output is right all the same, or nine tenths of it | |
+| | are, where PyTorch calls operators for the file that the reference does not | intervention |
 | `copies_result` | with them turned into no-ops, PyTorch still computed the answer, or what only has to | |
 | | be mapped, element by element, to be it (or put into another order, or divided, as a sum for | |
 | | its mean): the kernels pass on what PyTorch computed | intervention |

@@ -49,11 +49,10 @@ class FakeCuda(TorchFunctionMode):
     ) -> Any:
         if func is torch.device:  # a name, which stays what it is until something is asked to live there
             return func(*args, **(kwargs or {}))
-        to_host = func is torch.Tensor.to and any(map(is_host, (*args[1:2], (kwargs or {}).get("device"))))
-        if func in TO_HOST or to_host:
+        if goes_to_host(func, args, kwargs or {}):
             HostCopies.elements += args[0].numel()
-        if func is torch.Tensor.cpu or to_host:
-            return host_reads.answer(_host_copy(func, *args, **(kwargs or {})))
+            if func in (torch.Tensor.cpu, torch.Tensor.to):
+                return host_reads.answer(_host_copy(func, *args, **(kwargs or {})))
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
             return host_reads.answer(func(*args, **(kwargs or {})))
         answer = _ANSWERS.get(func)
@@ -241,13 +240,21 @@ def is_host(value: Any) -> bool:
     return isinstance(value, str | torch.device) and str(value) == "cpu"
 
 
-TO_HOST = (
+_TO_HOST = (
     torch.Tensor.cpu,
     torch.Tensor.numpy,
     torch.Tensor.tolist,
     torch.Tensor.__array__,
     torch.Tensor.__dlpack__,
 )
+
+
+def goes_to_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of a tensor's method carries its values to the host."""
+    moves = func is torch.Tensor.to and any(map(is_host, (*args[1:2], kwargs.get("device"))))
+    return moves or func in _TO_HOST
+
+
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,

@@ -14,12 +14,17 @@ families, each used only where the reference itself stays finite and as exact as
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
+| `offset` | moved to minus 1,000 times their spread; zeros stay zero | variance as the difference of two means, |
+| | | a maximum that begins at zero |
+| `offset above` | the same on the other side, where `offset` does not suit | |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
+| `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,7 +46,10 @@ SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they a
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
-ROTATED = ("large", "ties", "zeros")  # one of them per plan where trials are dear, all where they are cheap
+OFFSET, OFFSET_ABOVE = "offset", "offset above"
+FAR = 1000.0  # times the spread
+NOT_FINITE, ONE_NAN = "not finite", "one nan"
+ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 
 def plan(
@@ -65,7 +73,7 @@ def plan(
     families = ["given", "centred", *(["fresh"] if fresh else []), "scaled", rotated[0]]
     families += ["given"] * (trials - len(families))
     if trials > len(ROTATED) + 3:
-        families[-2:] = rotated[1:]
+        families[1 - len(rotated) :] = rotated[1:]
     steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
     used = {step.family for step in steps}
     if cheap and trials > 1:
@@ -86,6 +94,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return steady.replaced(inputs, step.place, step.kind, seed)
     if step.index >= 0:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    if step.family in (NOT_FINITE, ONE_NAN):
+        return _spoiled(inputs, seed, step.family == ONE_NAN)
     change = _CHANGES.get(step.family)
     if change is None:
         return inputs
@@ -93,8 +103,13 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
 
 
 def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
-    """What to try for a step, in this order: large values are centred in one form and not in the other. `in_half`: the
-    problem's inputs are float16."""
+    """What to try for a step, in this order: large values are centred in one form and not in the other; what is far
+    from zero is below or above it; of values that are not finite there are several, or one. `in_half`: the problem's
+    inputs are float16."""
+    if step.family == NOT_FINITE:
+        return (step, replace(step, family=ONE_NAN))
+    if step.family == OFFSET:
+        return (step, replace(step, family=OFFSET_ABOVE))
     if step.family != "large":
         return (step,)
     forms = (step, replace(step, family=LARGE_AS_DRAWN))
@@ -116,6 +131,29 @@ def disturb(inputs: Any, index: int | None = None) -> Any:
     return transport.map_tensors(_disturb, inputs)
 
 
+def flipped(inputs: Any, index: int) -> Any:
+    """The same with the signs of input `index` changed at every second place: magnitudes say nothing of what only asks
+    for signs."""
+
+    def flip(tensor: torch.Tensor) -> torch.Tensor:
+        signs = torch.ones(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+        signs[::2] = -1
+        return tensor * signs.reshape(tensor.shape)
+
+    return _at(inputs, index, flip)
+
+
+def exchanged(inputs: Any, others: Any, index: int) -> Any:
+    """The same with the input `index` of another draw, where that is of its form."""
+    tensors = transport.tensors(others)
+
+    def other(tensor: torch.Tensor) -> torch.Tensor:
+        there = tensors[index] if index < len(tensors) else tensor
+        return there if (there.shape, there.dtype) == (tensor.shape, tensor.dtype) else tensor
+
+    return _at(inputs, index, other)
+
+
 def nudge(inputs: Any, usual: Any) -> Any:
     """The floats of `inputs`, each off by some roundings of the values at the same place of `usual`."""
     values = iter(transport.tensors(usual))
@@ -133,6 +171,23 @@ def _disturb(tensor: torch.Tensor) -> torch.Tensor:
     if not (is_free(tensor) or is_scalar(tensor)):
         return tensor.reshape(-1).roll(1).reshape(tensor.shape)
     return torch.rand_like(tensor).add_(0.5).mul_(tensor)
+
+
+def _spoiled(inputs: Any, seed: int, once: bool) -> Any:
+    """The inputs with a NaN and both infinities at places of each measured one, or with a NaN in the first alone."""
+    generator = torch.Generator().manual_seed(seed)
+    count = iter(range(1 << 30))
+
+    def spoil(tensor: torch.Tensor) -> torch.Tensor:
+        if not is_free(tensor) or tensor.is_complex() or (once and next(count)):
+            return tensor
+        values = torch.tensor([math.nan] if once else [math.nan, math.inf, -math.inf])
+        places = torch.randperm(tensor.numel(), generator=generator)[: len(values)]
+        flat = tensor.clone().reshape(-1)
+        flat[places.to(flat.device)] = values[: len(places)].to(flat)
+        return flat.reshape(tensor.shape)
+
+    return transport.map_tensors(spoil, inputs)
 
 
 def _at(inputs: Any, index: int, change: Any) -> Any:
@@ -184,6 +239,13 @@ def _centre(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor - mean).masked_fill_(tensor == 0, 0.0)
 
 
+def _offset(tensor: torch.Tensor, side: float) -> torch.Tensor:
+    if tensor.dtype.itemsize < 4:  # which holds nothing of the spread so far from zero
+        return tensor
+    spread = float(tensor.float().std())
+    return (tensor + side * FAR * spread).masked_fill_(tensor == 0, 0.0)
+
+
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
     return (tensor / step).round_().mul_(step) if step > 0 else tensor
@@ -197,4 +259,6 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     LARGE_AS_DRAWN: _large,
     "ties": _tie,
     "zeros": torch.zeros_like,
+    OFFSET: lambda tensor: _offset(tensor, -1.0),
+    OFFSET_ABOVE: lambda tensor: _offset(tensor, 1.0),
 }

@@ -17,6 +17,8 @@ differ from draw to draw are tried, too: they may all be of one form, as those a
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
 | `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
+| `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
+| `halved` | an argument of the constructor that is no whole number | half of it |
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from typing import Any
 
 import torch
 
+from dice.verify.execution.dispatch import OperatorMode
+
 CLEARED = 0.25  # of what is set in a mask
 LEAVES = (torch.Tensor, bool, int, float, str)
-TEXT = "text "
+TEXT, CROWDED, HALVED = "text ", "crowded ", "halved"
+DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
 LONGEST_WORD, MOST_WORDS = 40, 12
 USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares with nothing is its `else`
 
@@ -69,6 +74,56 @@ def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
     if not leaf.numel() or leaf.is_complex() or (leaf.is_floating_point() and leaf.dtype.itemsize < 2):
         return []
     return [[name for name, (suits, _) in _TENSORS.items() if suits(leaf)]]
+
+
+class Draws(OperatorMode):
+    """Notes which tensors a block draws by `randint`: any numbers of its range are another draw of them, as those of a
+    permutation are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranges: dict[
+            int, tuple[torch.Tensor, int, int, int]
+        ] = {}  # by identity; kept, so that it is nobody else's
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.name()
+        if name in ("aten::randint", "aten::randint.low"):
+            low, high = (0, args[0]) if name == "aten::randint" else args[:2]
+            self._note(result, low, high)
+        elif isinstance(result, torch.Tensor) and (func.is_view or name in ("aten::_to_copy", "aten::clone")):
+            known = self._range(args[0]) if args else None
+            if known is not None and result.numel() == args[0].numel() and _is_whole(result):
+                self._note(result, *known)
+        return result
+
+    def _note(self, tensor: torch.Tensor, low: int, high: int) -> None:
+        self._ranges[id(tensor)] = tensor, tensor._version, low, high
+
+    def _range(self, tensor: Any) -> tuple[int, int] | None:
+        _, version, low, high = self._ranges.get(id(tensor), (None, -1, 0, 0))
+        return (low, high) if isinstance(tensor, torch.Tensor) and tensor._version == version else None
+
+    def ranges(self, drawn: Any) -> dict[int, tuple[int, int]]:
+        """The range of each tensor that was drawn so, by its place among `leaves`."""
+        found = {place: self._range(leaf) for place, leaf in enumerate(leaves(drawn))}
+        return {place: known for place, known in found.items() if known is not None}
+
+
+def is_distinct(tensor: torch.Tensor) -> bool:
+    """Whether nearly all of its numbers are different."""
+    return tensor.numel() > 1 and len(torch.unique(tensor)) > DISTINCT * tensor.numel()
+
+
+def argument_kinds(leaf: Any) -> list[str]:
+    """The same for an argument of the constructor: of these the first that suits. Texts choose what is computed, and
+    tensors are parameters, or like them."""
+    if isinstance(leaf, bool):
+        return ["negated"]
+    if isinstance(leaf, int):
+        return ["more", "less"]
+    return ["moved", HALVED] if isinstance(leaf, float) else []
 
 
 def words(source: str) -> tuple[str, ...]:
@@ -119,8 +174,13 @@ def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
         return kind.removeprefix(TEXT)
     if kind in _WHOLE:
         return _WHOLE[kind](leaf)
+    if kind == HALVED:
+        return leaf / 2
     if isinstance(leaf, float):
-        return leaf + 0.25 + 0.25 * float(torch.rand((), generator=generator))
+        return leaf + (0.25 + 0.25 * float(torch.rand((), generator=generator))) * max(1.0, abs(leaf))
+    if kind.startswith(CROWDED):
+        low, high = map(int, kind.removeprefix(CROWDED).split())
+        return _crowded(leaf.detach().cpu(), low, high, generator).to(leaf.device)
     # On the CPU, whose generators give the same everywhere; such inputs are seldom large.
     return _TENSORS[kind][1](leaf.detach().cpu(), generator).to(leaf.device)
 
@@ -215,6 +275,14 @@ def _repeated(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _shuffled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.reshape(-1)[torch.randperm(tensor.numel(), generator=generator)].reshape(tensor.shape)
+
+
+def _crowded(tensor: torch.Tensor, low: int, high: int, generator: torch.Generator) -> torch.Tensor:
+    few = torch.randint(low, high, (max(2, tensor.numel() // 4),), generator=generator)
+    few[0], few[1] = low, high - 1
+    places = torch.randint(0, len(few), (tensor.numel(),), generator=generator)
+    places[:2] = torch.tensor([0, 1])[: tensor.numel()]
+    return few[places[torch.randperm(len(places), generator=generator)]].reshape(tensor.shape).to(tensor.dtype)
 
 
 def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -16,6 +16,7 @@ from dice.verify.roofline import Ceilings, Work
 # The folder below that of a group's inputs with what even a process may see that sees none of them: the constructor's
 # arguments.
 CONSTRUCTOR = "constructor"
+ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those that the problem gives, and others
 
 # ---- both ways ----------------------------------------------------------------------------------------------------
 
@@ -27,7 +28,8 @@ class Step:
     `core`: one of the trials that were asked for; the others are extra checks, left out where they do not suit.
     `fresh`: with the second set of parameters.
     `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
-    `number`: the place among KernelBench's seeds.
+    `number`: the place among KernelBench's seeds. `remark`: the label of who is wrong here, where that is no fault.
+    `arguments`: with other arguments of the constructor.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Step:
     place: int = -1
     kind: str = ""
     number: int = -1
+    remark: str = ""
+    arguments: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +140,14 @@ class RunPrograms:
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Make the model under `seed` and run it without data, on inputs like the `signature`. `state`: type and shape of
-    the reference's parameters and buffers, by name. `literals`: the name of what it writes. Answered by `Captured`."""
+    the reference's parameters and buffers, by name. `literals`: the name of what it writes. `arguments`: the name of
+    the constructor's. Answered by `Captured`."""
 
     seed: int
     signature: object
     state: object
     literals: str
+    arguments: str = ARGUMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +183,13 @@ class ReleaseMemory:
 @dataclass(frozen=True, slots=True)
 class Construct:
     """Make the model under `seed`, in the dtype `cast`, with the parameters of the file `state`, or of `varied` where
-    it takes all of them by name. Answered by `Constructed`."""
+    it takes all of them by name. `arguments`: the name of the constructor's. Answered by `Constructed`."""
 
     seed: int
     cast: str | None
     state: str
     varied: str
+    arguments: str = ARGUMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +223,13 @@ class RunMuted:
 
 @dataclass(frozen=True, slots=True)
 class LookAtCalls:
-    """One forward of a program, in which each call is made several times, with other values. `seed`: of these values
-    and of the forward. Answered by `CallsLookedAt`."""
+    """Forwards of a program, in which each call is made several times, with the values that it has for `others`.
+    `seed`: of the forwards. `far`: with values far from all of these, too. Answered by `CallsLookedAt`."""
 
     inputs: str
+    others: tuple[str, ...]
     seed: int
+    far: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +353,7 @@ class Muted:
 
 @dataclass(frozen=True, slots=True)
 class CallsLookedAt:
-    """`only_pass`: all calls only pass on, element by element, what they are given."""
+    """`only_pass`: all calls that matter only pass on, element by element, what they are given."""
 
     only_pass: bool
 
@@ -557,11 +566,13 @@ class ReferenceConstructed:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`signature`: of the inputs that the problem draws (`transport.signature`)."""
+    """`signature`: of the inputs that the problem draws (`transport.signature`). `remarks`: steps for who has passed
+    all of the plan."""
 
     plan: tuple[Step, ...]
     labels: tuple[str, ...]
     signature: object
+    remarks: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -657,7 +668,8 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`: why no program may call it."""
+    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`, `word`: why no program may call
+    it (`build.sources.Foreign`)."""
 
     kind: str
     message: Annotated[str, 16 << 10] = ""
@@ -665,6 +677,7 @@ class Compiled:
     log: Annotated[str, 64 << 10] = ""
     headers: str = ""
     foreign: str = ""
+    word: str = ""
 
 
 @dataclass(frozen=True, slots=True)

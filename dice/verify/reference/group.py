@@ -16,6 +16,7 @@ from dice.verify.ipc import out_of_memory
 from dice.verify.reference.judge import judge, judge_muted, precision_label
 from dice.verify.reference.process_settings import ProcessSettings
 from dice.verify.reference.reference import Reference
+from dice.verify.reference.remarks import NOT_FINITE, Remarks, judge_special
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.timing import TimedReference, as_timed
 from dice.verify.reference.trial import ReferenceFailed, Trial
@@ -56,7 +57,8 @@ class Group:
             large_bytes=spec.large_bytes,
         )
         self.reference = Reference(subject)
-        self.trials = Trials(self.reference, spec)
+        self.remarks = Remarks(self.reference)
+        self.trials = Trials(self.reference, self.remarks, spec)
         self._settings = ProcessSettings.now()
 
     @property
@@ -111,7 +113,7 @@ class Group:
     def _construct(self) -> m.ReferenceConstructed:
         arguments, state = self.reference.construct(self.spec.seed)
         self.reference.construct_fresh(self.spec.fresh_seed)
-        self._show(arguments, "init", m.CONSTRUCTOR)
+        self._show(arguments, m.ARGUMENTS, m.CONSTRUCTOR)
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
         taken = trees.taken(self.reference.model) if self.reference.protocol.ours else ()
@@ -129,7 +131,11 @@ class Group:
         if any(step.fresh for step in steps) and fresh is not None:
             self._show(fresh[False], "fresh state")
             self._show(fresh[True], "fresh state varied")
-        return m.Planned(steps, self.reference.labels, self.reference.signature)
+        remarks = self.remarks.plan(self.spec.secret, self.spec.seed) if self.spec.vary else ()
+        if self.remarks.other is not None:
+            self._show(self.remarks.other.arguments, m.OTHER_ARGUMENTS, m.CONSTRUCTOR)
+            self._show(self.remarks.other.state, "other state")
+        return m.Planned(steps, self.reference.labels, self.reference.signature, remarks)
 
     def _judge(self, command: m.JudgeOutput, files: Files) -> m.Judged:
         trial = self.trials.known(command.inputs)
@@ -152,6 +158,8 @@ class Group:
         """The comparison, or a refusal where the candidate's values cannot be compared at all."""
         told = (claims.changed, claims.aliased, claims.written, claims.on_cpu)
         try:
+            if trial.family in NOT_FINITE:
+                return judge_special(trial, actual)
             return judge(self.reference, trial, actual, *told, left, claims.kept if claims.watched else None)
         except Exception as error:
             _raise_ours(error, actual, trial.expected)

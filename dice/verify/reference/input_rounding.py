@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from dice.verify.execution import inputs
+from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import compare, transport, trees
 
 ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
 DRAWS = 4
+ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
+FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie a thousand spreads from zero
 
 
-def is_well_posed(output: Any, exact: Any) -> bool:
-    """Whether the reference answers a changed draw well: with finite values, and nearly as in float64."""
+def is_well_posed(output: Any, exact: Any, far: bool = False) -> bool:
+    """Whether the reference answers a changed draw well: with finite values, and nearly as in float64. `far`: of values
+    far from zero beside their spread, where a rounding weighs more."""
     if not trees.is_finite(output):
         return False
+    if far:
+        return _is_near_far_from_zero(output, exact)
     if exact is None or trees.shape_of(exact) != trees.shape_of(output):
         return True
     pairs = zip(transport.tensors(output), transport.tensors(exact), strict=True)
     return all(compare.stray_share(*pair) <= ILL_POSED for pair in pairs)
+
+
+def _is_near_far_from_zero(output: Any, exact: Any) -> bool:
+    if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+        return False
+    pairs = zip(transport.tensors(output), transport.tensors(exact), strict=True)
+    found = zip((compare.rms_difference(*pair) for pair in pairs), far_roundings(output), strict=True)
+    return all(off is None or allowed is None or off <= allowed for off, allowed in found)
+
+
+def far_roundings(output: Any) -> tuple[float | None, ...]:
+    """What each tensor of an output may be off by rounding where the inputs are far from zero. A right kernel may be
+    off by ten times as much, since it may add its terms one by one; a variance taken as the difference of two means is
+    off by all of itself."""
+    return tuple(None if size is None else FAR_ROUNDING * size for size in map(_rms, transport.tensors(output)))
+
+
+def _rms(tensor: torch.Tensor) -> float | None:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return None
+    length = torch.linalg.vector_norm(tensor if tensor.dtype.itemsize >= 4 else tensor.float())
+    return float(length / tensor.numel() ** 0.5)
 
 
 def slacks(forward: Callable[[Any], Any], drawn: Any, exact: Any) -> tuple[torch.Tensor, ...]:
@@ -45,6 +74,23 @@ def outputs(forward: Callable[[Any], Any], drawn: Any) -> Iterator[Any]:
     """What the reference answers to inputs that are off by a rounding, each time in another way."""
     for number in range(DRAWS):
         yield forward(jittered(drawn, number))
+
+
+def is_believable(forward: Callable[[Any], Any], drawn: Any, output: Any, exact: Any) -> bool:
+    """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
+    inputs must move that too: else the model draws other random numbers in float64, or computes something else.
+    Nearly the same is the same: where `x - tanh(x)` rounds is not moved by inputs that are off by a rounding."""
+    if exact is None or trees.shape_of(exact) != trees.shape_of(output):
+        return False
+    pairs = list(zip(transport.tensors(output), transport.tensors(exact), strict=True))
+    if all(compare.stray_share(*pair) == 0.0 or compare.is_near(*pair) for pair in pairs):
+        return True
+    offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
+    with contextlib.suppress(ReferenceFailed):
+        for rounded in outputs(forward, drawn):
+            found = map(compare.rms_difference, transport.tensors(output), transport.tensors(rounded))
+            moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
+    return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))
 
 
 def jittered(value: Any, seed: int) -> Any:

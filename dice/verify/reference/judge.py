@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, running
+from dice.verify.execution.inputs import OFFSET, OFFSET_ABOVE
+from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import Reference
@@ -50,9 +52,11 @@ def judge(
     if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
         message = "the output is less exact than the reference's under PyTorch's defaults."
         return Comparison(False, message, (message,))
-    if not result.equal and trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
+    if result.equal or trial.other_model:  # whose inputs cannot be rounded here
+        pass
+    elif trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
         result = compare.compare(expected, actual, *known, _double_slacks(reference, trial, expected), double=True)
-    elif not result.equal and result.share <= FEW and exact is not None and trial.state is None:
+    elif result.share <= FEW and exact is not None and trial.state is None:
         result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
     if result.equal and reference.protocol.ours:
         result = _judge_effects(
@@ -134,8 +138,8 @@ def judge_muted(
     filled: bool,
 ) -> str:
     """What a forward shows in which the candidate's own kernels did nothing: a kind of `evidence.KINDS`, "honest",
-    or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what PyTorch
-    computed in it. `filled`: what its kernels should fill held the inputs."""
+    "mostly_right", or "tells_nothing". `actual`: its output, None for none; `witnesses`: samples, by `seed`, of what
+    PyTorch computed in it. `filled`: what its kernels should fill held the inputs."""
     telling = [leaf for leaf in _traces(reference, trial, seed) if not leaf.tells_nothing]
     if not telling or (filled and telling[0].has_idle_step):
         return "tells_nothing"
@@ -143,7 +147,20 @@ def judge_muted(
         return "copies_inputs" if filled else "decoy"
     if filled:
         return "honest"
+    if actual is not None and _is_mostly_right(trial.expected, actual):
+        return "mostly_right"
     return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
+
+
+def _is_mostly_right(expected: Any, actual: Any) -> bool:
+    """Whether all but a tenth of the elements of each tensor are right."""
+    ours, theirs = ([tensor.cpu() for tensor in transport.tensors(value)] for value in (expected, actual))
+    if not ours or [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
+        return False
+    numbers = (
+        tensor.nan_to_num(torch.finfo(tensor.dtype).max) if tensor.is_floating_point() else tensor for tensor in theirs
+    )
+    return all(compare.stray_share(one, other) <= PART_SHARE for one, other in zip(ours, numbers, strict=True))
 
 
 def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Traces]:
@@ -164,7 +181,8 @@ def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Trac
 
 def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
     """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
-    if not reference.protocol.ours or trial.exact is None or reference.exact_model is None:
+    far = trial.family in (OFFSET, OFFSET_ABOVE)  # where any rounding weighs more
+    if not reference.protocol.ours or far or trial.exact is None or reference.exact_model is None:
         return ""
     values = map(reference.device.place, (trial.expected, actual, trial.exact))
     expected, actual, exact = map(transport.tensors, values)

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from dice.verify.execution import inputs, running, steady
+from dice.verify.execution import evidence, inputs, running, steady
 from dice.verify.ipc.messages import Step
+from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import compare, transport, trees
 
 Forward = Callable[[Any], Any]
 MAX_PROBED = 32  # inputs looked at one by one
+# Operators that write where indices say: of equal ones any may be the last.
+LAST_WINS = frozenset({"scatter", "index_copy", "index_put", "put", "masked_scatter"})
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
-def weak_inputs(forward: Forward, drawn: Any, expected: Any, seed: int) -> tuple[list[tuple[int, float]], list[str]]:
+def weak_inputs(
+    forward: Forward, drawn: Any, again: Any, expected: Any, seed: int
+) -> tuple[list[tuple[int, float]], list[str]]:
     """Inputs whose influence a comparison would not notice, each with the magnitude at which it would; and labels of
-    those for which none does."""
+    those for which none does. `again`: another draw, or None."""
     amplified, labels = [], []
     tensors = transport.tensors(drawn)
     for index, tensor in enumerate(tensors[:MAX_PROBED]):
         measured = inputs.is_free(tensor) or inputs.is_scalar(tensor)
         factors = (1.0, *inputs.AMPLIFY, *inputs.SHRINK) if measured else (1.0,)
         found = _factor_that_matters(forward, drawn, expected, seed, index, factors)
+        if found is None and _reacts_otherwise(forward, drawn, again, expected, seed, index):
+            found = 1.0
         if found is None:
             labels.append(f"unused_input:{index}")
         elif found == 0.0:
@@ -56,6 +64,23 @@ def _factor_that_matters(
     return 0.0 if reacts else None
 
 
+def _reacts_otherwise(forward: Forward, drawn: Any, again: Any, expected: Any, seed: int, index: int) -> bool:
+    """Whether the reference reacts to the input `index` of another draw, or to its signs, which other magnitudes leave
+    as they are: of a histogram's numbers the order does not matter."""
+    tensor = transport.tensors(drawn)[index]
+    tried = [] if again is None else [inputs.exchanged(drawn, again, index)]
+    if inputs.is_free(tensor) or inputs.is_scalar(tensor):
+        tried.append(inputs.flipped(drawn, index))
+    for other in tried:
+        running.seed_everything(seed)
+        with contextlib.suppress(ReferenceFailed):
+            after = forward(other)
+            usable = trees.shape_of(after) == trees.shape_of(expected) and trees.is_finite(after)
+            if usable and not compare.compare(expected, after).equal:
+                return True
+    return False
+
+
 def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[int, str]]) -> list[str]:
     """The labels of `weak_inputs` without those of inputs that do matter, with other values than are drawn."""
     tensors = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
@@ -64,21 +89,33 @@ def react_otherwise(labels: Sequence[str], drawn: Any, varied: Sequence[tuple[in
 
 
 def steady_inputs(
-    forward: Forward, drawn: Any, again: Any, expected: Any, seed: int, words: Sequence[str]
+    forward: Forward, drawn: Any, again: Any, expected: Any, seed: int, subject: Subject
 ) -> list[tuple[int, str]]:
     """Of what two draws have alike, and of masks, the places among `steady.leaves` that matter to the reference, each
     with the first kind of other values on which its output stays finite, keeps its shape, and changes; whole numbers
-    with one near and one far. `again`: the other draw; without it there is nothing to tell. `words`: what texts may be.
+    with one near and one far; and of whole numbers that are all different by chance alone. `again`: the other draw, the
+    last of the `subject`; without it there is nothing to tell.
     """
     if again is None:
         return []
     leaves = list(steady.leaves(drawn))
     found: list[tuple[int, str]] = []
     for place in steady.steady(drawn, again)[:MAX_PROBED]:
-        for kinds in steady.kinds(leaves[place], words):
+        for kinds in steady.kinds(leaves[place], subject.words):
             kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
             found += [(place, kind)] if kind else []
+    for place, (low, high) in subject.ranges.items():
+        kind = f"{steady.CROWDED}{low} {high}"
+        if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
+            found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
     return found[:MAX_VARIED]
+
+
+def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:
+    """Whether the reference says what becomes of indices that are equal."""
+    with evidence.Census() as census:
+        forward(drawn)
+    return not LAST_WINS & set(census.work.calls)
 
 
 def _matters(forward: Forward, drawn: Any, expected: Any, place: int, kind: str, seed: int) -> bool:

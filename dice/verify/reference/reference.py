@@ -7,7 +7,6 @@ against it, `timing.py` has it timed.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import time
@@ -28,7 +27,6 @@ FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 TIED = ("ties", "zeros")  # families with many equal values
-ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
 
 
 class Reference:
@@ -95,9 +93,9 @@ class Reference:
         with unchanged(self.model):
             expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
-            amplified, labels = probing.weak_inputs(forward, drawn, expected, seed)
             again = self.device.place(second) if second else None
-            varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject.words)
+            amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
+            varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)
@@ -206,15 +204,13 @@ class Reference:
         if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        if must_suit and not input_rounding.is_well_posed(output, exact):
+        far = step.family in (inputs.OFFSET, inputs.OFFSET_ABOVE)
+        if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
-        effects: tuple[float | None, ...] = ()
-        roundings: tuple[float | None, ...] = ()
-        if step.family == "zeros" and not heavy:
-            roundings = self._moved(model, inputs.nudge(base, self.device.place(drawn)), output, seed)
-        elif not heavy:
-            effects = self._effects(model, base, output, seed)
-            exact = exact if self._is_believable(model, base, output, exact, seed) else None
+        usual = self.device.place(drawn) if step.family == "zeros" else None
+        exact, effects, roundings = (
+            (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
+        )
         given = drawn if step.family == "given" else base
         inputs_, expected, exact, left = self.subject.kept(given, output, exact, written)
         return Trial(
@@ -233,6 +229,20 @@ class Reference:
             stable=census.stable,
             double=not census.short,
         )
+
+    def _sensitivity(
+        self, model: Any, base: Any, usual: Any, output: Any, exact: Any, seed: int, far: bool
+    ) -> tuple[Any, tuple[float | None, ...], tuple[float | None, ...]]:
+        """The output in float64 where it is to be believed; how far other inputs move each tensor of the output; and
+        how far roundings do, where the inputs are unusual: zeros in place of the `usual` ones, or far from zero."""
+        if usual is not None:
+            return exact, (), self._moved(model, inputs.nudge(base, usual), output, seed)
+        if far:
+            return exact, (), input_rounding.far_roundings(output)
+        with unchanged(model):
+            forward = functools.partial(self.forward, model, seed=seed)
+            believable = input_rounding.is_believable(forward, base, output, exact)
+        return exact if believable else None, self._effects(model, base, output, seed), ()
 
     def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:
         """The same forward in float64, to know how exact the reference is; None where it cannot be had."""
@@ -263,19 +273,3 @@ class Reference:
                 return ()
         pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
         return tuple(compare.rms_difference(*pair) for pair in pairs)
-
-    def _is_believable(self, model: Any, drawn: Any, output: Any, exact: Any, seed: int) -> bool:
-        """Whether the float64 output is the same quantity. Where it is far from the reference's own, rounding of the
-        inputs must move that too: else the model draws other random numbers in float64, or computes something else.
-        Nearly the same is the same: where `x - tanh(x)` rounds is not moved by inputs that are off by a rounding."""
-        if exact is None or trees.shape_of(exact) != trees.shape_of(output):
-            return False
-        pairs = list(zip(transport.tensors(output), transport.tensors(exact), strict=True))
-        if all(compare.stray_share(*pair) == 0.0 or compare.is_near(*pair) for pair in pairs):
-            return True
-        offs, moved = [compare.rms_difference(*pair) for pair in pairs], [0.0] * len(pairs)
-        with unchanged(model), contextlib.suppress(ReferenceFailed):
-            for rounded in input_rounding.outputs(lambda other: self.forward(model, other, seed), drawn):
-                found = map(compare.rms_difference, transport.tensors(output), transport.tensors(rounded))
-                moved = [max(most, new or 0.0) for most, new in zip(moved, found, strict=False)]
-        return all(off is None or most >= ULP_PART * off for off, most in zip(offs, moved, strict=False))

@@ -22,7 +22,8 @@ class Subject:
     """One problem on one device. `folder` is scratch for its source. Raises `ReferenceFailed`, `scale.TooLarge`.
 
     `large_bytes`: inputs of so much are drawn on the GPU, and trials of so much stay there. `scale`: how the inputs
-    shrank. `words`: texts that its code tells apart.
+    shrank. `words`: texts that its code tells apart. `ranges`: of whole numbers that the last draw drew one by one, by
+    their place among `steady.leaves`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Subject:
         with blame("the file"), device.active():
             self.module = running.exec_file(source, folder, "problem")
         self.words = steady.words(source)
+        self.ranges: dict[int, tuple[int, int]] = {}
         self.sizes = workload.sizes(self.module, device)
 
     def choose_arguments(self, seed: int) -> Any:
@@ -60,10 +62,10 @@ class Subject:
             self.arguments = self.device.place(self.arguments)
         return self.arguments
 
-    def new_model(self, seed: int) -> torch.nn.Module:
-        """A model as its constructor makes it under `seed`, where that puts it."""
+    def new_model(self, seed: int, arguments: Any = None) -> torch.nn.Module:
+        """A model as its constructor makes it under `seed`, where that puts it. `arguments`: other ones."""
         seed = seed if self.protocol.ours else KERNELBENCH_SEED
-        arguments = copy.deepcopy(self.arguments)
+        arguments = copy.deepcopy(self.arguments if arguments is None else arguments)
         with blame("Model(...)"), self.device.active():
             running.seed_everything(seed)
             model = self.module.Model(*arguments)
@@ -82,13 +84,14 @@ class Subject:
 
     def draw(self, seed: int) -> list[Any] | tuple[Any, ...]:
         """The values of `get_inputs()` under `seed`."""
-        with blame("get_inputs()"), self.device.active():
+        with blame("get_inputs()"), self.device.active(), steady.Draws() as draws:
             drawn = self._draw_on_gpu(seed) if self.sizes.inputs >= self.large_bytes else None
             if drawn is None:
                 running.seed_everything(seed)
                 drawn = self.module.get_inputs()
         if not isinstance(drawn, list | tuple):
             raise ReferenceFailed(not_a_list("get_inputs", type(drawn).__name__))
+        self.ranges = draws.ranges(drawn)
         for tensor in transport.tensors(drawn):
             if what := inputs.unusable(tensor):
                 raise ReferenceFailed(f"get_inputs() returned a tensor {what}, which no kernel can be given")

@@ -9,6 +9,7 @@ from typing import Any
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
 from dice.verify.reference.reference import Reference
+from dice.verify.reference.remarks import Remarks
 from dice.verify.reference.trial import Trial
 from dice.verify.tensors import shared_memory, transport
 
@@ -37,9 +38,10 @@ class LentMemory:
 class Trials:
     """The trials of one problem under one secret, by name; None for one whose family did not suit."""
 
-    def __init__(self, reference: Reference, spec: m.OpenGroup):
+    def __init__(self, reference: Reference, remarks: Remarks, spec: m.OpenGroup):
         self.held_bytes = 0
-        self._reference, self._spec, self._folder = reference, spec, Path(spec.inputs)
+        self._reference, self._remarks = reference, remarks
+        self._spec, self._folder = spec, Path(spec.inputs)
         self._trials: dict[str, Trial | None] = {}
         self._lent: dict[str, LentMemory] = {}  # of the trials whose inputs are in no file
 
@@ -98,7 +100,11 @@ class Trials:
         last = next(reversed(self._trials.values()), None)
         if last is not None and _size_of(last) > SHAREABLE_BYTES:
             self.forget()
-        trial = self._trials[name] = self._reference.trial(self._spec.secret, step, loadable)
+        if step.remark:
+            trial = self._remarks.trial(self._spec.secret, step)
+        else:
+            trial = self._reference.trial(self._spec.secret, step, loadable)
+        self._trials[name] = trial
         if trial is None:
             return
         if _bytes(trial.inputs) + _bytes(trial.expected) >= self._spec.large_bytes:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dice.verdict import Finding
-from dice.verify.build import object_files
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
-from dice.verify.protocols import KERNELBENCH_SEED
+from dice.verify.protocols import KERNELBENCH_SEED, Protocol
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child
 from dice.verify.sandbox.roles import CANDIDATE, RUNNER, Role
@@ -29,6 +28,7 @@ from dice.verify.text import static
 # Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles.
 ORDERS = 8
 DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
+PLAIN = m.Step("", "given")  # of the reference's own arguments and parameters
 OUTPUT, LEFT = "output", "left"  # the names of what a candidate writes
 EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 
@@ -61,6 +61,7 @@ class Attempt:
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
+        self.remarks: tuple[m.Step, ...] = ()
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
 
@@ -120,23 +121,17 @@ class Attempt:
         self._signature = planned.signature
         if self._author is not None:
             self._author.reference = constructed
+        self.remarks = planned.remarks
         if not planned.plan[0].fresh:
-            self._construct()
+            self._construct(PLAIN)
         return planned.plan
 
-    def _construct(self, fresh: bool = False) -> None:
-        seed = self.session.seeds[1 if fresh else 0]
+    def _construct(self, step: m.Step) -> None:
+        """The model that a step is for."""
+        command = _construction(step, self.session.seeds, self.assignment.protocol)
         if self._author is not None:
-            self._author.give_program(self.talk, seed, self._signature)
-        state, varied = ("fresh state", "fresh state varied") if fresh else ("state", "")
-        protocol = self.assignment.protocol
-        command = m.Construct(
-            seed=seed if protocol.ours else KERNELBENCH_SEED,
-            cast=None if protocol.ours else protocol.cast,
-            state=state,
-            varied=varied,
-        )
-        self.replay.construct = command
+            self._author.give_program(self.talk, command.seed, self._signature, command.arguments)
+        self.replay.construct = self.replay.construct if step.remark else command
         with self.record.clock("run"):
             made = self.talk.ask(command, m.Constructed)
         self._loadable = made.loadable
@@ -147,14 +142,9 @@ class Attempt:
 
     def run_trial(self, number: int, step: m.Step) -> None:
         """One step of the plan: draw, run, judge. Raises `VerdictReached` where the kernel fails it."""
-        if step.fresh:
-            self._construct(fresh=True)
-        drawn = self.draw(step)
+        drawn = self.set_up(step)
         if not drawn.family:
             return
-        if self._author is not None and drawn.signature != self._signature:
-            self._signature = drawn.signature
-            self._construct(fresh=step.fresh)
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
@@ -179,7 +169,17 @@ class Attempt:
         if step.core:
             record.trials_passed += 1
         if step.fresh:
-            self._construct()
+            self._construct(PLAIN)
+
+    def set_up(self, step: m.Step) -> m.Drawn:
+        """The step's inputs drawn, and the model made that they are for. Raises `NotCaptured`."""
+        if step.fresh or step.arguments:
+            self._construct(step)
+        drawn = self.draw(step)
+        if drawn.family and self._author is not None and drawn.signature != self._signature:
+            self._signature = drawn.signature
+            self._construct(step)
+        return drawn
 
     def _ran(self, command: m.RunTrial) -> m.Ran:
         try:
@@ -268,7 +268,7 @@ class Attempt:
 
     def _reaches_inside(self) -> bool:
         """Whether the file's Python or its C++ names the inside of the process that runs it."""
-        natively = any(object_files.reaches_inside(built.foreign) for built in self.files.shown)
+        natively = any(built.foreign.reaches_inside for built in self.files.shown)
         return natively or "reflection" in self.report.labels
 
     # ---- the reference --------------------------------------------------------------------------------------------
@@ -284,3 +284,16 @@ class Attempt:
             return ask()
         except ReferenceUnusable as failure:
             raise ReferenceBroken(str(failure), varied, failure.lacks_gpu_memory) from None
+
+
+def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:
+    """What a candidate is told of the model that a step is for."""
+    state, varied = ("fresh state", "fresh state varied") if step.fresh else ("state", "")
+    seed = seeds[1 if step.fresh else 0]
+    return m.Construct(
+        seed=seed if protocol.ours else KERNELBENCH_SEED,
+        cast=None if protocol.ours else protocol.cast,
+        state="other state" if step.arguments else state,
+        varied=varied,
+        arguments=m.OTHER_ARGUMENTS if step.arguments else m.ARGUMENTS,
+    )

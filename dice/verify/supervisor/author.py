@@ -67,13 +67,13 @@ class Author:
     def load(self, file: m.RunFile) -> None:
         self.talk.load(replace(file, outputs=str(self._files.authored)))
 
-    def give_program(self, runner: Dialogue, seed: int, signature: object) -> None:
-        """Have the runner take the program for inputs of this signature, of a model made under `seed`. Raises
-        `NotCaptured`."""
-        key = json.dumps([seed, signature])
+    def give_program(self, runner: Dialogue, seed: int, signature: object, arguments: str) -> None:
+        """Have the runner take the program for inputs of this signature, of a model made under `seed` with the
+        constructor's arguments of this name. Raises `NotCaptured`."""
+        key = json.dumps([seed, signature, arguments])
         if key not in self._programs:
             with self._record.clock("load"):
-                self._programs[key] = self._capture(seed, signature)
+                self._programs[key] = self._capture(seed, signature, arguments)
         program, literals = self._programs[key]
         libraries = tuple(str(built.path) for built in self._files.shown)
         state = "state" if seed == self._session.seeds[0] else "fresh state"
@@ -85,15 +85,18 @@ class Author:
             if name not in own and name not in taken.matched:  # no trial could tell whether it matters to the file
                 raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
         self.ambiguous = self.ambiguous or taken.ambiguous
+        if arguments == m.OTHER_ARGUMENTS:
+            return  # what it makes may follow from them
         if self._made.setdefault(key, taken.made) != next(iter(self._made.values())) and own | set(taken.matched):
             self._record.add_labels("frozen_parameters")  # it made of them what other parameters will not change
         self._record.provenance = "construction"
 
-    def _capture(self, seed: int, signature: object) -> tuple[Program, str]:
+    def _capture(self, seed: int, signature: object, arguments: str) -> tuple[Program, str]:
         """The program, and the name of its literals, which the job's other processes can read."""
         literals = f"literals {len(self._programs)}"
         try:
-            said = self.talk.ask(m.Capture(seed, signature, self.reference.state, literals), m.Captured)
+            command = m.Capture(seed, signature, self.reference.state, literals, arguments)
+            said = self.talk.ask(command, m.Captured)
         except VerdictReached as stop:
             raise NotCaptured(f"without data, {stop.message}") from None
         if said.program is None:
@@ -104,7 +107,7 @@ class Author:
         except (NoProgram, OSError) as error:
             raise NotCaptured(f"what the file gave is no program: {error}") from None
         for step in taken.steps:
-            foreign = "" if step.operator else self._files.shown[step.library].foreign
+            foreign = "" if step.operator else self._files.shown[step.library].foreign.reason
             if foreign:
                 raise NotCaptured(foreign)
         return taken, literals

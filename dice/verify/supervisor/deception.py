@@ -62,6 +62,12 @@ class DeceptionEvidence:
         passing values on."""
         return operator_counts.computes_more(self.reference, self.candidate)
 
+    @property
+    def leaves_bounds(self) -> bool:
+        """Whether the reference clamps, and PyTorch does not do so for the file: its kernels may, though no value of
+        the trials is beyond."""
+        return self.reference.elements["relu"] > self.candidate.elements["relu"]
+
     def note(self, raw: Raw) -> None:
         """A message of the candidate's that answers nothing."""
         kind = claim(raw, Noticed).notice if is_a(raw, Noticed) else ""

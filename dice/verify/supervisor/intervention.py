@@ -1,5 +1,8 @@
-"""Forwards without the file's own kernels: what they compute, somebody else does. At the end of a job, for what they
-write is garbage and may be the end of the candidate's process."""
+"""Forwards beside the trials, at the end of a job: they may be the end of the candidate's process.
+
+Without the file's own kernels: what is computed then, somebody else does. And on what earns no more than a label
+(`reference/remarks.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ import secrets
 from dataclasses import replace
 
 from dice.verify.ipc import messages as m
-from dice.verify.supervisor.attempt import OUTPUT, Attempt
-from dice.verify.supervisor.record import VerdictReached
+from dice.verify.supervisor.attempt import LEFT, OUTPUT, Attempt
+from dice.verify.supervisor.author import NotCaptured
+from dice.verify.supervisor.record import ReferenceBroken, VerdictReached
 
+MOSTLY = "mostly_right"  # what a muted forward shows where its kernels make a few elements
 WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
 MUTED_S = 10.0  # for all muted forwards of a job
+REMARKS_S = 5.0  # for all that a label is for
 CENTRED = m.Step("muted", "centred", core=False)
 GIVEN = m.Step("muted given", "given")
+OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
 def intervene(attempt: Attempt, vary: bool) -> None:
@@ -22,25 +29,35 @@ def intervene(attempt: Attempt, vary: bool) -> None:
         return
     record = attempt.record
     record.stage = "run"
-    drawn = attempt.draw(CENTRED) if vary else None
+    drawn = attempt.set_up(CENTRED) if vary else None
     if drawn is None or not drawn.family:
-        drawn = attempt.draw(GIVEN)
+        drawn = attempt.set_up(GIVEN)
     command = m.RunMuted(attempt.drawn, OUTPUT, WITNESSES, drawn.seed, secrets.randbits(31), drawn.sizes, filled=False)
     attempt.talk.run_left = min(attempt.talk.run_left, MUTED_S)
-    record.evidence.muted = _mute(attempt, command)
+    shown = _mute(attempt, command)
+    record.evidence.muted = "honest" if shown == MOSTLY else shown
+    if shown == MOSTLY and record.evidence.computes_otherwise:
+        record.evidence.muted = "decoy"
     again = record.evidence.computes_otherwise and not drawn.lent
     if again and _mute(attempt, replace(command, filled=True)) == "copies_inputs":
         record.evidence.muted = "copies_inputs"
     attempt.refuse_deception()
-    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent:
-        _look_at_calls(attempt, drawn.seed)
+    late = attempt.talk.run_left <= 0  # with an answer, which would be taken for another
+    if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent and not late:
+        _look_at_calls(attempt, drawn.seed, drawn.shareable)
 
 
-def _look_at_calls(attempt: Attempt, seed: int) -> None:
+def _look_at_calls(attempt: Attempt, seed: int, shareable: bool) -> None:
     """PyTorch computes what it does not in the reference. Raises `VerdictReached` where the file's own functions only
     pass that on."""
+    inputs, others = attempt.drawn, []
+    for step in OTHERS if shareable else ():  # of large trials only one is kept
+        other = attempt.draw(step)
+        others += [attempt.drawn] if other.family and other.shareable else []
+    attempt.talk.run_left = attempt.talk.run_timeout_s  # who only passes on is not to be let off for being slow at it
     try:
-        said = attempt.talk.ask(m.LookAtCalls(attempt.drawn, seed), m.CallsLookedAt)
+        look = m.LookAtCalls(inputs, tuple(others), seed, far=attempt.record.evidence.leaves_bounds)
+        said = attempt.talk.ask(look, m.CallsLookedAt)
     except VerdictReached:  # other values do not suit its calls: they do more than pass them on
         return
     if said.only_pass:
@@ -60,3 +77,29 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
         command.inputs, command.output, command.witnesses, said.wrote, command.sample_seed, command.filled
     )
     return attempt.ask_reference(judge, m.MutedJudged, OUTPUT, WITNESSES).kind
+
+
+def remark(attempt: Attempt) -> None:
+    """Label what a right kernel does otherwise than the reference where nobody asked for it."""
+    for step in attempt.remarks:
+        if attempt.talk.run_left <= 0:  # it is late
+            return
+        attempt.talk.run_left = min(attempt.talk.run_left, REMARKS_S)
+        try:
+            differs = _differs(attempt, step)
+        except (VerdictReached, ReferenceBroken, NotCaptured):  # it refuses what it was not made for
+            return
+        attempt.record.add_labels(step.remark if differs else "")
+
+
+def _differs(attempt: Attempt, step: m.Step) -> bool:
+    drawn = attempt.set_up(step)
+    if not drawn.family or drawn.lent:
+        return False
+    command = m.RunTrial(attempt.drawn, OUTPUT, drawn.seed, 0, False, drawn.rng, drawn.asked_back, LEFT)
+    with attempt.record.clock("run"):
+        ran = attempt.talk.ask(command, m.Ran)
+    told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu)
+    with attempt.record.clock("compare"):
+        judged = attempt.ask_reference(m.JudgeOutput(attempt.drawn, OUTPUT, *told, LEFT), m.Judged, OUTPUT, LEFT)
+    return not judged.equal

@@ -18,7 +18,7 @@ from dice.verify.supervisor.attempt import Attempt
 from dice.verify.supervisor.author import NotCaptured
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
-from dice.verify.supervisor.intervention import intervene
+from dice.verify.supervisor.intervention import intervene, remark
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
@@ -146,6 +146,7 @@ class Job:
         with self._turn(gpu):
             intervene(attempt, vary)
             profile(attempt)
+            remark(attempt)
 
     def _turn(self, gpu: GpuLock, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """On the GPU, for a step: all who check must be through with theirs before another job can be timed."""

@@ -22,7 +22,7 @@ def foreign(verifier: Verifier, before: str, inside: str) -> str:
     cuda = f"{before}\ntorch::Tensor same(torch::Tensor x) {{ {inside} return x; }}\n"
     answer = verifier._builds.build(verifier._get_zygote(), Sources((CPP,), (cuda,), FUNCTIONS), "ext", 60)
     assert answer.built is not None, answer.lines
-    return answer.built.foreign
+    return answer.built.foreign.reason
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from dice.verify.candidate import capture
 from dice.verify.candidate.capture import NotCaptured
-from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel
+from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel, _fixed
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program
@@ -270,3 +270,28 @@ def test_values_are_let_go_after_their_last_use() -> None:
 
     made = check(Chain, X)
     assert sum(len(step[-1]) for step in made._steps) == 19  # all but the last
+
+
+FIXED = {  # a forward, and which tensors of its last step follow from nothing
+    "table": ("torch.add(x, torch.arange(6.0, device='cuda').view(2, 3))", {1}),
+    "of the input": ("torch.add(x, torch.zeros_like(x) + x)", set()),
+    "like the input": ("torch.add(x, torch.ones_like(x))", set()),
+    "of a table that was used": ("(x * TABLE) - TABLE", {1}),
+    "written to": ("torch.add(x, TABLE.copy_(x))", set()),
+    "written to by a view": ("[TABLE[:1].copy_(x[:1]), torch.add(x, TABLE)][1]", set()),
+    "kept": ("torch.add(x, self.table)", {1}),
+    "a literal": ("torch.add(x, torch.ones(3).cuda())", {1}),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_follows_from_nothing_is_known(name: str) -> None:
+    forward, wanted = FIXED[name]
+    lines = ("def forward(self, x):", " TABLE = torch.arange(6.0, device='cuda').view(2, 3)", f" return {forward}")
+    space: dict[str, Any] = {"torch": torch}
+    exec("\n".join(lines), space)
+    model = type("Tabled", (nn.Module,), {"forward": space["forward"]})()
+    model.register_buffer("table", torch.rand(3))
+    with torch.no_grad():
+        sent, _ = capture.capture(model, [torch.empty(2, 3, device="meta")], {})
+    assert set(_fixed(program.read(json.loads(json.dumps(sent)), 0))[-1]) == wanted

@@ -7,12 +7,19 @@ import pytest
 from emulator_harness import case
 
 ISOLATED = 1
-WRONG = ["sum_without_atomics", "warps_without_atomics", "chain_without_barriers", "chain_without_syncwarp"]
+WRONG = [
+    "sum_without_atomics",
+    "warps_without_atomics",
+    "chain_without_barriers",
+    "chain_without_syncwarp",
+    "sum_by_the_last_unfenced",
+]
 RIGHT = [
     "sum_with_atomics",
     "sum_under_a_lock",
     "sum_by_flags",
     "sum_by_the_last",
+    "sum_of_places_taken",
     "sum_in_tiles",
     "sum_of_bytes",
     "sum_in_much_memory",

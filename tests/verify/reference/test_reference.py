@@ -247,6 +247,72 @@ def test_caps_that_no_draw_reaches_are_made_small_until_they_matter(make: Make, 
     assert not judge(reference, trial, trial.inputs[0]).equal
 
 
+def normed(x: torch.Tensor, variance: str, one_by_one: bool) -> torch.Tensor:
+    """A layer normalisation, its variance by squares about the mean or as a difference of two means."""
+
+    def mean(values: torch.Tensor) -> torch.Tensor:
+        total = values.cumsum(1)[:, -1:] if one_by_one else values.sum(1, keepdim=True)
+        return total / values.shape[1]
+
+    spread = mean((x - mean(x)) ** 2) if variance == "two passes" else mean(x * x) - mean(x) ** 2
+    return (x - mean(x)) * torch.rsqrt(spread + 1e-5)
+
+
+@pytest.mark.parametrize("width", [64, 4096])
+def test_a_variance_by_difference_fails_far_from_zero_and_sums_one_by_one_do_not(make: Make, width: int) -> None:
+    step = Step("extra offset", "offset", core=False)
+    norm = f"self.norm = nn.LayerNorm({width})"
+    reference = make(texts.problem("return self.norm(x)", f"[torch.rand(4, {width})]", norm))
+    trial = draw(reference, step)
+    assert trial.family == "offset"
+    for one_by_one in (False, True):
+        assert judge(reference, trial, normed(trial.inputs[0], "two passes", one_by_one)).equal
+        assert not judge(reference, trial, normed(trial.inputs[0], "difference", one_by_one)).equal
+    badly = "return (x * x).mean(1) - x.mean(1) ** 2"
+    assert make(texts.problem(badly, f"[torch.rand(4, {width})]")).trial(SECRET, step) is None
+
+
+DISTINCT = {  # the index, and whether equal ones are another draw of it
+    "by randint": ("torch.randint(0, 5000, (16,))", True),
+    "of another type": ("torch.randint(5000, (4, 4)).int().view(16)", True),
+    "repeats itself": ("torch.randint(0, 6, (16,))", False),
+    "permutation": ("torch.randperm(5000)[:16]", False),
+    "sorted": ("torch.randint(0, 5000, (16,)).sort().values", False),
+    "changed": ("torch.randint(0, 2500, (16,)).mul_(2)", False),
+}
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_indices_that_are_different_by_chance_are_equal_in_a_trial(make: Make, name: str) -> None:
+    index, crowds = DISTINCT[name]
+    forward = "return torch.zeros(5000, 4, dtype=x.dtype).index_add(0, inputs[1], x)"
+    reference = make(texts.problem(forward, f"[torch.rand(16, 4), {index}]"))
+    steps = [step for step in reference.plan(SECRET, 3) if step.kind.startswith("crowded")]
+    assert len(steps) == crowds
+    for step in steps:
+        trial = draw(reference, step)
+        where = trial.inputs[1]
+        assert len(where.unique()) <= 4 and int(where.min()) == 0 and int(where.max()) == 4999
+        last_wins = torch.zeros(5000, 4)
+        last_wins[where.long()] = trial.inputs[0]
+        assert judge(reference, trial, trial.expected).equal and not judge(reference, trial, last_wins).equal
+
+
+def test_where_the_last_of_equal_indices_wins_none_are_equal(make: Make) -> None:
+    for forward in ("torch.zeros(5000, 4).index_copy(0, inputs[1], x)", "x.new_zeros(5000).put(inputs[1], x[:, 0])"):
+        reference = make(texts.problem(f"return {forward}", "[torch.rand(16, 4), torch.randint(0, 5000, (16,))]"))
+        assert not any(step.kind.startswith("crowded") for step in reference.plan(SECRET, 3))
+
+
+def test_an_input_of_which_only_the_sign_matters_is_used(make: Make) -> None:
+    for other in ("torch.rand(batch_size, 40)", "torch.randn(batch_size, 40)"):
+        reference = make(texts.problem("return x * torch.sign(inputs[1])", f"[torch.rand(batch_size, 40), {other}]"))
+        plan = reference.plan(SECRET, 5)
+        assert reference.labels == ()
+        trials = [draw(reference, step) for step in plan if step.core]
+        assert not all(judge(reference, trial, trial.inputs[0]).equal for trial in trials)
+
+
 def test_large_values_overflow_whatever_the_draws_are(make: Make) -> None:
     small = make(texts.problem("return torch.softmax(x, -1)", "[0.01 * torch.rand(batch_size, 40)]"))
     trial = draw(small, Step("extra", "large", core=False))

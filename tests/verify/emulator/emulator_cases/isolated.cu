@@ -131,6 +131,36 @@ __global__ void sum_by_the_last(const float* x, float* out) {
   }
 }
 
+// The same without a fence: CUDA's atomics are relaxed, so the counter orders nothing of what else was written.
+__global__ void sum_by_the_last_unfenced(const float* x, float* out) {
+  __shared__ float left[256];
+  __shared__ unsigned arrived;
+  if (threadIdx.x == 0) arrived = 0;
+  __syncthreads();
+  left[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+  if (atomicAdd(&arrived, 1u) == blockDim.x - 1) {
+    float sum = 0.0f;
+    for (int t = 0; t < blockDim.x; ++t) sum += left[t];
+    out[blockIdx.x] = sum;
+  }
+}
+
+// What an atomic returns is each thread's own: places taken so need no fence, only a barrier before others read them.
+__global__ void sum_of_places_taken(const float* x, float* out) {
+  __shared__ float left[256];
+  __shared__ unsigned taken;
+  if (threadIdx.x == 0) taken = 0;
+  __syncthreads();
+  const float v = x[blockIdx.x * blockDim.x + threadIdx.x];
+  if (v != 0.0f) left[atomicAdd(&taken, 1u)] = v;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float sum = 0.0f;
+    for (int t = 0; t < taken; ++t) sum += left[t];
+    out[blockIdx.x] = sum;
+  }
+}
+
 __global__ void sum_in_tiles(const float* x, float* out) {
   extern __shared__ float left[];
   cg::thread_block block = cg::this_thread_block();
@@ -264,6 +294,8 @@ ENTRY(sum_with_atomics, 0)
 ENTRY(sum_under_a_lock, 0)
 ENTRY(sum_by_flags, 0)
 ENTRY(sum_by_the_last, 0)
+ENTRY(sum_by_the_last_unfenced, 0)
+ENTRY(sum_of_places_taken, 0)
 ENTRY(sum_in_tiles, 1024)
 ENTRY(sum_of_bytes, 0)
 ENTRY(sum_in_much_memory, 40960)
