@@ -14,9 +14,10 @@ families, each used only where the reference itself stays finite and as exact as
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
 | `ties` | rounded to few values | zero variance, equal keys |
 | `zeros` | zero | division by norms, forgotten biases |
-| `offset` | moved to minus 1,000 times their spread; zeros stay zero | variance as the difference of two means, |
-| | | a maximum that begins at zero |
+| `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
+| `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
+| | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
@@ -46,8 +47,9 @@ SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they a
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
-OFFSET, OFFSET_ABOVE = "offset", "offset above"
-FAR = 1000.0  # times the spread
+OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
+FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
+AWAY_FROM_ZERO = (OFFSET, OFFSET_ABOVE, FAR_BELOW, FAR_ABOVE)  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
@@ -110,6 +112,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
         return (step, replace(step, family=ONE_NAN))
     if step.family == OFFSET:
         return (step, replace(step, family=OFFSET_ABOVE))
+    if step.family == FAR_BELOW:
+        return (step, replace(step, family=FAR_ABOVE))
     if step.family != "large":
         return (step,)
     forms = (step, replace(step, family=LARGE_AS_DRAWN))
@@ -239,11 +243,11 @@ def _centre(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor - mean).masked_fill_(tensor == 0, 0.0)
 
 
-def _offset(tensor: torch.Tensor, side: float) -> torch.Tensor:
+def _offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
     if tensor.dtype.itemsize < 4:  # which holds nothing of the spread so far from zero
         return tensor
     spread = float(tensor.float().std())
-    return (tensor + side * FAR * spread).masked_fill_(tensor == 0, 0.0)
+    return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
 
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
@@ -259,6 +263,8 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     LARGE_AS_DRAWN: _large,
     "ties": _tie,
     "zeros": torch.zeros_like,
-    OFFSET: lambda tensor: _offset(tensor, -1.0),
-    OFFSET_ABOVE: lambda tensor: _offset(tensor, 1.0),
+    OFFSET: lambda tensor: _offset(tensor, -AWAY),
+    OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
+    FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
+    FAR_ABOVE: lambda tensor: _offset(tensor, FAR),
 }

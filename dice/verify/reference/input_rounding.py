@@ -15,7 +15,7 @@ from dice.verify.tensors import compare, transport, trees
 ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
 DRAWS = 4
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
-FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie a thousand spreads from zero
+FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie many spreads from zero
 
 
 def is_well_posed(output: Any, exact: Any, far: bool = False) -> bool:

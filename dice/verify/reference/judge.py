@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, running
-from dice.verify.execution.inputs import OFFSET, OFFSET_ABOVE
+from dice.verify.execution.inputs import AWAY_FROM_ZERO
 from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
@@ -181,7 +181,7 @@ def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Trac
 
 def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
     """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
-    far = trial.family in (OFFSET, OFFSET_ABOVE)  # where any rounding weighs more
+    far = trial.family in AWAY_FROM_ZERO
     if not reference.protocol.ours or far or trial.exact is None or reference.exact_model is None:
         return ""
     values = map(reference.device.place, (trial.expected, actual, trial.exact))

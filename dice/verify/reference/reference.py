@@ -204,7 +204,7 @@ class Reference:
         if must_suit and (step.family in TIED or step.kind) and orders.leaves_open(census.work, census.stable, output):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        far = step.family in (inputs.OFFSET, inputs.OFFSET_ABOVE)
+        far = step.family in inputs.AWAY_FROM_ZERO
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
         usual = self.device.place(drawn) if step.family == "zeros" else None

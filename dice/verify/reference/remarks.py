@@ -8,6 +8,9 @@ at once, as far as the reference's parameters and output keep their shapes, and 
 **Values that are not finite.** What PyTorch makes of a NaN or an infinity among the inputs is seldom asked for, and
 `fmaxf(x, 0)` drops a NaN that `relu` keeps: `nan_or_infinity_differs`. It is looked at where a part of the reference's
 output is not finite then, and another part is.
+
+**Values far from zero.** A variance taken as the difference of two means is nothing but rounding where the values lie a
+thousand spreads from zero, and PyTorch's is not: `inexact_far_from_zero`. Many published kernels compute it so.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ _ARGUMENTS = Step(
     arguments=True,
 )
 _SPECIAL = Step("extra not finite", inputs.NOT_FINITE, core=False, remark="nan_or_infinity_differs")
+_FAR = Step("extra far", inputs.FAR_BELOW, core=False, remark="inexact_far_from_zero")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Remarks:
             return ()
         with contextlib.suppress(workload.Enough, ReferenceFailed), workload.within(SECONDS):
             self.other = self._find_other(secret, seed)
-        return (*((_ARGUMENTS,) if self.other is not None else ()), _SPECIAL)
+        return (_FAR, *((_ARGUMENTS,) if self.other is not None else ()), _SPECIAL)
 
     def trial(self, secret: int, step: Step) -> Trial | None:
         """None where the step does not suit the problem."""
@@ -79,6 +83,8 @@ class Remarks:
         try:
             if step.arguments:
                 return self._with_other_arguments(secret, step)
+            if step.family == inputs.FAR_BELOW:
+                return reference.trial(secret, step)
             with workload.within(SECONDS):
                 tried = (self._not_finite(secret, form) for form in inputs.alternatives(step, in_half=False))
                 return next((drawn for drawn in tried if drawn is not None), None)
