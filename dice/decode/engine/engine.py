@@ -1,0 +1,362 @@
+"""`Engine`: texts are submitted and aborted while others are being written; each step is one forward for all of them.
+
+    engine = Engine(model)
+    handle = engine.submit(prompt_ids, config, seed=1, on_step=show)
+    while engine.step():
+        ...
+    handle.trace
+
+A step never waits for its own results: it is given to the device, and while that works the results of the step before
+are read. What a text says depends on its seed and not on its batch, on preemption or on what it shares with others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dice.decode.block_diffusion import check_denoising_steps, new_texts
+from dice.decode.engine.pages import Pages
+from dice.decode.engine.runner import Piece, Results, Runner
+from dice.decode.engine.slots import Shape, StopSets, truncates
+from dice.decode.request import DecodeConfig, DecodeError, StepEvent, sample_seeds
+from dice.decode.text import Text
+from dice.decode.trace import Trace
+from dice.model.sdar import SDAR
+
+State = Literal["waiting", "reading", "writing", "finished", "aborted"]
+PAGE_POSITIONS = 64
+# Blocks past the one that a text is known to be at for which it must have pages: results are a step late.
+BLOCKS_AHEAD = 3
+
+
+@dataclass(eq=False)
+class Handle:
+    """A submitted text. `trace` is there once `state` is "finished"; `answer_ids` are its answer, suffix included."""
+
+    number: int
+    text: Text
+    config: DecodeConfig
+    on_step: Callable[[StepEvent], None] | None
+    on_end: Callable[[Handle], None] | None = None
+    state: State = "waiting"
+    trace: Trace | None = None
+    answer_ids: tuple[int, ...] = ()
+    slot: int = -1
+    stop_set: int = -1
+    pages: list[int] = field(default_factory=list)
+    read: int = 0  # positions whose keys and values are in the pages, or will be before anyone reads them
+    open_until: int = 0  # where the device stops to ask the host what comes next
+    uniforms: Tensor | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.state in ("finished", "aborted")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step that was given to the device, and who was in which slot then."""
+
+    owners: dict[int, Handle]
+    results: Callable[[], Results]
+
+
+class Engine:
+    """`slots`: texts written at once. `context`: most positions of a text. `cache_tokens`: positions for which there
+    are keys and values, of all texts together; where they do not suffice, the youngest texts wait and begin again.
+
+    `prefill_tokens` of prompts are read in one step at most. `block_size`: that of all its texts. `fp8`: weights and
+    activations of all products but the head's. Raises `DecodeError` for models that attend to everything.
+    """
+
+    def __init__(
+        self,
+        model: SDAR,
+        *,
+        slots: int = 64,
+        context: int | None = None,
+        cache_tokens: int | None = None,
+        block_size: int | None = None,
+        page_size: int | None = None,
+        prefill_tokens: int = 8192,
+        fp8: bool = False,
+        make_runner: Callable[..., Runner] = Runner,
+    ) -> None:
+        config = model.config
+        kind = config.traits.kind
+        if kind == "diffusion":
+            raise DecodeError(f"{config.family} attends to the whole answer, so nothing of it can be kept in pages.")
+        self.model = model
+        self.shift = kind == "autoregressive"
+        size = 1 if self.shift else block_size or config.block_size
+        context = min(context or config.max_position_embeddings, config.max_position_embeddings)
+        page_size = page_size or max(PAGE_POSITIONS, size)
+        if page_size % size:
+            raise DecodeError(f"A page of {page_size} positions does not hold whole blocks of {size}.")
+        cache_tokens = cache_tokens or slots * context
+        self.pages = Pages(-(-cache_tokens // page_size), page_size)
+        self.shape = Shape(slots, size, context, page_size, config.vocab_size, self.shift)
+        self.prefill_tokens = prefill_tokens
+        self.forwards = 0
+        self.preempted = 0
+        self._runner = make_runner(model, self.shape, self.pages.count, fp8=fp8)
+        self._stops = StopSets()
+        self._free_slots = list(range(slots))[::-1]
+        self._residents: dict[int, Handle] = {}
+        self._waiting: deque[Handle] = deque()
+        self._in_flight: _Step | None = None
+        self._submitted = 0
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        config: DecodeConfig,
+        seed: int | None = None,
+        *,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+        on_step: Callable[[StepEvent], None] | None = None,
+        on_end: Callable[[Handle], None] | None = None,
+    ) -> Handle:
+        """Queue a text. Its answer begins with `prefix` and ends in `suffix`, token ids that nobody writes.
+
+        The model sees a suffix as far as it shares the block of the last written token; `max_new_tokens` are written
+        before it, or fewer if a stop token comes first. Raises `DecodeError`, `ContextLengthError`.
+        """
+        if self.shift and suffix:
+            raise DecodeError("A model that writes one token after another sees no suffix; leave it out.")
+        (seed,) = sample_seeds(None, 1) if seed is None else (seed,)
+        (text,) = new_texts(self.model, [prompt_ids], self._checked(config), [seed], prefix, suffix)
+        return self.add(text, config, on_step, on_end)
+
+    def add(
+        self,
+        text: Text,
+        config: DecodeConfig,
+        on_step: Callable[[StepEvent], None] | None = None,
+        on_end: Callable[[Handle], None] | None = None,
+    ) -> Handle:
+        """Queue a text that may be given in parts. Raises `DecodeError` where it could never fit."""
+        self._checked(config)
+        most = min(self.shape.context, self.pages.count * self.pages.size)
+        if text.length > most:
+            raise DecodeError(f"A text needs {text.length} positions, but this engine keeps {most} of one at most.")
+        if self.shift and not text.block_start:
+            raise DecodeError("A prompt is empty, but this model needs a token to continue from.")
+        handle = Handle(self._submitted, text, config, on_step, on_end)
+        self._submitted += 1
+        self._waiting.append(handle)
+        return handle
+
+    def abort(self, handle: Handle) -> None:
+        """Give up a text: no event follows, and its slot and pages are free for the next step."""
+        if handle.done:
+            return
+        if handle.state == "waiting":
+            self._waiting.remove(handle)
+        else:
+            self._runner.slots.stop(handle.slot)
+            self._leave(handle)
+        handle.state = "aborted"
+
+    def abort_all(self) -> None:
+        for handle in [*self._waiting, *self._residents.values()]:
+            self.abort(handle)
+        self._in_flight = None
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Read prompts, give one forward to the device, and read the results of the one before; whether there is more
+        to do."""
+        self._provide_pages()
+        self._read_prompts()
+        before, self._in_flight = self._in_flight, self._give_step()
+        if before is not None:
+            self._take_results(before)
+        return bool(self._waiting or self._residents)
+
+    def run(self) -> None:
+        """Step until every text has ended."""
+        while self.step():
+            pass
+
+    def refresh(self) -> None:
+        """The model's parameters were given new values, in place: what was computed from the old ones is forgotten.
+
+        Raises `DecodeError` while texts are being written.
+        """
+        if self._residents:
+            raise DecodeError("Weights cannot change while texts are being written.")
+        self._in_flight = None
+        self.pages.forget()
+        with torch.inference_mode():
+            self._runner.refresh()
+
+    def load_weights(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+        """Copy named tensors into the model's parameters, in place, and `refresh`. Raises `DecodeError` for names that
+        the model lacks."""
+        known = dict(self.model.named_parameters())
+        unknown = [name for name, _ in weights if name not in known]
+        if unknown:
+            raise DecodeError(f"The model has no weights named {', '.join(unknown[:3])}.")
+        with torch.no_grad():
+            for name, value in weights:
+                known[name].copy_(value, non_blocking=True)
+        self.refresh()
+
+    def _checked(self, config: DecodeConfig) -> DecodeConfig:
+        size = 1 if self.shift else config.block_size or self.model.config.block_size
+        if size != self.shape.block_size:
+            raise DecodeError(f"This engine decodes blocks of {self.shape.block_size}, not of {size}.")
+        check_denoising_steps(config, size)
+        return config
+
+    def _read_prompts(self) -> None:
+        """Give the device the next part of what is to be read, and start whoever has been read to the end."""
+        pieces: list[Piece] = []
+        room = self.prefill_tokens
+        for handle in [handle for handle in self._residents.values() if handle.state == "reading"]:
+            room -= self._plan_reading(handle, room, pieces)
+        while room > 0 and self._waiting and self._enter(self._waiting[0]):
+            room -= self._plan_reading(self._waiting.popleft(), room, pieces)
+        if pieces:
+            self.forwards += 1
+            self._runner.prefill(pieces)
+        for handle in self._residents.values():
+            if handle.state == "reading" and handle.read >= self._to_read(handle):
+                self._runner.slots.start(handle.slot, handle.text, handle.config, handle.stop_set)
+                handle.open_until, handle.state = handle.text.open_until, "writing"
+
+    def _plan_reading(self, handle: Handle, room: int, pieces: list[Piece]) -> int:
+        """Append to `pieces` as much of a text as `room` positions allow, in whole blocks; returns how many those are."""
+        size, text = self.shape.block_size, handle.text
+        count = min(self._to_read(handle) - handle.read, max(room // size, 1) * size) if room > 0 else 0
+        if count:
+            tokens = text.ids[handle.read : handle.read + count]
+            pieces.append(Piece(handle.slot, handle.read, tokens))
+            handle.read += count
+            text.forwards += 1
+            self.pages.publish(text.ids[: handle.read], handle.pages)
+        return count
+
+    def _to_read(self, handle: Handle) -> int:
+        """Positions that must be in the pages before the text's block can be denoised."""
+        return handle.text.block_start - int(self.shift)
+
+    def _enter(self, handle: Handle) -> bool:
+        """Give a waiting text a slot and pages, those of a known beginning among them; False where there are none."""
+        if not self._free_slots:
+            return False
+        text = handle.text
+        text.uncommitted = text.behind = False
+        shared = self.pages.share(text.ids[: self._to_read(handle)])
+        missing = self._pages_needed(text) - len(shared)
+        # Those that are being written need a page each before long.
+        own = self.pages.take(missing) if self.pages.free >= missing + len(self._residents) else None
+        held = self._stops.hold(text.stop_ids) if own is not None else None
+        if own is None or held is None:
+            self.pages.release([*shared, *(own or [])])
+            return False
+        handle.slot, handle.pages, handle.read = self._free_slots.pop(), [*shared, *own], len(shared) * self.pages.size
+        handle.stop_set, new = held
+        handle.state = "reading"
+        self._residents[handle.slot] = handle
+        slots = self._runner.slots
+        if new:
+            slots.write_stops(handle.stop_set, text.stop_ids)
+        if handle.uniforms is None and handle.config.resolved_mode == "sample":
+            handle.uniforms = text.all_uniforms()
+        slots.write_text(handle.slot, text, handle.uniforms)
+        slots.write_pages(handle.slot, 0, handle.pages)
+        return True
+
+    def _pages_needed(self, text: Text) -> int:
+        return self.pages.needed(min(text.length, text.block_start + BLOCKS_AHEAD * self.shape.block_size))
+
+    def _provide_pages(self) -> None:
+        """Give every text the pages of its next blocks, the oldest first; where they run out, the youngest leaves."""
+        for handle in sorted(self._residents.values(), key=lambda handle: handle.number):
+            while handle.state in ("reading", "writing") and len(handle.pages) < self._pages_needed(handle.text):
+                own = self.pages.take(1)
+                if own is None:
+                    self._make_room()
+                    continue
+                self._runner.slots.write_pages(handle.slot, len(handle.pages), own)
+                handle.pages += own
+
+    def _make_room(self) -> None:
+        """Free pages: what has ended meanwhile, else the youngest text's, which waits and is read again later."""
+        if self._in_flight is not None:
+            before, self._in_flight = self._in_flight, None
+            self._take_results(before)
+            return
+        handle = max(self._residents.values(), key=lambda handle: handle.number)
+        self._runner.slots.stop(handle.slot)
+        self._leave(handle)
+        handle.state = "waiting"
+        self._waiting.appendleft(handle)
+        self.preempted += 1
+
+    def _leave(self, handle: Handle) -> None:
+        del self._residents[handle.slot]
+        self._free_slots.append(handle.slot)
+        self._stops.release(handle.stop_set)
+        self.pages.release(handle.pages)
+        handle.pages = []
+
+    def _give_step(self) -> _Step | None:
+        owners = {slot: handle for slot, handle in self._residents.items() if handle.state == "writing"}
+        if not owners:
+            return None
+        blocks = len(owners)
+        if not self.shift:
+            blocks += sum(handle.text.uncommitted for handle in owners.values())
+        cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
+        self.forwards += 1
+        return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts))
+
+    def _take_results(self, step: _Step) -> None:
+        """Record what a step revealed, and let go of the texts that ended with it."""
+        size = self.shape.block_size
+        results = step.results()
+        logprobs = results[:, 1 + size :].view("float32")
+        for row, slot in enumerate(results[:, 0].tolist()):
+            handle = step.owners.get(slot)
+            if handle is None or handle.state != "writing":
+                continue
+            tokens = results[row, 1 : 1 + size]
+            chosen = (tokens >= 0).nonzero()[0]
+            self._reveal(handle, chosen.tolist(), tokens[chosen].tolist(), logprobs[row, chosen].tolist())
+
+    def _reveal(self, handle: Handle, places: list[int], tokens: list[int], logprobs: list[float]) -> None:
+        text, size = handle.text, self.shape.block_size
+        start, step = text.block_start, text.step
+        positions = [start - text.prompt_length + place for place in places]
+        text.reveal(positions, tokens, logprobs)
+        if handle.on_step is not None:
+            block = step if self.shift else start // size
+            reason = text.stop_reason
+            handle.on_step(
+                StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), reason)
+            )
+        if text.stop_reason is not None:
+            self._finish(handle)
+        elif text.block_start + size > handle.open_until:
+            # The next block holds given tokens: what is finished is read first, and then the host starts the text anew.
+            handle.read, handle.state = start, "reading"
+            text.uncommitted = text.behind = False
+
+    def _finish(self, handle: Handle) -> None:
+        strategy = "autoregressive" if self.shift else handle.config.remasking
+        handle.trace = handle.text.trace(strategy, handle.config.resolved_mode)
+        handle.answer_ids = handle.text.answer_ids()
+        self._leave(handle)
+        handle.state = "finished"
+        if handle.on_end is not None:
+            handle.on_end(handle)

@@ -1,0 +1,120 @@
+"""The transformer over the rows of a `Plan`, with keys and values in pages.
+
+Shape letters: N rows, R of them with logits, H hidden, A query heads, K key/value heads, D head dim, V vocabulary,
+P positions of a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dice.decode.engine.plan import Plan
+from dice.decode.engine.slots import Shape, Slots
+from dice.decode.engine.weights import Projection
+from dice.model.sdar import SDAR, Layer
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How a layer's attention is cut into heads. `q_norm`, `k_norm` [D]: None where the family has none."""
+
+    query: int
+    key: int
+    dim: int
+    eps: float
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers of a forward share. `tile`: most positions of a tile. `cos`, `sin`: [positions, D], float32."""
+
+    plan: Plan
+    slots: Slots
+    tile: int
+    cos: Tensor
+    sin: Tensor
+
+
+class Ops(Protocol):
+    """What a layer computes besides products of matrices: in plain PyTorch, or as kernels."""
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum."""
+        ...
+
+    def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Split qkv [N, (A + 2K) * D]; normalise and rotate queries and keys; store keys and values in `cache`
+        [2, pages, K, P, D]; returns queries [N, A * D]."""
+        ...
+
+    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Attention [N, A * D] of queries [N, A * D] to the pages of their texts, block-causally."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for [N, 2 * I]; returns [N, I]."""
+        ...
+
+
+class _Layer:
+    """One transformer block as the engine runs it."""
+
+    def __init__(self, layer: Layer, fp8: bool) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8)
+        self.out = Projection((attention.o_proj,), fp8=fp8)
+        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8)
+        self.down = Projection((mlp.down_proj,), fp8=fp8)
+        self.before_attention = layer.input_layernorm
+        self.before_mlp = layer.post_attention_layernorm
+        norms = [norm.weight.detach() if attention.qk_norm else None for norm in (attention.q_norm, attention.k_norm)]
+        self.heads = Heads(attention.heads, attention.kv_heads, attention.head_dim, attention.eps, *norms)
+
+    def projections(self) -> tuple[Projection, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+class PagedForward:
+    """A model whose keys and values lie in `pages` pages. `fp8` holds for all products but the head's."""
+
+    def __init__(self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False) -> None:
+        config, weight = model.config, model.lm_head.weight
+        self.model, self.ops = model, ops
+        self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
+        self.head = Projection((model.lm_head,))
+        size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
+        self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
+        self.cos, self.sin = model.rope_cos[:, 0], model.rope_sin[:, 0]
+
+    def refresh(self) -> None:
+        """Take over what was written into the model's parameters since."""
+        for layer in self.layers:
+            for projection in layer.projections():
+                projection.refresh()
+
+    def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
+        """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
+        context = Context(plan, slots, tile, self.cos, self.sin)
+        ops = self.ops
+        x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
+        delta: Tensor | None = None
+        for layer, cache in zip(self.layers, self.cache, strict=True):
+            normed = ops.add_norm(x, delta, layer.before_attention.weight, layer.before_attention.eps)
+            q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
+            attended = layer.out(ops.attend(q, layer.heads, cache, context))
+            normed = ops.add_norm(x, attended, layer.before_mlp.weight, layer.before_mlp.eps)
+            delta = layer.down(ops.silu_mul(layer.gate_up(normed)))
+        assert delta is not None
+        return x.add_(delta)
+
+    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits [R, V] of the rows [R] of `hidden`, in the model's precision."""
+        norm = self.model.model.norm
+        return self.head(self.ops.add_norm(hidden[rows], None, norm.weight, norm.eps))
