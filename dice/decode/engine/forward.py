@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dice.decode.engine.plan import Plan
 from dice.decode.engine.slots import Shape, Slots
-from dice.decode.engine.weights import Projection
+from dice.decode.engine.weights import Projection, Scaled
 from dice.model.sdar import SDAR, Layer
 
 
@@ -45,8 +45,10 @@ class Context:
 class Ops(Protocol):
     """What a layer computes besides products of matrices: in plain PyTorch, or as kernels."""
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum."""
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, *, fp8: bool = False
+    ) -> Tensor | Scaled:
+        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 if so asked."""
         ...
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
@@ -58,8 +60,12 @@ class Ops(Protocol):
         """Attention [N, A * D] of queries [N, A * D] to the pages of their texts, block-causally."""
         ...
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
         """silu(gate) * up for [N, 2 * I]; returns [N, I]."""
+        ...
+
+    def quantize(self, x: Tensor) -> Scaled:
+        """x [N, C] in fp8."""
         ...
 
 
@@ -86,7 +92,7 @@ class PagedForward:
 
     def __init__(self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False) -> None:
         config, weight = model.config, model.lm_head.weight
-        self.model, self.ops = model, ops
+        self.model, self.ops, self.fp8 = model, ops, fp8
         self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
         self.head = Projection((model.lm_head,))
         size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
@@ -102,19 +108,20 @@ class PagedForward:
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
         context = Context(plan, slots, tile, self.cos, self.sin)
-        ops = self.ops
+        ops, fp8 = self.ops, self.fp8
         x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
         delta: Tensor | None = None
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            normed = ops.add_norm(x, delta, layer.before_attention.weight, layer.before_attention.eps)
+            normed = ops.add_norm(x, delta, layer.before_attention.weight, layer.before_attention.eps, fp8=fp8)
             q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
-            attended = layer.out(ops.attend(q, layer.heads, cache, context))
-            normed = ops.add_norm(x, attended, layer.before_mlp.weight, layer.before_mlp.eps)
-            delta = layer.down(ops.silu_mul(layer.gate_up(normed)))
+            attended = ops.attend(q, layer.heads, cache, context)
+            delta = layer.out(ops.quantize(attended) if fp8 else attended)
+            normed = ops.add_norm(x, delta, layer.before_mlp.weight, layer.before_mlp.eps, fp8=fp8)
+            delta = layer.down(ops.silu_mul(layer.gate_up(normed), fp8=fp8))
         assert delta is not None
         return x.add_(delta)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits [R, V] of the rows [R] of `hidden`, in the model's precision."""
         norm = self.model.model.norm
-        return self.head(self.ops.add_norm(hidden[rows], None, norm.weight, norm.eps))
+        return self.head(self.ops.add_norm(hidden.index_select(0, rows), None, norm.weight, norm.eps))

@@ -7,16 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dice.decode.engine.forward import Context, Heads
+from dice.decode.engine.weights import Scaled
 from dice.model.sdar import rotate
 
 
 class PlainOps:
     """See `forward.Ops`."""
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, *, fp8: bool = False
+    ) -> Tensor | Scaled:
         if delta is not None:
             x.add_(delta)
-        return F.rms_norm(x, weight.shape, weight, eps)
+        normed = F.rms_norm(x, weight.shape, weight, eps)
+        return self.quantize(normed) if fp8 else normed
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
         plan, slots, page_size = context.plan, context.slots, cache.shape[3]
@@ -54,6 +58,10 @@ class PlainOps:
             out[row : row + count] = back.reshape(count, -1)
         return out
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
         gate, up = gate_up.chunk(2, -1)
-        return F.silu(gate) * up
+        product = F.silu(gate) * up
+        return self.quantize(product) if fp8 else product
+
+    def quantize(self, x: Tensor) -> Scaled:
+        return Scaled.of(x)

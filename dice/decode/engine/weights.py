@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,20 @@ from dice.model.fused import stack
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A matrix [N, C] in fp8: row i is `values[i] * scale[i]`. `scale` float32 [N, 1]; `dtype`: what products become."""
+
+    values: Tensor
+    scale: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, x: Tensor) -> Scaled:
+        scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / FP8_MAX
+        return cls((x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(FP8), scale, x.dtype)
 
 
 class Projection:
@@ -39,27 +54,17 @@ class Projection:
         if self.bias is not None:
             self.bias.copy_(torch.cat([linear.bias for linear in self._linears]))
         if self.fp8:
-            quantized, scale = quantize(self.weight)
-            self._eighth.copy_(quantized)
-            self._scale.copy_(scale.T)
+            scaled = Scaled.of(self.weight)
+            self._eighth.copy_(scaled.values)
+            self._scale.copy_(scaled.scale.T)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [N, in] -> [N, out]."""
-        if not self.fp8:
+    def __call__(self, x: Tensor | Scaled) -> Tensor:
+        """x [N, in], in fp8 if the projection is; returns [N, out]."""
+        if isinstance(x, Tensor):
             return F.linear(x, self.weight, self.bias)
-        return self.scaled(*quantize(x), x.dtype)
-
-    def scaled(self, x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product for x [N, in] in fp8 with `scale` [N, 1]."""
-        if x.is_cuda:
+        if x.values.is_cuda:
             return torch._scaled_mm(
-                x, self._eighth.T, scale_a=scale, scale_b=self._scale, bias=self.bias, out_dtype=dtype
+                x.values, self._eighth.T, scale_a=x.scale, scale_b=self._scale, bias=self.bias, out_dtype=x.dtype
             )
-        out = (x.float() @ self._eighth.float().T) * scale * self._scale
-        return (out if self.bias is None else out + self.bias).to(dtype)
-
-
-def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [N, C] in fp8, and the factor [N, 1], float32, that gives each row back."""
-    scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / FP8_MAX
-    return (x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(FP8), scale
+        out = (x.values.float() @ self._eighth.float().T) * x.scale * self._scale
+        return (out if self.bias is None else out + self.bias).to(x.dtype)
