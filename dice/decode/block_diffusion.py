@@ -19,26 +19,12 @@ from dice.decode.request import (
     DecodeError,
     StepEvent,
     end_ids,
-    prompt_seeds,
 )
 from dice.decode.sampling import Proposal, forbid, propose, reveal_counts, select
 from dice.decode.text import Text
 from dice.decode.trace import Trace
 from dice.model.cache import KVCache
 from dice.model.sdar import SDAR
-
-
-def generate_block_diffusion(
-    model: SDAR,
-    prompts: Sequence[Sequence[int]],
-    config: DecodeConfig,
-    on_step: Callable[[StepEvent], None] | None = None,
-    seeds: Sequence[int] | None = None,
-    on_trace: Callable[[int, Trace], None] | None = None,
-) -> list[Trace]:
-    """Answer each prompt; order, randomness, callbacks and errors are those of `generate`."""
-    texts = new_texts(model, prompts, config, prompt_seeds(config.seed, seeds, len(prompts)))
-    return denoise(model, texts, config, on_step, on_trace)
 
 
 def denoise(
@@ -66,7 +52,8 @@ def new_texts(
 ) -> list[Text]:
     """A text of masks for each prompt. Raises `ContextLengthError`, and `DecodeError` for ids that the model lacks."""
     shape = model.config
-    block_size = config.block_size or shape.block_size
+    # A model that writes one token after another has blocks of one, whatever it is asked.
+    block_size = 1 if shape.traits.kind == "autoregressive" else config.block_size or shape.block_size
     stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
     texts = []
     for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):

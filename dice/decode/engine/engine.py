@@ -12,9 +12,10 @@ are read. What a text says depends on its seed and not on its batch, on preempti
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -96,7 +97,7 @@ class Engine:
         self.shift = kind == "autoregressive"
         size = 1 if self.shift else block_size or config.block_size
         context = min(context or config.max_position_embeddings, config.max_position_embeddings)
-        page_size = page_size or max(PAGE_POSITIONS, size)
+        page_size = page_size or math.lcm(PAGE_POSITIONS, size)
         if page_size % size:
             raise DecodeError(f"A page of {page_size} positions does not hold whole blocks of {size}.")
         cache_tokens = cache_tokens or slots * context
@@ -112,6 +113,23 @@ class Engine:
         self._waiting: deque[Handle] = deque()
         self._in_flight: _Step | None = None
         self._submitted = 0
+
+    def own(self, config: DecodeConfig) -> DecodeConfig:
+        """`config` as this engine decodes by it: an autoregressive model's has nothing to say of blocks. Raises
+        `DecodeError` for another block size than the engine's."""
+        if self.shift:
+            return replace(config, block_size=1, denoising_steps=None, remasking="sequential")
+        size = config.block_size or self.model.config.block_size
+        if size != self.shape.block_size:
+            raise DecodeError(f"This engine decodes blocks of {self.shape.block_size}, not of {size}.")
+        check_denoising_steps(config, size)
+        return config
+
+    def holds(self, slots: int, context: int, block_size: int) -> bool:
+        """Whether this engine has room for so many texts of such a length, and still runs on its model's weights."""
+        shape = self.shape
+        fits = slots <= shape.slots and context <= shape.context and block_size == shape.block_size
+        return fits and self._runner.holds()
 
     def submit(
         self,
@@ -132,7 +150,7 @@ class Engine:
         if self.shift and suffix:
             raise DecodeError("A model that writes one token after another sees no suffix; leave it out.")
         (seed,) = sample_seeds(None, 1) if seed is None else (seed,)
-        (text,) = new_texts(self.model, [prompt_ids], self._checked(config), [seed], prefix, suffix)
+        (text,) = new_texts(self.model, [prompt_ids], self.own(config), [seed], prefix, suffix)
         return self.add(text, config, on_step, on_end)
 
     def add(
@@ -143,7 +161,7 @@ class Engine:
         on_end: Callable[[Handle], None] | None = None,
     ) -> Handle:
         """Queue a text that may be given in parts. Raises `DecodeError` where it could never fit."""
-        self._checked(config)
+        config = self.own(config)
         most = min(self.shape.context, self.pages.count * self.pages.size)
         if text.length > most:
             raise DecodeError(f"A text needs {text.length} positions, but this engine keeps {most} of one at most.")
@@ -209,13 +227,6 @@ class Engine:
             for name, value in weights:
                 known[name].copy_(value, non_blocking=True)
         self.refresh()
-
-    def _checked(self, config: DecodeConfig) -> DecodeConfig:
-        size = 1 if self.shift else config.block_size or self.model.config.block_size
-        if size != self.shape.block_size:
-            raise DecodeError(f"This engine decodes blocks of {self.shape.block_size}, not of {size}.")
-        check_denoising_steps(config, size)
-        return config
 
     def _read_prompts(self) -> None:
         """Give the device the next part of what is to be read, and start whoever has been read to the end."""

@@ -105,6 +105,11 @@ class PagedForward:
             for projection in layer.projections():
                 projection.refresh()
 
+    def holds(self) -> bool:
+        """Whether the model's parameters still are where they were."""
+        projections = [self.head, *(one for layer in self.layers for one in layer.projections())]
+        return all(projection.holds() for projection in projections)
+
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
         context = Context(plan, slots, tile, self.cos, self.sin)

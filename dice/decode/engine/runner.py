@@ -62,6 +62,10 @@ class Runner:
         results = reveal(every, plan, slots)
         return lambda: results.cpu().numpy()
 
+    def holds(self) -> bool:
+        """Whether the model's parameters still are where they were."""
+        return self.forward.holds()
+
     def refresh(self) -> None:
         """The model's parameters have new values."""
         self.forward.refresh()

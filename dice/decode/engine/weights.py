@@ -48,6 +48,15 @@ class Projection:
         self._scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
         self.refresh()
 
+    def holds(self) -> bool:
+        """Whether the parameters still are this projection's memory: moving or replacing them ends that."""
+        address = self.weight.data_ptr()
+        for linear in self._linears:
+            if linear.weight.data_ptr() != address:
+                return False
+            address += linear.weight.numel() * linear.weight.element_size()
+        return True
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Take over what was written into the parameters since."""

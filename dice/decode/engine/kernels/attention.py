@@ -66,7 +66,8 @@ def attend_kernel(
         tl.store(out + place[:, None] * DIM + dim[None, :], found, valid[:, None])
     else:
         place += split.to(tl.int64) * rows * QUERY
-        tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
+        if low < end:  # else the weights are 0, and nobody reads the sums
+            tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
         tl.store(extents + place * 2, peak, valid)
         tl.store(extents + place * 2 + 1, weight, valid)
 
@@ -85,7 +86,8 @@ def merge_kernel(
     each = split.to(tl.int64) * rows * QUERY + place
     peaks = tl.load(extents + each * 2)
     share = tl.exp2(peaks - tl.max(peaks, 0))
-    weight = tl.sum(share * tl.load(extents + each * 2 + 1), 0)
-    parts = tl.load(sums + each[:, None] * DIM + dim[None, :])
+    weights = tl.load(extents + each * 2 + 1)
+    weight = tl.sum(share * weights, 0)
+    parts = tl.load(sums + each[:, None] * DIM + dim[None, :], (weights > 0)[:, None], other=0.0)
     total = tl.sum(parts * share[:, None], 0)
     tl.store(out + place * DIM + dim, (total / weight).to(out.dtype.element_ty))

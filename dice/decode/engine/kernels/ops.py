@@ -93,7 +93,7 @@ class KernelOps:
             context.slots.pages.shape[1], len(q), math.log2(math.e) / math.sqrt(heads.dim),
             QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3], BLOCK=shape.block_size, TILE=tile,
             PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
-            num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 else 3,
+            num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3,
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(q), heads.query)](
