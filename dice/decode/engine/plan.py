@@ -67,21 +67,16 @@ def plan_step(slots: Slots, room: Room) -> Plan:
         slots.cursor.copy_(turn[waits.long().argmax()])
 
     first = numbers[:, at.BLOCK_START] - size * two.long() - int(shape.shift)
-    tiles = torch.full((room.texts, 4), -1, dtype=torch.long, device=slots.device)
     columns = torch.stack((turn, (last_block - blocks) * size, first, blocks * size), 1)
-    chosen = columns[takes_part]
-    tiles[: len(chosen)] = chosen
-    return _rows(slots, tiles.int(), room)
+    return _rows(slots, columns[takes_part].int())
 
 
-def _rows(slots: Slots, tiles: Tensor, room: Room) -> Plan:
+def _rows(slots: Slots, tiles: Tensor) -> Plan:
+    """The plan of no more rows than `tiles` have."""
     shape, size = slots.shape, slots.shape.block_size
-    plan = Plan.empty(room, shape, slots.device)
+    plan = Plan.empty(Room(len(tiles), int(tiles[:, 3].sum()) // size), shape, slots.device)
     plan.tiles.copy_(tiles)
-    plan.slots.fill_(-1)
     for index, (slot, row, first, count) in enumerate(tiles.tolist()):
-        if slot < 0:
-            continue
         rows = slice(row, row + count)
         plan.slots[rows] = slot
         plan.positions[rows] = torch.arange(first, first + count, dtype=torch.int32)

@@ -39,8 +39,11 @@ class Runner:
         self.mask_token_id = model.config.mask_token_id
 
     def room(self, texts: int, blocks: int) -> Room:
-        """Of the next step, in which `texts` texts need `blocks` blocks of rows, as far as is known."""
-        return Room(texts, blocks)
+        """Of the next step, in which `texts` texts need about `blocks` blocks of rows: that is known a step late.
+
+        Here rows that are not used cost nothing, so there is room for all.
+        """
+        return Room(texts, 2 * texts)
 
     def prefill(self, pieces: Sequence[Piece]) -> None:
         """Read whole blocks into the cache; each piece sees itself, block-causally, and its text before it."""
@@ -51,6 +54,8 @@ class Runner:
         slots draws with top-k or top-p."""
         slots = self.slots
         plan = plan_step(slots, room)
+        if not len(plan.tiles):  # every text has ended meanwhile
+            return lambda: np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32)
         hidden = self.forward.hidden(plan, slots, slots.shape.window)
         wanted = plan.wanted > 0
         rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
