@@ -49,8 +49,15 @@ def repair(
             raise DecodeError(f"Text {index} is not complete: its last block is cut off.")
         texts.append(
             Text(
-                index, trace.prompt_ids, trace.kept, size, trace.mask_token_id, frozenset(), seed,
-                answer=trace.token_ids, holes=_merged(parts),
+                index,
+                trace.prompt_ids,
+                trace.kept,
+                size,
+                trace.mask_token_id,
+                frozenset(),
+                seed,
+                answer=trace.token_ids,
+                holes=_merged(parts),
             )  # fmt: skip
         )
     written = write(model, texts, config, on_step)

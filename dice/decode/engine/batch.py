@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from dice.decode.engine.engine import PAGE_POSITIONS, Engine, Handle
-from dice.decode.engine.runner import Runner
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.decode.text import Text
 from dice.decode.trace import Trace

@@ -75,8 +75,8 @@ def truncate_rows(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def select(found: Proposals, wanted: Tensor, slots: Slots, texts: Tensor) -> Tensor:
-    """Which positions to reveal now: boolean [T, B], by `sampling.select`'s rules. `wanted` [T, B]; `texts` [T]: the slot
-    of each."""
+    """Which positions to reveal now: boolean [T, B], by `sampling.select`'s rules. `wanted` [T, B]; `texts` [T]: the
+    slot of each."""
     numbers, factors = slots.numbers[texts].long(), slots.factors[texts]
     masked = wanted > 0
     logprobs = found.logprobs.view(masked.shape).double()

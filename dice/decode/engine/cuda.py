@@ -56,9 +56,7 @@ class GraphRunner(Runner):
         self._pool = torch.cuda.graph_pool_handle()
         most = max(room.texts for room in self._rooms(shape.slots))
         width = 1 + 2 * shape.block_size
-        self._landing = [
-            torch.empty(most, width, dtype=torch.int32, pin_memory=True) for _ in range(RESULTS_AHEAD)
-        ]
+        self._landing = [torch.empty(most, width, dtype=torch.int32, pin_memory=True) for _ in range(RESULTS_AHEAD)]
         self._steps = 0
 
     def room(self, texts: int, blocks: int) -> Room:

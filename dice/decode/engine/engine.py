@@ -245,7 +245,7 @@ class Engine:
                 handle.open_until, handle.state = handle.text.open_until, "writing"
 
     def _plan_reading(self, handle: Handle, room: int, pieces: list[Piece]) -> int:
-        """Append to `pieces` as much of a text as `room` positions allow, in whole blocks; returns how many those are."""
+        """Append to `pieces` as much of a text as `room` positions allow, in whole blocks; returns how many."""
         size, text = self.shape.block_size, handle.text
         count = min(self._to_read(handle) - handle.read, max(room // size, 1) * size) if room > 0 else 0
         if count:
@@ -353,9 +353,7 @@ class Engine:
         if handle.on_step is not None:
             block = step if self.shift else start // size
             reason = text.stop_reason
-            handle.on_step(
-                StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), reason)
-            )
+            handle.on_step(StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), reason))
         if text.stop_reason is not None:
             self._finish(handle)
         elif text.block_start + size > handle.open_until:

@@ -82,7 +82,10 @@ def texts_in_slots(case: Case) -> Slots:
 
 def plans(case: Case, slots: Slots) -> list[tuple[Plan, int]]:
     """(plan, longest tile) of a prompt's reading and of a step."""
-    pieces = [Piece(0, 0, list(range(2, 2 + min(8 * case.block_size, case.context)))), Piece(2, case.block_size, [5] * case.block_size)]
+    pieces = [
+        Piece(0, 0, list(range(2, 2 + min(8 * case.block_size, case.context)))),
+        Piece(2, case.block_size, [5] * case.block_size),
+    ]
     reading = prefill_plan(pieces, case.shape, slots.device)
     return [(reading, 32), (plan_step(slots, Room(case.slots, 2 * case.slots)), case.shape.window)]
 
@@ -99,7 +102,10 @@ def check_rows(case: Case) -> None:
     case.near(kernels.silu_mul(delta), plain.silu_mul(delta))
     both = (
         (kernels.quantize(x), plain.quantize(x)),
-        (kernels.add_norm(x.clone(), delta, weight, 1e-6, fp8=True), plain.add_norm(x.clone(), delta, weight, 1e-6, fp8=True)),
+        (
+            kernels.add_norm(x.clone(), delta, weight, 1e-6, fp8=True),
+            plain.add_norm(x.clone(), delta, weight, 1e-6, fp8=True),
+        ),
         (kernels.silu_mul(delta, fp8=True), plain.silu_mul(delta, fp8=True)),
     )
     for ours, theirs in both:
@@ -162,7 +168,9 @@ def check_step(case: Case, room: Room) -> None:
         for name in ("logprobs", "entropies"):
             case.near(getattr(found, name)[:heads][wanted], getattr(expected, name)[wanted])
         # From here on from the same numbers: rounding may turn a close choice.
-        exact = replace(expected, tokens=found.tokens[:heads], logprobs=found.logprobs[:heads], entropies=found.entropies[:heads])
+        exact = replace(
+            expected, tokens=found.tokens[:heads], logprobs=found.logprobs[:heads], entropies=found.entropies[:heads]
+        )
         ops.reveal(ours, buffers)
         results = choose.reveal(exact, plan, theirs)
         assert torch.equal(buffers.results[:texts, : 1 + case.block_size], results[:, : 1 + case.block_size])

@@ -76,7 +76,9 @@ def test_the_engine_on_kernels_writes_what_the_plain_decoder_does(model: SDAR) -
         return runner
 
     model = model.to(DEVICE)
-    wanted = [replace(one, config=replace(one.config, max_new_tokens=4, top_k=None, top_p=None)) for one in requests(3, 4)]
+    wanted = [
+        replace(one, config=replace(one.config, max_new_tokens=4, top_k=None, top_p=None)) for one in requests(3, 4)
+    ]
     engine = Engine(model, slots=3, context=64, block_size=4, page_size=32, make_runner=make)
     handles = submit(engine, wanted)
     engine.run()

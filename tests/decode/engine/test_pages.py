@@ -60,9 +60,7 @@ class TextsInPages(RuleBasedStateMachine):
     @invariant()
     def held_pages_keep_their_contents(self) -> None:
         for tokens, table in self.texts:
-            assert all(
-                self.contents[page] == tuple(tokens[: (place + 1) * SIZE]) for place, page in enumerate(table)
-            )
+            assert all(self.contents[page] == tuple(tokens[: (place + 1) * SIZE]) for place, page in enumerate(table))
 
 
 TestTextsInPages = TextsInPages.TestCase

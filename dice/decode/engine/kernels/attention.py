@@ -7,16 +7,14 @@ are rows of one tile and differ in nothing but that end.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 
 @triton.jit
 def attend_kernel(
-    q: Any, cache: Any, tiles: Any, pages: Any, out: Any, sums: Any, extents: Any,
-    page_count: Any, table_width: Any, rows: Any, scale: Any,
+    q: tl.tensor, cache: tl.tensor, tiles: tl.tensor, pages: tl.tensor, out: tl.tensor, sums: tl.tensor, extents: tl.tensor,
+    page_count: tl.tensor, table_width: tl.tensor, rows: tl.tensor, scale: tl.tensor,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -30,7 +28,9 @@ def attend_kernel(
     key_head, split = tl.program_id(1), tl.program_id(2)
     slot, row = tl.load(tiles + tile * 4), tl.load(tiles + tile * 4 + 1)
     first, count = tl.load(tiles + tile * 4 + 2), tl.load(tiles + tile * 4 + 3)
-    if slot < 0 or part * TILE >= count:
+    if slot < 0:
+        return
+    if part * TILE >= count:
         return
     index = tl.arange(0, ROWS)
     token = part * TILE + index // GROUPS
@@ -45,13 +45,14 @@ def attend_kernel(
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, DIM), tl.float32)
+    half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
     for start in range(low, tl.minimum(low + span, end), KEYS):
         position = start + tl.arange(0, KEYS)
         page = tl.load(pages + slot * table_width + start // PAGE).to(tl.int64)
         source = ((page * KEY + key_head) * PAGE + position % PAGE)[:, None] * DIM + dim[None, :]
         present = (position < end)[:, None]
         keys = tl.load(cache + source, present, other=0.0)
-        values = tl.load(cache + page_count.to(tl.int64) * KEY * PAGE * DIM + source, present, other=0.0)
+        values = tl.load(cache + half + source, present, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(position[None, :] < limit[:, None], scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
@@ -74,7 +75,7 @@ def attend_kernel(
 
 @triton.jit
 def merge_kernel(
-    sums: Any, extents: Any, slots: Any, out: Any, rows: Any,
+    sums: tl.tensor, extents: tl.tensor, slots: tl.tensor, out: tl.tensor, rows: tl.tensor,
     QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One query head of one row, from all splits."""

@@ -7,8 +7,6 @@ Nothing of the size of the vocabulary is written.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -21,7 +19,16 @@ COMPAT = tl.constexpr(at.RESOLVED_MODES.index("compat"))
 
 
 @triton.jit
-def scaled_logits(logits: Any, row: Any, column: Any, numbers: Any, factors: Any, slot: Any, vocabulary: Any, mask_id: Any) -> Any:
+def scaled_logits(
+    logits: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    numbers: tl.tensor,
+    factors: tl.tensor,
+    slot: tl.tensor,
+    vocabulary: tl.tensor,
+    mask_id: tl.tensor,
+) -> tl.tensor:
     """Logits over temperature, -inf where no token is allowed."""
     allowed = (column < tl.load(numbers + slot * NUMBERS + VOCABULARY)) & (column != mask_id)
     found = tl.load(logits + row.to(tl.int64) * vocabulary + column, column < vocabulary, other=float("-inf"))
@@ -31,8 +38,8 @@ def scaled_logits(logits: Any, row: Any, column: Any, numbers: Any, factors: Any
 
 @triton.jit
 def summarise_kernel(
-    logits: Any, tiles: Any, wanted: Any, numbers: Any, factors: Any, summaries: Any, bests: Any,
-    vocabulary: Any, mask_id: Any, segments: Any, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
+    logits: tl.tensor, tiles: tl.tensor, wanted: tl.tensor, numbers: tl.tensor, factors: tl.tensor, summaries: tl.tensor, bests: tl.tensor,
+    vocabulary: tl.tensor, mask_id: tl.tensor, segments: tl.tensor, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Of one row and segment: the greatest logit, the sum of exp(logit - greatest), the same weighted by the exponent,
     and the token of the greatest (the first of equal ones)."""
@@ -55,8 +62,8 @@ def summarise_kernel(
 
 @triton.jit
 def propose_kernel(
-    logits: Any, tiles: Any, wanted: Any, numbers: Any, factors: Any, summaries: Any, bests: Any, uniforms: Any,
-    tokens: Any, logprobs: Any, entropies: Any, vocabulary: Any, mask_id: Any, segments: Any,
+    logits: tl.tensor, tiles: tl.tensor, wanted: tl.tensor, numbers: tl.tensor, factors: tl.tensor, summaries: tl.tensor, bests: tl.tensor, uniforms: tl.tensor,
+    tokens: tl.tensor, logprobs: tl.tensor, entropies: tl.tensor, vocabulary: tl.tensor, mask_id: tl.tensor, segments: tl.tensor,
     BLOCK: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """A row's token, log-probability and entropy, from the summaries of its segments."""

@@ -5,8 +5,6 @@ Every kernel computes in float32 and rounds once. Shape letters as in `forward`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -15,7 +13,14 @@ FP8_MAX = tl.constexpr(448.0)
 
 @triton.jit
 def store_row(
-    values: Any, out: Any, scales: Any, row: Any, column: Any, inside: Any, width: Any, EIGHTH: tl.constexpr
+    values: tl.tensor,
+    out: tl.tensor,
+    scales: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    inside: tl.tensor,
+    width: tl.tensor,
+    EIGHTH: tl.constexpr,
 ) -> None:
     """Write a row [width]: in `out`'s own precision, or in fp8 with its scale."""
     if EIGHTH:
@@ -27,7 +32,7 @@ def store_row(
 
 @triton.jit
 def add_norm_kernel(
-    x: Any, delta: Any, weight: Any, out: Any, scales: Any, width: Any, eps: Any,
+    x: tl.tensor, delta: tl.tensor, weight: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, eps: tl.tensor,
     ADDS: tl.constexpr, EIGHTH: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """x += delta; out = x / rms(x) * weight. A program a row."""
@@ -37,7 +42,9 @@ def add_norm_kernel(
     own = tl.load(x + row * width + column, inside, other=0.0)
     if ADDS:
         # The sum is rounded before it is normalised: what follows starts from what is stored.
-        own = (own.to(tl.float32) + tl.load(delta + row * width + column, inside, other=0.0).to(tl.float32)).to(own.dtype)
+        own = (own.to(tl.float32) + tl.load(delta + row * width + column, inside, other=0.0).to(tl.float32)).to(
+            own.dtype
+        )
         tl.store(x + row * width + column, own, inside)
     values = own.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
@@ -47,7 +54,7 @@ def add_norm_kernel(
 
 @triton.jit
 def silu_mul_kernel(
-    gate_up: Any, out: Any, scales: Any, width: Any, EIGHTH: tl.constexpr, WIDTH: tl.constexpr
+    gate_up: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, EIGHTH: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """out = silu(gate) * up of a row [2 * width]; a program a row and part of it, a whole row where it is scaled."""
     row = tl.program_id(0).to(tl.int64)
@@ -59,7 +66,7 @@ def silu_mul_kernel(
 
 
 @triton.jit
-def quantize_kernel(x: Any, out: Any, scales: Any, width: Any, WIDTH: tl.constexpr) -> None:
+def quantize_kernel(x: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, WIDTH: tl.constexpr) -> None:
     """x [N, width] in fp8, with a scale for each row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -70,8 +77,8 @@ def quantize_kernel(x: Any, out: Any, scales: Any, width: Any, WIDTH: tl.constex
 
 @triton.jit
 def rotate_store_kernel(
-    qkv: Any, q_norm: Any, k_norm: Any, cos: Any, sin: Any, slots: Any, positions: Any, pages: Any, q_out: Any,
-    cache: Any, page_count: Any, table_width: Any, eps: Any,
+    qkv: tl.tensor, q_norm: tl.tensor, k_norm: tl.tensor, cos: tl.tensor, sin: tl.tensor, slots: tl.tensor, positions: tl.tensor, pages: tl.tensor, q_out: tl.tensor,
+    cache: tl.tensor, page_count: tl.tensor, table_width: tl.tensor, eps: tl.tensor,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NORMS: tl.constexpr,
     HEADS: tl.constexpr,
 ) -> None:  # fmt: skip

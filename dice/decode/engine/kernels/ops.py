@@ -24,10 +24,14 @@ from dice.decode.engine.plan import Plan, Room
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import FP8, Scaled
 
-power_of_2 = triton.next_power_of_2
 # Rows of the largest tile of queries; programs that attention should at least have; and most parts of the keys.
 MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 264, 32
 SEGMENT = 4096  # of the vocabulary
+
+
+def power_of_2(number: int) -> int:
+    """The least power of 2 from `number` on, and from 2 on: nothing is gained by vectors of one."""
+    return max(2, triton.next_power_of_2(number))
 
 
 class KernelOps:
@@ -77,7 +81,7 @@ class KernelOps:
 
     def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
         plan, shape, groups = context.plan, context.slots.shape, heads.query // heads.key
-        tile = min(power_of_2(context.tile), max(1, MOST_ROWS // groups))
+        tile = min(triton.next_power_of_2(context.tile), max(1, MOST_ROWS // groups))
         parts = triton.cdiv(context.tile, tile)
         grid = (len(plan.tiles) * parts, heads.key)
         splits = 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -23,7 +21,7 @@ ENTROPY = tl.constexpr(NAMES.index("entropy_bounded"))
 
 @triton.jit
 def plan_kernel(
-    numbers: Any, cursor: Any, tiles: Any, blocks: Any, slots: Any, texts: Any, room: Any,
+    numbers: tl.tensor, cursor: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, slots: tl.tensor, texts: tl.tensor, room: tl.tensor,
     BLOCK: tl.constexpr, SHIFT: tl.constexpr, SLOTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """`plan.plan_step` without the rows, by one program. `blocks` [room, 2]: (slot, first position) of each block of
@@ -57,9 +55,9 @@ def plan_kernel(
 
 @triton.jit
 def rows_kernel(
-    tiles: Any, blocks: Any, numbers: Any, ids: Any, masked: Any, uniforms: Any,
-    slots_out: Any, positions_out: Any, ids_out: Any, head_rows: Any, wanted: Any, numbers_out: Any,
-    context: Any, draws: Any, texts: Any, BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    tiles: tl.tensor, blocks: tl.tensor, numbers: tl.tensor, ids: tl.tensor, masked: tl.tensor, uniforms: tl.tensor,
+    slots_out: tl.tensor, positions_out: tl.tensor, ids_out: tl.tensor, head_rows: tl.tensor, wanted: tl.tensor, numbers_out: tl.tensor,
+    context: tl.tensor, draws: tl.tensor, texts: tl.tensor, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
     """The rows of one block and, by the first `texts` programs, what the head needs to know of one tile."""
     index, lane = tl.program_id(0), tl.arange(0, PADDED)
@@ -85,14 +83,16 @@ def rows_kernel(
 
 
 @triton.jit
-def before(values: Any, masked: Any, lane: Any) -> Any:
+def before(values: tl.tensor, masked: tl.tensor, lane: tl.tensor) -> tl.tensor:
     """[i, j]: whether masked position j comes before i, or is i: smaller `values`, or as small and further left."""
     own, other = values[:, None], values[None, :]
     return masked[None, :] & ((other < own) | ((other == own) & (lane[None, :] <= lane[:, None])))
 
 
 @triton.jit
-def select(own: Any, factor: Any, logprob: Any, entropy: Any, masked: Any, lane: Any) -> Any:
+def select(
+    own: tl.tensor, factor: tl.tensor, logprob: tl.tensor, entropy: tl.tensor, masked: tl.tensor, lane: tl.tensor
+) -> tl.tensor:
     """Which masked positions of a block to reveal now: `choose.select`."""
     steps = tl.minimum(tl.load(own + BLOCK_STEP), tl.load(own + STEPS) - 1)
     count = tl.load(own + COUNT) + (steps < tl.load(own + EXTRA)).to(tl.int32)
@@ -113,8 +113,8 @@ def select(own: Any, factor: Any, logprob: Any, entropy: Any, masked: Any, lane:
 
 @triton.jit
 def reveal_kernel(
-    tiles: Any, wanted: Any, tokens: Any, logprobs: Any, entropies: Any, numbers: Any, factors: Any, ids: Any,
-    masked: Any, opened: Any, stops: Any, results: Any, context: Any, vocabulary: Any,
+    tiles: tl.tensor, wanted: tl.tensor, tokens: tl.tensor, logprobs: tl.tensor, entropies: tl.tensor, numbers: tl.tensor, factors: tl.tensor, ids: tl.tensor,
+    masked: tl.tensor, opened: tl.tensor, stops: tl.tensor, results: tl.tensor, context: tl.tensor, vocabulary: tl.tensor,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
     """`choose.reveal` for one text."""
