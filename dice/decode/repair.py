@@ -72,15 +72,13 @@ def holes_of_lines(tokenizer: Tokenizer, trace: Trace, lines: Collection[int]) -
     """
     ids = trace.response_ids
     text = tokenizer.decode(ids)
-    starts = [0]
-    for line in text.split("\n")[:-1]:
-        starts.append(starts[-1] + len(line) + 1)
+    found = text.split("\n")
     holes = []
     for line in sorted(set(lines)):
-        if not 0 <= line < len(starts):
-            raise DecodeError(f"The answer has {len(starts)} lines, but line {line} is asked for.")
-        begin = starts[line]
-        end = begin + len(text[begin:].split("\n", 1)[0])
+        if not 0 <= line < len(found):
+            raise DecodeError(f"The answer has {len(found)} lines, but line {line} is asked for.")
+        begin = sum(len(before) + 1 for before in found[:line])
+        end = begin + len(found[line])
         if begin < end:
 
             def length(count: int) -> int:

@@ -11,12 +11,25 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dice.decode.engine.plan import Plan
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import Projection, Scaled
 from dice.model.sdar import SDAR, Layer
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMSNorm: `weight` [H]."""
+
+    weight: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, norm: nn.RMSNorm) -> Norm:
+        assert norm.eps is not None
+        return cls(norm.weight.detach(), norm.eps)
 
 
 @dataclass(frozen=True)
@@ -45,9 +58,7 @@ class Context:
 class Ops(Protocol):
     """What a layer computes besides products of matrices: in plain PyTorch, or as kernels."""
 
-    def add_norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, *, fp8: bool = False
-    ) -> Tensor | Scaled:
+    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
         """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 if so asked."""
         ...
 
@@ -78,9 +89,12 @@ class _Layer:
         self.out = Projection((attention.o_proj,), fp8=fp8)
         self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8)
         self.down = Projection((mlp.down_proj,), fp8=fp8)
-        self.before_attention = layer.input_layernorm
-        self.before_mlp = layer.post_attention_layernorm
-        norms = [norm.weight.detach() if attention.qk_norm else None for norm in (attention.q_norm, attention.k_norm)]
+        self.before_attention = Norm.of(layer.input_layernorm)
+        self.before_mlp = Norm.of(layer.post_attention_layernorm)
+        norms = [
+            norm.get_parameter("weight").detach() if attention.qk_norm else None
+            for norm in (attention.q_norm, attention.k_norm)
+        ]
         self.heads = Heads(attention.heads, attention.kv_heads, attention.head_dim, attention.eps, *norms)
 
     def projections(self) -> tuple[Projection, ...]:
@@ -95,6 +109,7 @@ class PagedForward:
         self.model, self.ops, self.fp8 = model, ops, fp8
         self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
         self.head = Projection((model.lm_head,))
+        self.norm = Norm.of(model.model.norm)
         size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
         self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
         self.cos, self.sin = model.rope_cos[:, 0], model.rope_sin[:, 0]
@@ -117,16 +132,15 @@ class PagedForward:
         x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
         delta: Tensor | None = None
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            normed = ops.add_norm(x, delta, layer.before_attention.weight, layer.before_attention.eps, fp8=fp8)
+            normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8)
             q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
             attended = ops.attend(q, layer.heads, cache, context)
             delta = layer.out(ops.quantize(attended) if fp8 else attended)
-            normed = ops.add_norm(x, delta, layer.before_mlp.weight, layer.before_mlp.eps, fp8=fp8)
+            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8)
             delta = layer.down(ops.silu_mul(layer.gate_up(normed), fp8=fp8))
         assert delta is not None
         return x.add_(delta)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits [R, V] of the rows [R] of `hidden`, in the model's precision."""
-        norm = self.model.model.norm
-        return self.head(self.ops.add_norm(hidden.index_select(0, rows), None, norm.weight, norm.eps))
+        return self.head(self.ops.add_norm(hidden.index_select(0, rows), None, self.norm))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dice.decode.engine.forward import Context, Heads
+from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.weights import Scaled
 from dice.model.sdar import rotate
 
@@ -14,12 +14,10 @@ from dice.model.sdar import rotate
 class PlainOps:
     """See `forward.Ops`."""
 
-    def add_norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, *, fp8: bool = False
-    ) -> Tensor | Scaled:
+    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
         if delta is not None:
             x.add_(delta)
-        normed = F.rms_norm(x, weight.shape, weight, eps)
+        normed = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
         return self.quantize(normed) if fp8 else normed
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs the forwards that the engine asks for, one after another and at once: the CPU's way, without kernels or graphs."""
+"""Runs the forwards that the engine asks for, each at once: the CPU's way, without kernels or graphs."""
 
 from __future__ import annotations
 

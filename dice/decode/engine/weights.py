@@ -17,7 +17,7 @@ FP8_MAX = 448.0
 
 @dataclass(frozen=True)
 class Scaled:
-    """A matrix [N, C] in fp8: row i is `values[i] * scale[i]`. `scale` float32 [N, 1]; `dtype`: what products become."""
+    """A matrix [N, C] in fp8: row i is `values[i] * scale[i]`. `scale` float32 [N, 1]; products become `dtype`."""
 
     values: Tensor
     scale: Tensor

@@ -86,7 +86,8 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
 
     `shrink` joins every so many consecutive rounds of a block into one (TraceRL's s): fewer noisy copies, each
     predicting from what the first of its rounds saw. Tokens after `kept` are no targets, but stay where the sampler
-    saw them; a round that revealed nothing else is left out. Given tokens are seen from the start, and are no targets. Raises `ReplayError` for other kinds of trace.
+    saw them; a round that revealed nothing else is left out. Given tokens are seen from the start, and are no targets.
+    Raises `ReplayError` for other kinds of trace.
     """
     if (trace.block_size, trace.mask_token_id) != (block_size, mask_token_id):
         raise ReplayError(
@@ -94,7 +95,8 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
             f"blocks of {block_size} and the mask token {mask_token_id}: another model wrote it."
         )
     prompt, length = len(trace.prompt_ids), len(trace.prompt_ids) + len(trace.token_ids)
-    undone = any(step == GIVEN and token == mask_token_id for step, token in zip(trace.steps, trace.token_ids, strict=True))
+    pairs = zip(trace.steps, trace.token_ids, strict=True)
+    undone = any(step == GIVEN and token == mask_token_id for step, token in pairs)
     if length % block_size or undone:
         raise ReplayError("The trace is not complete: its last block is cut off or not fully denoised.")
     first = prompt // block_size * block_size

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dice.decode.engine import choose
 from dice.decode.engine import slots as at
-from dice.decode.engine.forward import Context, Heads
+from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.kernels import ops
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
@@ -94,17 +94,17 @@ def check_rows(case: Case) -> None:
     """Norms, SiLU and fp8."""
     kernels, plain = ops.KernelOps(), PlainOps()
     x, delta = case.random(5, case.width, seed=1), case.random(5, case.width, seed=2)
-    weight = case.random(case.width, seed=3)
+    norm = Norm(case.random(case.width, seed=3), 1e-6)
     for added in (None, delta):
         ours, theirs = x.clone(), x.clone()
-        case.near(kernels.add_norm(ours, added, weight, 1e-6), plain.add_norm(theirs, added, weight, 1e-6))
+        case.near(kernels.add_norm(ours, added, norm), plain.add_norm(theirs, added, norm))
         assert torch.equal(ours, theirs)
     case.near(kernels.silu_mul(delta), plain.silu_mul(delta))
     both = (
         (kernels.quantize(x), plain.quantize(x)),
         (
-            kernels.add_norm(x.clone(), delta, weight, 1e-6, fp8=True),
-            plain.add_norm(x.clone(), delta, weight, 1e-6, fp8=True),
+            kernels.add_norm(x.clone(), delta, norm, fp8=True),
+            plain.add_norm(x.clone(), delta, norm, fp8=True),
         ),
         (kernels.silu_mul(delta, fp8=True), plain.silu_mul(delta, fp8=True)),
     )

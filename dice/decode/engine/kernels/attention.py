@@ -13,12 +13,12 @@ import triton.language as tl
 
 @triton.jit
 def attend_kernel(
-    q: tl.tensor, cache: tl.tensor, tiles: tl.tensor, pages: tl.tensor, out: tl.tensor, sums: tl.tensor, extents: tl.tensor,
-    page_count: tl.tensor, table_width: tl.tensor, rows: tl.tensor, scale: tl.tensor,
+    q, cache, tiles, pages, out, sums, extents,
+    page_count, table_width, rows, scale,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A program: TILE positions of a tile (there are PARTS such parts), a key head, and one of SPLITS parts of the keys.
+    """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
     `scale` includes log2(e). With one split, `out` is written, else `sums` float32 [SPLITS, N * A, D] (weighted values)
     and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
@@ -75,7 +75,7 @@ def attend_kernel(
 
 @triton.jit
 def merge_kernel(
-    sums: tl.tensor, extents: tl.tensor, slots: tl.tensor, out: tl.tensor, rows: tl.tensor,
+    sums, extents, slots, out, rows,
     QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One query head of one row, from all splits."""

@@ -20,15 +20,15 @@ COMPAT = tl.constexpr(at.RESOLVED_MODES.index("compat"))
 
 @triton.jit
 def scaled_logits(
-    logits: tl.tensor,
-    row: tl.tensor,
-    column: tl.tensor,
-    numbers: tl.tensor,
-    factors: tl.tensor,
-    slot: tl.tensor,
-    vocabulary: tl.tensor,
-    mask_id: tl.tensor,
-) -> tl.tensor:
+    logits,
+    row,
+    column,
+    numbers,
+    factors,
+    slot,
+    vocabulary,
+    mask_id,
+):
     """Logits over temperature, -inf where no token is allowed."""
     allowed = (column < tl.load(numbers + slot * NUMBERS + VOCABULARY)) & (column != mask_id)
     found = tl.load(logits + row.to(tl.int64) * vocabulary + column, column < vocabulary, other=float("-inf"))
@@ -38,8 +38,8 @@ def scaled_logits(
 
 @triton.jit
 def summarise_kernel(
-    logits: tl.tensor, tiles: tl.tensor, wanted: tl.tensor, numbers: tl.tensor, factors: tl.tensor, summaries: tl.tensor, bests: tl.tensor,
-    vocabulary: tl.tensor, mask_id: tl.tensor, segments: tl.tensor, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
+    logits, tiles, wanted, numbers, factors, summaries, bests,
+    vocabulary, mask_id, segments, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Of one row and segment: the greatest logit, the sum of exp(logit - greatest), the same weighted by the exponent,
     and the token of the greatest (the first of equal ones)."""
@@ -62,8 +62,8 @@ def summarise_kernel(
 
 @triton.jit
 def propose_kernel(
-    logits: tl.tensor, tiles: tl.tensor, wanted: tl.tensor, numbers: tl.tensor, factors: tl.tensor, summaries: tl.tensor, bests: tl.tensor, uniforms: tl.tensor,
-    tokens: tl.tensor, logprobs: tl.tensor, entropies: tl.tensor, vocabulary: tl.tensor, mask_id: tl.tensor, segments: tl.tensor,
+    logits, tiles, wanted, numbers, factors, summaries, bests, uniforms,
+    tokens, logprobs, entropies, vocabulary, mask_id, segments,
     BLOCK: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """A row's token, log-probability and entropy, from the summaries of its segments."""

@@ -13,13 +13,13 @@ FP8_MAX = tl.constexpr(448.0)
 
 @triton.jit
 def store_row(
-    values: tl.tensor,
-    out: tl.tensor,
-    scales: tl.tensor,
-    row: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    width: tl.tensor,
+    values,
+    out,
+    scales,
+    row,
+    column,
+    inside,
+    width,
     EIGHTH: tl.constexpr,
 ) -> None:
     """Write a row [width]: in `out`'s own precision, or in fp8 with its scale."""
@@ -32,7 +32,7 @@ def store_row(
 
 @triton.jit
 def add_norm_kernel(
-    x: tl.tensor, delta: tl.tensor, weight: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, eps: tl.tensor,
+    x, delta, weight, out, scales, width, eps,
     ADDS: tl.constexpr, EIGHTH: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """x += delta; out = x / rms(x) * weight. A program a row."""
@@ -53,9 +53,7 @@ def add_norm_kernel(
 
 
 @triton.jit
-def silu_mul_kernel(
-    gate_up: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, EIGHTH: tl.constexpr, WIDTH: tl.constexpr
-) -> None:
+def silu_mul_kernel(gate_up, out, scales, width, EIGHTH: tl.constexpr, WIDTH: tl.constexpr) -> None:
     """out = silu(gate) * up of a row [2 * width]; a program a row and part of it, a whole row where it is scaled."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -66,7 +64,7 @@ def silu_mul_kernel(
 
 
 @triton.jit
-def quantize_kernel(x: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.tensor, WIDTH: tl.constexpr) -> None:
+def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr) -> None:
     """x [N, width] in fp8, with a scale for each row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -77,8 +75,8 @@ def quantize_kernel(x: tl.tensor, out: tl.tensor, scales: tl.tensor, width: tl.t
 
 @triton.jit
 def rotate_store_kernel(
-    qkv: tl.tensor, q_norm: tl.tensor, k_norm: tl.tensor, cos: tl.tensor, sin: tl.tensor, slots: tl.tensor, positions: tl.tensor, pages: tl.tensor, q_out: tl.tensor,
-    cache: tl.tensor, page_count: tl.tensor, table_width: tl.tensor, eps: tl.tensor,
+    qkv, q_norm, k_norm, cos, sin, slots, positions, pages, q_out,
+    cache, page_count, table_width, eps,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NORMS: tl.constexpr,
     HEADS: tl.constexpr,
 ) -> None:  # fmt: skip

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from dice.decode.engine.choose import Proposals
-from dice.decode.engine.forward import Context, Heads
+from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.kernels import head, schedule
 from dice.decode.engine.kernels.attention import attend_kernel, merge_kernel
 from dice.decode.engine.kernels.layer import (
@@ -40,14 +40,12 @@ class KernelOps:
     def __init__(self, programs: int = PROGRAMS) -> None:
         self.programs = programs
 
-    def add_norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, *, fp8: bool = False
-    ) -> Tensor | Scaled:
+    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
         rows, width = x.shape
         out, scales = _output(x, width, fp8)
         padded = power_of_2(width)
         add_norm_kernel[(rows,)](
-            x, delta, weight, out, scales, width, eps, ADDS=delta is not None, EIGHTH=fp8, WIDTH=padded,
+            x, delta, norm.weight, out, scales, width, norm.eps, ADDS=delta is not None, EIGHTH=fp8, WIDTH=padded,
             num_warps=_warps(padded),
         )  # fmt: skip
         return Scaled(out, scales, x.dtype) if fp8 else out

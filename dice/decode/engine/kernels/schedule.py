@@ -21,7 +21,7 @@ ENTROPY = tl.constexpr(NAMES.index("entropy_bounded"))
 
 @triton.jit
 def plan_kernel(
-    numbers: tl.tensor, cursor: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, slots: tl.tensor, texts: tl.tensor, room: tl.tensor,
+    numbers, cursor, tiles, blocks, slots, texts, room,
     BLOCK: tl.constexpr, SHIFT: tl.constexpr, SLOTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """`plan.plan_step` without the rows, by one program. `blocks` [room, 2]: (slot, first position) of each block of
@@ -55,9 +55,9 @@ def plan_kernel(
 
 @triton.jit
 def rows_kernel(
-    tiles: tl.tensor, blocks: tl.tensor, numbers: tl.tensor, ids: tl.tensor, masked: tl.tensor, uniforms: tl.tensor,
-    slots_out: tl.tensor, positions_out: tl.tensor, ids_out: tl.tensor, head_rows: tl.tensor, wanted: tl.tensor, numbers_out: tl.tensor,
-    context: tl.tensor, draws: tl.tensor, texts: tl.tensor, BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    tiles, blocks, numbers, ids, masked, uniforms,
+    slots_out, positions_out, ids_out, head_rows, wanted, numbers_out,
+    context, draws, texts, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
     """The rows of one block and, by the first `texts` programs, what the head needs to know of one tile."""
     index, lane = tl.program_id(0), tl.arange(0, PADDED)
@@ -83,16 +83,14 @@ def rows_kernel(
 
 
 @triton.jit
-def before(values: tl.tensor, masked: tl.tensor, lane: tl.tensor) -> tl.tensor:
+def before(values, masked, lane):
     """[i, j]: whether masked position j comes before i, or is i: smaller `values`, or as small and further left."""
     own, other = values[:, None], values[None, :]
     return masked[None, :] & ((other < own) | ((other == own) & (lane[None, :] <= lane[:, None])))
 
 
 @triton.jit
-def select(
-    own: tl.tensor, factor: tl.tensor, logprob: tl.tensor, entropy: tl.tensor, masked: tl.tensor, lane: tl.tensor
-) -> tl.tensor:
+def select(own, factor, logprob, entropy, masked, lane):
     """Which masked positions of a block to reveal now: `choose.select`."""
     steps = tl.minimum(tl.load(own + BLOCK_STEP), tl.load(own + STEPS) - 1)
     count = tl.load(own + COUNT) + (steps < tl.load(own + EXTRA)).to(tl.int32)
@@ -113,8 +111,8 @@ def select(
 
 @triton.jit
 def reveal_kernel(
-    tiles: tl.tensor, wanted: tl.tensor, tokens: tl.tensor, logprobs: tl.tensor, entropies: tl.tensor, numbers: tl.tensor, factors: tl.tensor, ids: tl.tensor,
-    masked: tl.tensor, opened: tl.tensor, stops: tl.tensor, results: tl.tensor, context: tl.tensor, vocabulary: tl.tensor,
+    tiles, wanted, tokens, logprobs, entropies, numbers, factors, ids,
+    masked, opened, stops, results, context, vocabulary,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
     """`choose.reveal` for one text."""
