@@ -36,6 +36,7 @@ class _Recorded:
     buffers: ops.StepBuffers
     runs: int = 0
     graph: torch.cuda.CUDAGraph | None = None
+    logits: Tensor | None = None  # where the graph leaves them, if it ends there
     milliseconds: list[float] = field(default_factory=list)
 
     @property
@@ -84,12 +85,14 @@ class GraphRunner(Runner):
             self._recorded[room, truncates] = recorded
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if recorded.runs == 1:
-            recorded.graph = self._record(recorded.buffers, truncates)
+            self._record(recorded, truncates)
         begun.record()
         if recorded.graph is None:
-            self._compute(recorded.buffers, truncates)
+            recorded.logits = self._compute(recorded.buffers, truncates)
         else:
             recorded.graph.replay()
+        if recorded.logits is not None:
+            self._choose_truncated(recorded.logits, recorded.buffers)
         ended.record()
         recorded.runs += 1
         landing = self._landing[self._steps % RESULTS_AHEAD][: room.texts]
@@ -106,39 +109,40 @@ class GraphRunner(Runner):
 
         return results
 
-    def _compute(self, buffers: ops.StepBuffers, truncates: bool) -> None:
-        """All of a step, without a word to the host."""
+    def _compute(self, buffers: ops.StepBuffers, truncates: bool) -> Tensor | None:
+        """All of a step, without a word to the host; or, if it `truncates`, up to the logits, which are returned."""
         slots = self.slots
         ops.plan_step(slots, Room(len(buffers.plan.tiles), len(buffers.blocks)), buffers)
         hidden = self.forward.hidden(buffers.plan, slots, slots.shape.window)
         logits = self.forward.logits(hidden, buffers.plan.head_rows)
         if truncates:
-            self._propose_truncated(logits, buffers)
-        else:
-            ops.propose(logits, slots, buffers, self.mask_token_id)
+            return logits
+        ops.propose(logits, slots, buffers, self.mask_token_id)
         ops.reveal(slots, buffers)
+        return None
 
-    def _propose_truncated(self, logits: Tensor, buffers: ops.StepBuffers) -> None:
-        """Top-k and top-p need the vocabulary sorted, in float32; only texts that ask for them pay for it."""
+    def _choose_truncated(self, logits: Tensor, buffers: ops.StepBuffers) -> None:
+        """Top-k and top-p need the vocabulary sorted, in float32; only steps with texts that ask for it pay for it."""
         size = self.slots.shape.block_size
         rows = buffers.plan.tiles[:, :1].clamp_min(0).long().expand(-1, size).flatten()
         found = propose(logits, rows, buffers.uniforms, self.slots, self.mask_token_id)
         buffers.found.tokens.copy_(found.tokens)
         buffers.found.logprobs.copy_(found.logprobs)
         buffers.found.entropies.copy_(found.entropies)
+        ops.reveal(self.slots, buffers)
 
-    def _record(self, buffers: ops.StepBuffers, truncates: bool) -> torch.cuda.CUDAGraph:
+    def _record(self, recorded: _Recorded, truncates: bool) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with _no_collection(), torch.cuda.stream(stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                self._compute(buffers, truncates)
+                recorded.logits = self._compute(recorded.buffers, truncates)
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(self.device).wait_stream(stream)
+        recorded.graph = graph
         self.graphs += 1
-        return graph
 
     def _time(self, room: Room) -> float | None:
         recorded = self._recorded.get((room, False))
