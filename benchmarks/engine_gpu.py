@@ -33,7 +33,7 @@ for place in (ROOT, ROOT / "tests" / "decode", ROOT / "tests" / "decode" / "engi
 
 from decoding_helpers import CONFIG, prompt_of  # noqa: E402
 from engine_helpers import plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_rows, check_step  # noqa: E402
+from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_step  # noqa: E402
 
 from dice.bench.decode import DecodeBench, DecodePlan  # noqa: E402
 from dice.decode.block_diffusion import denoise, new_texts  # noqa: E402
@@ -115,6 +115,8 @@ def kernels(found: Figures) -> None:
     checks: dict[str, Callable[[], Any]] = {
         "rows float32": lambda: check_rows(odd),
         "rows bfloat16": lambda: check_rows(large),
+        "few rows float32": lambda: check_few_rows(odd),
+        "few rows bfloat16": lambda: check_few_rows(large),
         "step blocks of 4": lambda: check_step(odd, Room(5, 10)),
         "step little room": lambda: check_step(odd, Room(3, 4)),
         "step blocks of 1": lambda: check_step(replace(odd, block_size=1), Room(5, 10)),
@@ -310,6 +312,8 @@ def profile(found: Figures) -> None:
             for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:22]
         ]
         found[f"rooms {batch}"] = list(engine_rooms(engine))
+        ways = [kind[0].few_rows for kind in engine._runner.forward.alike()]
+        found["products of few rows"] = ["cuBLAS" if way is None else str(way) for way in ways]
         engine.abort_all()
         del engine
         torch.cuda.empty_cache()

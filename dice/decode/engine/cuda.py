@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dice.decode.engine.choose import propose
-from dice.decode.engine.kernels import ops
+from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plan import Room
 from dice.decode.engine.runner import TILE, Piece, Results, Runner, prefill_plan
 from dice.decode.engine.slots import Shape
@@ -26,6 +26,8 @@ TEXTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 
 FREE_ROWS = 64
 # How many timings of a size decide whether another is quicker for the same work.
 TIMINGS = 8
+# Parameters from which on a step of one text is worth the seconds that finding its quickest products takes.
+LARGE_MODEL = 500_000_000
 RESULTS_AHEAD = 4  # results that can be on their way at once; the engine asks for two
 
 
@@ -52,6 +54,9 @@ class GraphRunner(Runner):
         super().__init__(model, shape, pages, fp8=fp8)
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.forward.ops = ops.KernelOps(2 * processors)
+        if not fp8 and sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
+            for projections in self.forward.alike():
+                few_rows.tune(projections)
         self.graphs = 0
         self._recorded: dict[tuple[Room, bool], _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()

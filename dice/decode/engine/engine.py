@@ -15,49 +15,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dice.decode.block_diffusion import check_denoising_steps, new_texts
 from dice.decode.engine.pages import Pages
+from dice.decode.engine.residents import Handle, Residents
 from dice.decode.engine.runner import Piece, Results, Runner
-from dice.decode.engine.slots import Shape, StopSets, truncates
+from dice.decode.engine.slots import Shape, truncates
 from dice.decode.request import DecodeConfig, DecodeError, StepEvent, sample_seeds
 from dice.decode.text import Text
-from dice.decode.trace import Trace
 from dice.model.sdar import SDAR
 
-State = Literal["waiting", "reading", "writing", "finished", "aborted"]
+__all__ = ["Engine", "Handle"]
+
 PAGE_POSITIONS = 64
-# Blocks past the one that a text is known to be at for which it must have pages: results are a step late.
-BLOCKS_AHEAD = 3
-
-
-@dataclass(eq=False)
-class Handle:
-    """A submitted text. `trace` is there once `state` is "finished"; `answer_ids` are its answer, suffix included."""
-
-    number: int
-    text: Text
-    config: DecodeConfig
-    on_step: Callable[[StepEvent], None] | None
-    on_end: Callable[[Handle], None] | None = None
-    state: State = "waiting"
-    trace: Trace | None = None
-    answer_ids: tuple[int, ...] = ()
-    slot: int = -1
-    stop_set: int = -1
-    pages: list[int] = field(default_factory=list)
-    read: int = 0  # positions whose keys and values are in the pages, or will be before anyone reads them
-    open_until: int = 0  # where the device stops to ask the host what comes next
-    uniforms: Tensor | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.state in ("finished", "aborted")
 
 
 @dataclass(frozen=True)
@@ -107,9 +81,7 @@ class Engine:
         self.forwards = 0
         self.preempted = 0
         self._runner = make_runner(model, self.shape, self.pages.count, fp8=fp8)
-        self._stops = StopSets()
-        self._free_slots = list(range(slots))[::-1]
-        self._residents: dict[int, Handle] = {}
+        self._residents = Residents(self._runner.slots, self.pages)
         self._waiting: deque[Handle] = deque()
         self._in_flight: _Step | None = None
         self._submitted = 0
@@ -178,13 +150,12 @@ class Engine:
             return
         if handle.state == "waiting":
             self._waiting.remove(handle)
+            handle.state = "aborted"
         else:
-            self._runner.slots.stop(handle.slot)
-            self._leave(handle)
-        handle.state = "aborted"
+            self._residents.leave(handle, "aborted")
 
     def abort_all(self) -> None:
-        for handle in [*self._waiting, *self._residents.values()]:
+        for handle in [*self._waiting, *self._residents]:
             self.abort(handle)
         self._in_flight = None
 
@@ -197,7 +168,7 @@ class Engine:
         before, self._in_flight = self._in_flight, self._give_step()
         if before is not None:
             self._take_results(before)
-        return bool(self._waiting or self._residents)
+        return bool(self._waiting or len(self._residents))
 
     def run(self) -> None:
         """Step until every text has ended."""
@@ -209,7 +180,7 @@ class Engine:
 
         Raises `DecodeError` while texts are being written.
         """
-        if self._residents:
+        if len(self._residents):
             raise DecodeError("Weights cannot change while texts are being written.")
         self._in_flight = None
         self.pages.forget()
@@ -232,22 +203,21 @@ class Engine:
         """Give the device the next part of what is to be read, and start whoever has been read to the end."""
         pieces: list[Piece] = []
         room = self.prefill_tokens
-        for handle in [handle for handle in self._residents.values() if handle.state == "reading"]:
+        for handle in self._residents.in_state("reading"):
             room -= self._plan_reading(handle, room, pieces)
-        while room > 0 and self._waiting and self._enter(self._waiting[0]):
+        while room > 0 and self._waiting and self._residents.enter(self._waiting[0]):
             room -= self._plan_reading(self._waiting.popleft(), room, pieces)
         if pieces:
             self.forwards += 1
             self._runner.prefill(pieces)
-        for handle in self._residents.values():
-            if handle.state == "reading" and handle.read >= self._to_read(handle):
-                self._runner.slots.start(handle.slot, handle.text, handle.config, handle.stop_set)
-                handle.open_until, handle.state = handle.text.open_until, "writing"
+        for handle in self._residents.in_state("reading"):
+            if handle.read >= self._residents.to_read(handle):
+                self._residents.start(handle)
 
     def _plan_reading(self, handle: Handle, room: int, pieces: list[Piece]) -> int:
         """Append to `pieces` as much of a text as `room` positions allow, in whole blocks; returns how many."""
         size, text = self.shape.block_size, handle.text
-        count = min(self._to_read(handle) - handle.read, max(room // size, 1) * size) if room > 0 else 0
+        count = min(self._residents.to_read(handle) - handle.read, max(room // size, 1) * size) if room > 0 else 0
         if count:
             tokens = text.ids[handle.read : handle.read + count]
             pieces.append(Piece(handle.slot, handle.read, tokens))
@@ -256,50 +226,11 @@ class Engine:
             self.pages.publish(text.ids[: handle.read], handle.pages)
         return count
 
-    def _to_read(self, handle: Handle) -> int:
-        """Positions that must be in the pages before the text's block can be denoised."""
-        return handle.text.block_start - int(self.shift)
-
-    def _enter(self, handle: Handle) -> bool:
-        """Give a waiting text a slot and pages, those of a known beginning among them; False where there are none."""
-        if not self._free_slots:
-            return False
-        text = handle.text
-        text.uncommitted = text.behind = False
-        shared = self.pages.share(text.ids[: self._to_read(handle)])
-        missing = self._pages_needed(text) - len(shared)
-        # Those that are being written need a page each before long.
-        own = self.pages.take(missing) if self.pages.free >= missing + len(self._residents) else None
-        held = self._stops.hold(text.stop_ids) if own is not None else None
-        if own is None or held is None:
-            self.pages.release([*shared, *(own or [])])
-            return False
-        handle.slot, handle.pages, handle.read = self._free_slots.pop(), [*shared, *own], len(shared) * self.pages.size
-        handle.stop_set, new = held
-        handle.state = "reading"
-        self._residents[handle.slot] = handle
-        slots = self._runner.slots
-        if new:
-            slots.write_stops(handle.stop_set, text.stop_ids)
-        if handle.uniforms is None and handle.config.resolved_mode == "sample":
-            handle.uniforms = text.all_uniforms()
-        slots.write_text(handle.slot, text, handle.uniforms)
-        slots.write_pages(handle.slot, 0, handle.pages)
-        return True
-
-    def _pages_needed(self, text: Text) -> int:
-        return self.pages.needed(min(text.length, text.block_start + BLOCKS_AHEAD * self.shape.block_size))
-
     def _provide_pages(self) -> None:
         """Give every text the pages of its next blocks, the oldest first; where they run out, the youngest leaves."""
-        for handle in sorted(self._residents.values(), key=lambda handle: handle.number):
-            while handle.state in ("reading", "writing") and len(handle.pages) < self._pages_needed(handle.text):
-                own = self.pages.take(1)
-                if own is None:
-                    self._make_room()
-                    continue
-                self._runner.slots.write_pages(handle.slot, len(handle.pages), own)
-                handle.pages += own
+        for handle in sorted(self._residents, key=lambda handle: handle.number):
+            while handle.state in ("reading", "writing") and not self._residents.provide(handle):
+                self._make_room()
 
     def _make_room(self) -> None:
         """Free pages: what has ended meanwhile, else the youngest text's, which waits and is read again later."""
@@ -307,22 +238,13 @@ class Engine:
             before, self._in_flight = self._in_flight, None
             self._take_results(before)
             return
-        handle = max(self._residents.values(), key=lambda handle: handle.number)
-        self._runner.slots.stop(handle.slot)
-        self._leave(handle)
-        handle.state = "waiting"
+        handle = max(self._residents, key=lambda handle: handle.number)
+        self._residents.leave(handle, "waiting")
         self._waiting.appendleft(handle)
         self.preempted += 1
 
-    def _leave(self, handle: Handle) -> None:
-        del self._residents[handle.slot]
-        self._free_slots.append(handle.slot)
-        self._stops.release(handle.stop_set)
-        self.pages.release(handle.pages)
-        handle.pages = []
-
     def _give_step(self) -> _Step | None:
-        owners = {slot: handle for slot, handle in self._residents.items() if handle.state == "writing"}
+        owners = {handle.slot: handle for handle in self._residents.in_state("writing")}
         if not owners:
             return None
         blocks = len(owners)
@@ -365,7 +287,6 @@ class Engine:
         strategy = "autoregressive" if self.shift else handle.config.remasking
         handle.trace = handle.text.trace(strategy, handle.config.resolved_mode)
         handle.answer_ids = handle.text.answer_ids()
-        self._leave(handle)
-        handle.state = "finished"
+        self._residents.leave(handle, "finished")
         if handle.on_end is not None:
             handle.on_end(handle)

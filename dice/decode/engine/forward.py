@@ -114,6 +114,13 @@ class PagedForward:
         self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
         self.cos, self.sin = model.rope_cos[:, 0], model.rope_sin[:, 0]
 
+    def alike(self) -> list[list[Projection]]:
+        """The projections of one kind of all layers, kind by kind, and the head."""
+        return [
+            *(list(kind) for kind in zip(*(layer.projections() for layer in self.layers), strict=True)),
+            [self.head],
+        ]
+
     def refresh(self) -> None:
         """Take over what was written into the model's parameters since."""
         for layer in self.layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from dice.model.fused import stack
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
+FEW_ROWS = 16  # the least number of rows that matrix units take
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Projection:
         biased = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.bias = torch.cat(biased) if biased else None
         self.fp8 = fp8
+        self.few_rows: Callable[[Tensor, Tensor], Tensor] | None = None  # a quicker product (x, weight) for few rows
         rows, columns = self.weight.shape if fp8 else (0, 0)
         self._eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
         self._scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
@@ -70,6 +72,8 @@ class Projection:
     def __call__(self, x: Tensor | Scaled) -> Tensor:
         """x [N, in], in fp8 if the projection is; returns [N, out]."""
         if isinstance(x, Tensor):
+            if self.few_rows is not None and len(x) <= FEW_ROWS:
+                return self.few_rows(x, self.weight)
             return F.linear(x, self.weight, self.bias)
         if x.values.is_cuda:
             return torch._scaled_mm(

@@ -10,7 +10,7 @@ from torch import Tensor
 from dice.decode.engine import choose
 from dice.decode.engine import slots as at
 from dice.decode.engine.forward import Context, Heads, Norm
-from dice.decode.engine.kernels import ops
+from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.runner import Piece, prefill_plan
@@ -115,6 +115,13 @@ def check_rows(case: Case) -> None:
         near = torch.isclose(found, expected, atol=0.01 * float(expected.abs().max()), rtol=0.13)
         assert near.float().mean() > (0.97 if case.device == "cpu" else 0.999)
         assert (found - expected).abs().mean() < 0.03 * expected.abs().mean()
+
+
+def check_few_rows(case: Case) -> None:
+    """Products of a few rows, in each way of reading the matrix."""
+    for cut in few_rows.CUTS:
+        x, weight = case.random(7, 2 * cut.width, seed=1), case.random(50, 2 * cut.width, seed=2)
+        case.near(few_rows.product(x, weight, cut), (x.double() @ weight.double().T).to(case.dtype))
 
 
 def check_attention(case: Case, programs: int) -> None:

@@ -16,7 +16,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton was imported before its interpreter was asked for", allow_module_level=True)
 
 from engine_helpers import assert_same, plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_rows, check_step  # noqa: E402
+from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_step  # noqa: E402
 
 from dice.decode.engine.engine import Engine  # noqa: E402
 from dice.decode.engine.kernels import ops  # noqa: E402
@@ -34,6 +34,10 @@ def several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_norms_and_activations() -> None:
     check_rows(CASE)
+
+
+def test_products_of_few_rows() -> None:
+    check_few_rows(CASE)
 
 
 @pytest.mark.parametrize("programs", [1, 64])
