@@ -85,7 +85,9 @@ def test_the_engine_repairs_alike(model: SDAR, trace: Trace) -> None:
 def test_stop_tokens_end_no_repair(model: SDAR) -> None:
     (whole,) = generate(model, [prompt_of(6)], replace(CONFIG, max_new_tokens=30))
     everything = replace(CONFIG, stop_ids=frozenset(range(MASK)))
+    whole = replace(whole, stop_reason="stop")
     (repaired,) = repair(model, [whole], [[range(0, 2), range(25, 30)]], everything)
+    assert (repaired.kept, repaired.stop_reason) == (30, "stop")
     assert all(repaired.steps[place] >= 0 for place in (0, 1, *range(25, 30)))
 
 

@@ -36,7 +36,7 @@ def requests(count: int, block_size: int, seed: int = 0) -> list[Request]:
             prompt = [*common[: 16 + index % 24], *prompt[:3]]
         config = DecodeConfig(
             max_new_tokens=5 + (index * 5 + seed) % 23, block_size=block_size,
-            remasking=STRATEGIES[index % len(STRATEGIES)], confidence_threshold=0.3, entropy_bound=2.0,
+            remasking=STRATEGIES[index % len(STRATEGIES)], confidence_threshold=0.3, entropy_bound=6.0,
             denoising_steps=(None, max(1, block_size // 2), 3)[index % 3], **ways[index % len(ways)],
         )  # fmt: skip
         made.append(Request(prompt, config, 1000 * seed + index))

@@ -64,7 +64,13 @@ def test_one_text_takes_the_forwards_of_the_plain_decoder(model: SDAR) -> None:
 
 
 def test_texts_leave_and_come_back_when_pages_run_out(model: SDAR) -> None:
-    wanted = [replace(one, config=replace(one.config, max_new_tokens=60)) for one in requests(8, 4, seed=2)]
+    """Halfway through a block as well, where its schedule has to go on: two, one and one of its positions."""
+    wanted = [
+        replace(
+            one, config=replace(one.config, max_new_tokens=60, denoising_steps=3, remasking="low_confidence_static")
+        )
+        for one in requests(8, 4, seed=2)
+    ]
     engine = engine_for(model, slots=8, cache_tokens=176)
     handles = submit(engine, wanted)
     engine.run()
@@ -85,6 +91,19 @@ def test_whoever_finds_no_room_in_a_step_waits_for_the_next(model: SDAR) -> None
     engine.run()
     for handle, request in zip(handles, wanted, strict=True):
         assert_same(handle.trace, plain(model, request))
+
+
+def test_everyone_has_a_turn(model: SDAR) -> None:
+    class Narrow(Runner):
+        def room(self, texts: int, blocks: int) -> Room:
+            return Room(2, 4)
+
+    config = DecodeConfig(max_new_tokens=40, stop_ids=frozenset(), remasking="sequential")
+    engine = engine_for(model, make_runner=Narrow)
+    handles = [engine.submit(prompt_of(4, seed=seed), config, seed) for seed in range(5)]
+    while engine.step():
+        taken = [handle.text.step for handle in handles if handle.state == "writing"]
+        assert not taken or max(taken) - min(taken) <= 1
 
 
 def test_aborted_texts_leave_the_others_alone_and_nothing_behind(model: SDAR) -> None:

@@ -26,6 +26,7 @@ class TextsInPages(RuleBasedStateMachine):
     @rule(tokens=TEXT)
     def enter(self, tokens: list[int]) -> None:
         shared = self.pages.share(tokens)
+        assert len(shared) * SIZE <= len(tokens)  # whole pages only
         for place, page in enumerate(shared):
             assert self.contents[page] == tuple(tokens[: (place + 1) * SIZE]) and page not in self.outdated
         own = self.pages.take(self.pages.needed(len(tokens)) - len(shared))
