@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -172,8 +172,9 @@ def texts(found: Figures) -> None:
     model = small_model()
     wanted = [replace(one, config=replace(one.config, max_new_tokens=90)) for one in requests(24, 4, seed=2)]
     tight = Engine(
-        model, slots=16, context=256, cache_tokens=1024, block_size=4, make_runner=graph_runner(), prefill_tokens=64
-    )
+        model, slots=16, context=256, cache_tokens=640, page_size=16, block_size=4, make_runner=graph_runner(),
+        prefill_tokens=64,
+    )  # fmt: skip
     handles = submit(tight, wanted)
     gone = random.Random(0).sample(handles, 6)
     while tight.step():
@@ -311,25 +312,12 @@ def profile(found: Figures) -> None:
             {"kernel": event.key[:90], "calls": event.count / 8, "us_a_step": event.self_device_time_total / 8}
             for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:22]
         ]
-        found[f"rooms {batch}"] = list(engine_rooms(engine))
+        found[f"sizes {batch}"] = {f"{room.texts} texts, {room.blocks} blocks": ms for room, ms in engine.timings()}
         ways = [kind[0].few_rows for kind in engine._runner.forward.alike()]
         found["products of few rows"] = ["cuBLAS" if way is None else str(way) for way in ways]
         engine.abort_all()
         del engine
         torch.cuda.empty_cache()
-
-
-def engine_rooms(engine: Engine) -> Iterator[Figures]:
-    """The sizes of step that were recorded, and their times."""
-    recorded = getattr(engine._runner, "_recorded", {})
-    for (room, truncates), one in recorded.items():
-        yield {
-            "texts": room.texts,
-            "blocks": room.blocks,
-            "truncates": truncates,
-            "runs": one.runs,
-            "ms": one.typical_ms,
-        }
 
 
 def soak(found: Figures) -> None:

@@ -199,6 +199,8 @@ class DecodeBench:
             "forward_ms": 1000 * taken / load.steps,
             "tokens_a_forward": (revealed - before) / load.steps,
             "first_block_s": first_block,
+            # What the device took for its steps, without the host: one entry for each size of step.
+            "device_ms": {f"{room.texts} texts, {room.blocks} blocks": took for room, took in engine.timings()},
         }
 
     def _plain(self, load: Load) -> Figures:

@@ -53,7 +53,7 @@ class GraphRunner(Runner):
     def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False) -> None:
         super().__init__(model, shape, pages, fp8=fp8)
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
-        self.forward.ops = ops.KernelOps(2 * processors)
+        self.forward.ops = ops.KernelOps(processors * 3 // 2)
         if not fp8 and sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
             for projections in self.forward.alike():
                 few_rows.tune(projections)
@@ -88,28 +88,30 @@ class GraphRunner(Runner):
         if recorded is None:
             recorded = _Recorded(ops.StepBuffers.empty(room, self.slots.shape, self.device))
             self._recorded[room, truncates] = recorded
-        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if recorded.runs == 1:
             self._record(recorded, truncates)
-        begun.record()
+        # Every call of the driver delays the next step, so steps are timed only until enough is known.
+        times = recorded.graph is not None and len(recorded.milliseconds) < TIMINGS
+        begun = torch.cuda.Event(enable_timing=True) if times else None
+        if begun is not None:
+            begun.record()
         if recorded.graph is None:
             recorded.logits = self._compute(recorded.buffers, truncates)
         else:
             recorded.graph.replay()
         if recorded.logits is not None:
             self._choose_truncated(recorded.logits, recorded.buffers)
-        ended.record()
         recorded.runs += 1
         landing = self._landing[self._steps % RESULTS_AHEAD][: room.texts]
         self._steps += 1
         landing.copy_(recorded.buffers.results, non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.cuda.Event(enable_timing=times)
         arrived.record()
 
         def results() -> Results:
             arrived.synchronize()
-            if recorded.graph is not None and len(recorded.milliseconds) < TIMINGS:
-                recorded.milliseconds.append(begun.elapsed_time(ended))
+            if begun is not None and len(recorded.milliseconds) < TIMINGS:
+                recorded.milliseconds.append(begun.elapsed_time(arrived))
             return landing.numpy()
 
         return results
@@ -148,6 +150,11 @@ class GraphRunner(Runner):
         torch.cuda.current_stream(self.device).wait_stream(stream)
         recorded.graph = graph
         self.graphs += 1
+
+    def timings(self) -> list[tuple[Room, float]]:
+        """The sizes of step that were timed, and how many ms of the device each takes."""
+        times = [(room, one.typical_ms) for (room, truncates), one in self._recorded.items() if not truncates]
+        return [(room, milliseconds) for room, milliseconds in times if milliseconds is not None]
 
     def _time(self, room: Room) -> float | None:
         recorded = self._recorded.get((room, False))

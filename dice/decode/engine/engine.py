@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dice.decode.block_diffusion import check_denoising_steps, new_texts
 from dice.decode.engine.pages import Pages
+from dice.decode.engine.plan import Room
 from dice.decode.engine.residents import Handle, Residents
 from dice.decode.engine.runner import Piece, Results, Runner
 from dice.decode.engine.slots import Shape, truncates
@@ -96,6 +97,10 @@ class Engine:
             raise DecodeError(f"This engine decodes blocks of {self.shape.block_size}, not of {size}.")
         check_denoising_steps(config, size)
         return config
+
+    def timings(self) -> list[tuple[Room, float]]:
+        """(size of step, ms of the device), where steps are timed: on a GPU."""
+        return self._runner.timings()
 
     def holds(self, slots: int, context: int, block_size: int) -> bool:
         """Whether this engine has room for so many texts of such a length, and still runs on its model's weights."""

@@ -67,6 +67,10 @@ class Runner:
         results = reveal(every, plan, slots)
         return lambda: results.cpu().numpy()
 
+    def timings(self) -> list[tuple[Room, float]]:
+        """Milliseconds that the device takes for steps of each size, where those were measured."""
+        return []
+
     def holds(self) -> bool:
         """Whether the model's parameters still are where they were."""
         return self.forward.holds()

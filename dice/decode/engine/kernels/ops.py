@@ -25,7 +25,7 @@ from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import FP8, Scaled
 
 # Rows of the largest tile of queries; programs that attention should at least have; and most parts of the keys.
-MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 264, 32
+MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 198, 16
 SEGMENT = 4096  # of the vocabulary
 
 
