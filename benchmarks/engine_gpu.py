@@ -313,7 +313,7 @@ def profile(found: Figures) -> None:
             for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:22]
         ]
         found[f"sizes {batch}"] = {f"{room.texts} texts, {room.blocks} blocks": ms for room, ms in engine.timings()}
-        ways = [kind[0].few_rows for kind in engine._runner.forward.alike()]
+        ways = [kind[0].few_rows or kind[0].few_rows_gated for kind in engine._runner.forward.alike()]
         found["products of few rows"] = ["cuBLAS" if way is None else str(way) for way in ways]
         engine.abort_all()
         del engine

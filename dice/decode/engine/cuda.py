@@ -28,6 +28,7 @@ FREE_ROWS = 64
 TIMINGS = 8
 # Parameters from which on a step of one text is worth the seconds that finding its quickest products takes.
 LARGE_MODEL = 500_000_000
+GATE_UP = 2  # among `PagedForward.alike`
 RESULTS_AHEAD = 4  # results that can be on their way at once; the engine asks for two
 
 
@@ -55,8 +56,9 @@ class GraphRunner(Runner):
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.forward.ops = ops.KernelOps(processors * 3 // 2)
         if not fp8 and sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
-            for projections in self.forward.alike():
-                few_rows.tune(projections)
+            with torch.inference_mode():
+                for kind, projections in enumerate(self.forward.alike()):
+                    few_rows.tune(projections, gated=kind == GATE_UP)
         self.graphs = 0
         self._recorded: dict[tuple[Room, bool], _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()

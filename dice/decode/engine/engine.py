@@ -99,14 +99,12 @@ class Engine:
         return config
 
     def timings(self) -> list[tuple[Room, float]]:
-        """(size of step, ms of the device), where steps are timed: on a GPU."""
-        return self._runner.timings()
+        return self._runner.timings()  # measured on a GPU only
 
     def holds(self, slots: int, context: int, block_size: int) -> bool:
         """Whether this engine has room for so many texts of such a length, and still runs on its model's weights."""
-        shape = self.shape
-        fits = slots <= shape.slots and context <= shape.context and block_size == shape.block_size
-        return fits and self._runner.holds()
+        fits = slots <= self.shape.slots and context <= self.shape.context
+        return fits and block_size == self.shape.block_size and self._runner.holds()
 
     def submit(
         self,

@@ -45,6 +45,7 @@ class Projection:
         self.bias = torch.cat(biased) if biased else None
         self.fp8 = fp8
         self.few_rows: Callable[[Tensor, Tensor], Tensor] | None = None  # a quicker product (x, weight) for few rows
+        self.few_rows_gated: Callable[[Tensor, Tensor], Tensor] | None = None  # and silu(first half) * second half
         rows, columns = self.weight.shape if fp8 else (0, 0)
         self._eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
         self._scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)

@@ -121,7 +121,10 @@ def check_few_rows(case: Case) -> None:
     """Products of a few rows, in each way of reading the matrix."""
     for cut in few_rows.CUTS:
         x, weight = case.random(7, 2 * cut.width, seed=1), case.random(50, 2 * cut.width, seed=2)
-        case.near(few_rows.product(x, weight, cut), (x.double() @ weight.double().T).to(case.dtype))
+        expected = x.double() @ weight.double().T
+        case.near(few_rows.product(x, weight, cut), expected.to(case.dtype))
+        gate, up = expected.chunk(2, -1)
+        case.near(few_rows.product(x, weight, cut, gated=True), (torch.nn.functional.silu(gate) * up).to(case.dtype))
 
 
 def check_attention(case: Case, programs: int) -> None:

@@ -16,10 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dice.decode.engine.kernels.ops import KernelOps
 from dice.decode.engine.weights import FEW_ROWS, Projection
 
 Product = Callable[[Tensor, Tensor], Tensor]
 REPLAYS = 5
+# By shape, precision, device and number: finding out takes a second.
+_quickest: dict[tuple[object, ...], Product | None] = {}
 
 
 class Cut(NamedTuple):
@@ -36,56 +39,83 @@ CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128,
 
 @triton.jit
 def few_rows_kernel(
-    x, weight, out, rows, columns, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr
-) -> None:
-    """out [rows, columns] = x [rows, width] times weight [columns, width] transposed; WIDTH divides the width."""
+    x, weight, out, rows, columns, width,
+    GATED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """out [rows, columns] = x [rows, width] times weight [columns, width] transposed; WIDTH divides the width.
+
+    If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second).
+    """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
     there, used = (column < columns)[:, None], (row < rows)[:, None]
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    second = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, width, WIDTH):
         place = start + tl.arange(0, WIDTH)[None, :]
         part = tl.load(weight + column[:, None] * width + place, there, other=0.0, eviction_policy="evict_first")
         given = tl.load(x + row[:, None] * width + place, used, other=0.0, eviction_policy="evict_last")
         total = tl.dot(given, tl.trans(part), total, input_precision="ieee")
+        if GATED:
+            other = weight + columns * width + column[:, None] * width + place
+            part = tl.load(other, there, other=0.0, eviction_policy="evict_first")
+            second = tl.dot(given, tl.trans(part), second, input_precision="ieee")
+    if GATED:
+        total = total / (1.0 + tl.exp(-total)) * second
     where = out + row[:, None] * columns + column[None, :]
     tl.store(where, total.to(out.dtype.element_ty), used & (column < columns)[None, :])
 
 
-def product(x: Tensor, weight: Tensor, cut: Cut) -> Tensor:
-    """x [at most FEW_ROWS, in] times weight [out, in] transposed."""
-    columns, width = weight.shape
+def product(x: Tensor, weight: Tensor, cut: Cut, *, gated: bool = False) -> Tensor:
+    """x [at most FEW_ROWS, in] times weight [out, in] transposed. `gated`: silu of the result's first half times its
+    second."""
+    columns, width = len(weight) // (2 if gated else 1), weight.shape[1]
     out = torch.empty(len(x), columns, dtype=x.dtype, device=x.device)
     few_rows_kernel[(triton.cdiv(columns, cut.columns),)](
-        x, weight, out, len(x), columns, width, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.width,
+        x, weight, out, len(x), columns, width, GATED=gated, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.width,
         num_stages=cut.stages, num_warps=cut.warps,
     )  # fmt: skip
     return out
 
 
-def tune(projections: Sequence[Projection]) -> None:
-    """Let projections of one shape use whichever product is quickest for a few rows, cuBLAS or ours.
-
-    One after the other, as in a forward: so many matrices fit into no cache.
-    """
+def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
+    """Let projections of one shape use whichever product is quickest for a few rows, cuBLAS or ours; `gated` ones with
+    the activation that follows them."""
     first = projections[0]
-    columns, width = first.weight.shape
     if first.bias is not None or first.weight.numel() >= 2**31:
         return
-    x = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
-    ours: list[Product] = [partial(product, cut=cut) for cut in CUTS if width % cut.width == 0]
-    times = [(_milliseconds(way, projections, x), way) for way in ours if _agrees(way, first, x)]
-    library = _milliseconds(F.linear, projections, x)
-    if times:
-        least, way = min(times, key=lambda pair: pair[0])
-        for projection in projections:
-            projection.few_rows = way if least < library else None
+    key = (*first.weight.shape, first.weight.dtype, first.weight.device, gated, len(projections))
+    if key not in _quickest:
+        _quickest[key] = _find_quickest(projections, gated)
+    for projection in projections:
+        chosen = _quickest[key]
+        projection.few_rows, projection.few_rows_gated = (None, chosen) if gated else (chosen, None)
 
 
-def _agrees(way: Product, projection: Projection, x: Tensor) -> bool:
-    expected = F.linear(x.double(), projection.weight[:64].double())
-    found = way(x, projection.weight)[:, :64].double()
-    return bool((found - expected).abs().max() <= 0.02 * expected.abs().max())
+def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | None:
+    """One projection after the other, as in a forward: so many matrices fit into no cache. None: cuBLAS."""
+    weight = projections[0].weight
+    x = torch.randn(FEW_ROWS // 2, weight.shape[1], device=weight.device).to(weight.dtype)
+    library = _silu_mul_of_product if gated else F.linear
+    expected = library(x, weight)
+    least, quickest = _milliseconds(library, projections, x), None
+    for cut in CUTS:
+        way = partial(product, cut=cut, gated=gated)
+        if weight.shape[1] % cut.width == 0 and _agrees(way(x, weight), expected):
+            taken = _milliseconds(way, projections, x)
+            if taken < least:
+                least, quickest = taken, way
+    return quickest
+
+
+def _silu_mul_of_product(x: Tensor, weight: Tensor) -> Tensor:
+    found = KernelOps().silu_mul(F.linear(x, weight))
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _agrees(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() <= 0.03 * expected.abs().max())
 
 
 def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor) -> float:
