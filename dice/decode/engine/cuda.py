@@ -37,6 +37,7 @@ class _Recorded:
     """One size of step: its buffers, its graph once it is recorded, and how long it took of late, in ms."""
 
     buffers: ops.StepBuffers
+    landings: list[Tensor]  # pinned memory for its results, in turn
     runs: int = 0
     graph: torch.cuda.CUDAGraph | None = None
     logits: Tensor | None = None  # where the graph leaves them, if it ends there
@@ -65,6 +66,7 @@ class GraphRunner(Runner):
         most = max(room.texts for room in self._rooms(shape.slots))
         width = 1 + 2 * shape.block_size
         self._landing = [torch.empty(most, width, dtype=torch.int32, pin_memory=True) for _ in range(RESULTS_AHEAD)]
+        self._arrived = [torch.cuda.Event() for _ in range(RESULTS_AHEAD)]
         self._steps = 0
 
     def room(self, texts: int, blocks: int) -> Room:
@@ -88,7 +90,8 @@ class GraphRunner(Runner):
     def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
         recorded = self._recorded.get((room, truncates))
         if recorded is None:
-            recorded = _Recorded(ops.StepBuffers.empty(room, self.slots.shape, self.device))
+            landings = [landing[: room.texts] for landing in self._landing]
+            recorded = _Recorded(ops.StepBuffers.empty(room, self.slots.shape, self.device), landings)
             self._recorded[room, truncates] = recorded
         if recorded.runs == 1:
             self._record(recorded, truncates)
@@ -104,10 +107,11 @@ class GraphRunner(Runner):
         if recorded.logits is not None:
             self._choose_truncated(recorded.logits, recorded.buffers)
         recorded.runs += 1
-        landing = self._landing[self._steps % RESULTS_AHEAD][: room.texts]
+        turn = self._steps % RESULTS_AHEAD
         self._steps += 1
+        landing = recorded.landings[turn]
         landing.copy_(recorded.buffers.results, non_blocking=True)
-        arrived = torch.cuda.Event(enable_timing=times)
+        arrived = self._arrived[turn] if begun is None else torch.cuda.Event(enable_timing=True)
         arrived.record()
 
         def results() -> Results:

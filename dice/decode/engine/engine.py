@@ -8,6 +8,7 @@
 
 A step never waits for its own results: it is given to the device, and while that works the results of the step before
 are read. What a text says depends on its seed and not on its batch, on preemption or on what it shares with others.
+One thread calls an engine; callbacks run in it, within `step`, and may submit and abort.
 """
 
 from __future__ import annotations
