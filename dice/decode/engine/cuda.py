@@ -56,10 +56,10 @@ class GraphRunner(Runner):
         super().__init__(model, shape, pages, fp8=fp8)
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.forward.ops = ops.KernelOps(processors * 3 // 2)
-        if not fp8 and sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
+        if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
             with torch.inference_mode():
                 for kind, projections in enumerate(self.forward.alike()):
-                    few_rows.tune(projections, gated=kind == GATE_UP)
+                    few_rows.tune(projections, gated=kind == GATE_UP and not fp8)
         self.graphs = 0
         self._recorded: dict[tuple[Room, bool], _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()

@@ -151,7 +151,7 @@ class PagedForward:
     def _gated(self, projection: Projection, x: Tensor | Scaled) -> Tensor | Scaled:
         """silu(gate) * up of x [N, H], as one kernel where that is quicker."""
         if isinstance(x, Tensor) and projection.few_rows_gated is not None and len(x) <= FEW_ROWS:
-            return projection.few_rows_gated(x, projection.weight)
+            return projection.few_rows_gated(x, projection)
         return self.ops.silu_mul(projection(x), fp8=self.fp8)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:

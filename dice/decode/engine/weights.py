@@ -24,6 +24,9 @@ class Scaled:
     scale: Tensor
     dtype: torch.dtype
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     @classmethod
     def of(cls, x: Tensor) -> Scaled:
         scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / FP8_MAX
@@ -44,11 +47,11 @@ class Projection:
         biased = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.bias = torch.cat(biased) if biased else None
         self.fp8 = fp8
-        self.few_rows: Callable[[Tensor, Tensor], Tensor] | None = None  # a quicker product (x, weight) for few rows
-        self.few_rows_gated: Callable[[Tensor, Tensor], Tensor] | None = None  # and silu(first half) * second half
+        self.few_rows: Product | None = None  # a quicker way for few rows
+        self.few_rows_gated: Product | None = None  # and silu(first half) * second half of the result
         rows, columns = self.weight.shape if fp8 else (0, 0)
-        self._eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
-        self._scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
+        self.eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
+        self.scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
         self.refresh()
 
     def holds(self) -> bool:
@@ -67,18 +70,25 @@ class Projection:
             self.bias.copy_(torch.cat([linear.bias for linear in self._linears]))
         if self.fp8:
             scaled = Scaled.of(self.weight)
-            self._eighth.copy_(scaled.values)
-            self._scale.copy_(scaled.scale.T)
+            self.eighth.copy_(scaled.values)
+            self.scale.copy_(scaled.scale.T)
 
     def __call__(self, x: Tensor | Scaled) -> Tensor:
         """x [N, in], in fp8 if the projection is; returns [N, out]."""
+        if self.few_rows is not None and len(x) <= FEW_ROWS:
+            return self.few_rows(x, self)
+        return self.product(x)
+
+    def product(self, x: Tensor | Scaled) -> Tensor:
+        """The same by PyTorch's own products."""
         if isinstance(x, Tensor):
-            if self.few_rows is not None and len(x) <= FEW_ROWS:
-                return self.few_rows(x, self.weight)
             return F.linear(x, self.weight, self.bias)
         if x.values.is_cuda:
             return torch._scaled_mm(
-                x.values, self._eighth.T, scale_a=x.scale, scale_b=self._scale, bias=self.bias, out_dtype=x.dtype
+                x.values, self.eighth.T, scale_a=x.scale, scale_b=self.scale, bias=self.bias, out_dtype=x.dtype
             )
-        out = (x.values.float() @ self._eighth.float().T) * x.scale * self._scale
+        out = (x.values.float() @ self.eighth.float().T) * x.scale * self.scale
         return (out if self.bias is None else out + self.bias).to(x.dtype)
+
+
+Product = Callable[[Tensor | Scaled, Projection], Tensor]

@@ -6,20 +6,18 @@ the GPU, so both are timed where they run, and the quicker is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from dice.decode.engine.kernels.ops import KernelOps
-from dice.decode.engine.weights import FEW_ROWS, Projection
+from dice.decode.engine.weights import FEW_ROWS, Product, Projection, Scaled
 
-Product = Callable[[Tensor, Tensor], Tensor]
 REPLAYS = 5
 # By shape, precision, device and number: finding out takes a second.
 _quickest: dict[tuple[object, ...], Product | None] = {}
@@ -33,18 +31,23 @@ class Cut(NamedTuple):
     stages: int
     warps: int
 
+    def inputs(self, fp8: bool) -> int:
+        """Inputs at a time: as many bytes in fp8."""
+        return self.width * (2 if fp8 else 1)
+
 
 CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128, 5, 4))
 
 
 @triton.jit
 def few_rows_kernel(
-    x, weight, out, rows, columns, width,
-    GATED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    x, weight, x_scale, weight_scale, out, rows, columns, width,
+    GATED: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, columns] = x [rows, width] times weight [columns, width] transposed; WIDTH divides the width.
 
-    If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second).
+    If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second). If SCALED,
+    both are in fp8, with scales [rows] and [columns].
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
@@ -62,29 +65,34 @@ def few_rows_kernel(
             second = tl.dot(given, tl.trans(part), second, input_precision="ieee")
     if GATED:
         total = total / (1.0 + tl.exp(-total)) * second
+    if SCALED:
+        by_row = tl.load(x_scale + row, row < rows, other=0.0)
+        total = total * by_row[:, None] * tl.load(weight_scale + column, column < columns, other=0.0)[None, :]
     where = out + row[:, None] * columns + column[None, :]
     tl.store(where, total.to(out.dtype.element_ty), used & (column < columns)[None, :])
 
 
-def product(x: Tensor, weight: Tensor, cut: Cut, *, gated: bool = False) -> Tensor:
-    """x [at most FEW_ROWS, in] times weight [out, in] transposed. `gated`: silu of the result's first half times its
-    second."""
+def product(x: Tensor | Scaled, projection: Projection, cut: Cut, *, gated: bool = False) -> Tensor:
+    """`projection.product` for at most FEW_ROWS rows. `gated`: silu of the result's first half times its second."""
+    scaled = isinstance(x, Scaled)
+    given, weight = (x.values, projection.eighth) if isinstance(x, Scaled) else (x, projection.weight)
     columns, width = len(weight) // (2 if gated else 1), weight.shape[1]
-    out = torch.empty(len(x), columns, dtype=x.dtype, device=x.device)
+    out = torch.empty(len(x), columns, dtype=x.dtype, device=given.device)
     few_rows_kernel[(triton.cdiv(columns, cut.columns),)](
-        x, weight, out, len(x), columns, width, GATED=gated, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.width,
+        given, weight, x.scale if isinstance(x, Scaled) else None, projection.scale if scaled else None, out, len(x),
+        columns, width, GATED=gated, SCALED=scaled, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(scaled),
         num_stages=cut.stages, num_warps=cut.warps,
     )  # fmt: skip
     return out
 
 
 def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
-    """Let projections of one shape use whichever product is quickest for a few rows, cuBLAS or ours; `gated` ones with
-    the activation that follows them."""
+    """Let projections of one shape use whichever product is quickest for a few rows, PyTorch's or ours; `gated` ones
+    with the activation that follows them."""
     first = projections[0]
     if first.bias is not None or first.weight.numel() >= 2**31:
         return
-    key = (*first.weight.shape, first.weight.dtype, first.weight.device, gated, len(projections))
+    key = (*first.weight.shape, first.weight.dtype, first.weight.device, first.fp8, gated, len(projections))
     if key not in _quickest:
         _quickest[key] = _find_quickest(projections, gated)
     for projection in projections:
@@ -93,23 +101,29 @@ def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
 
 
 def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | None:
-    """One projection after the other, as in a forward: so many matrices fit into no cache. None: cuBLAS."""
-    weight = projections[0].weight
-    x = torch.randn(FEW_ROWS // 2, weight.shape[1], device=weight.device).to(weight.dtype)
-    library = _silu_mul_of_product if gated else F.linear
-    expected = library(x, weight)
+    """One projection after the other, as in a forward: so many matrices fit into no cache. None: PyTorch's."""
+    first = projections[0]
+    width = first.weight.shape[1]
+    numbers = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
+    x = Scaled.of(numbers) if first.fp8 else numbers
+    library = _silu_mul_of_product if gated else _library
+    expected = library(x, first)
     least, quickest = _milliseconds(library, projections, x), None
     for cut in CUTS:
         way = partial(product, cut=cut, gated=gated)
-        if weight.shape[1] % cut.width == 0 and _agrees(way(x, weight), expected):
+        if width % cut.inputs(first.fp8) == 0 and _agrees(way(x, first), expected):
             taken = _milliseconds(way, projections, x)
             if taken < least:
                 least, quickest = taken, way
     return quickest
 
 
-def _silu_mul_of_product(x: Tensor, weight: Tensor) -> Tensor:
-    found = KernelOps().silu_mul(F.linear(x, weight))
+def _library(x: Tensor | Scaled, projection: Projection) -> Tensor:
+    return projection.product(x)
+
+
+def _silu_mul_of_product(x: Tensor | Scaled, projection: Projection) -> Tensor:
+    found = KernelOps().silu_mul(projection.product(x))
     assert isinstance(found, Tensor)
     return found
 
@@ -118,15 +132,15 @@ def _agrees(found: Tensor, expected: Tensor) -> bool:
     return bool((found - expected).abs().max() <= 0.03 * expected.abs().max())
 
 
-def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor) -> float:
+def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor | Scaled) -> float:
     """Of one after another, replayed from a graph: a single launch from here takes longer than the product."""
     for projection in projections[:2]:
-        way(x, projection.weight)
+        way(x, projection)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for projection in projections:
-            way(x, projection.weight)
+            way(x, projection)
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     graph.replay()
     begun.record()
