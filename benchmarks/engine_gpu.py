@@ -119,6 +119,7 @@ def kernels(found: Figures) -> None:
         "few rows bfloat16": lambda: check_few_rows(large),
         "step blocks of 4": lambda: check_step(odd, Room(5, 10)),
         "step little room": lambda: check_step(odd, Room(3, 4)),
+        "step of the next token": lambda: check_step(replace(odd, block_size=1, shift=True), Room(5, 5)),
         "step blocks of 1": lambda: check_step(replace(odd, block_size=1), Room(5, 10)),
         "step blocks of 16": lambda: check_step(replace(odd, block_size=16), Room(5, 10), ends=False),
         "step large vocabulary": lambda: check_step(replace(odd, vocabulary=151936), Room(5, 10), ends=False),

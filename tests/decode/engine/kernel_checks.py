@@ -35,6 +35,7 @@ class Case:
     context: int = 96
     page_size: int = 32
     norms: bool = True
+    shift: bool = False
 
     @property
     def tolerance(self) -> float:
@@ -42,7 +43,7 @@ class Case:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.slots, self.block_size, self.context, self.page_size, self.vocabulary, False)
+        return Shape(self.slots, self.block_size, self.context, self.page_size, self.vocabulary, self.shift)
 
     def random(self, *size: int, seed: int = 0) -> Tensor:
         numbers = torch.randn(size, generator=torch.Generator().manual_seed(seed))

@@ -53,6 +53,10 @@ def test_steps(block_size: int) -> None:
     check_step(replace(CASE, block_size=block_size), Room(5, 10))
 
 
+def test_steps_of_models_that_predict_the_next_token() -> None:
+    check_step(replace(CASE, block_size=1, shift=True), Room(5, 5))
+
+
 def test_steps_with_little_room() -> None:
     check_step(CASE, Room(3, 4))
 
