@@ -27,7 +27,7 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     "synth": {*NOUNS, "verify", "data"},
     "train": {*NOUNS, "verify", "model", "decode", "data"},
     "evaluate": {*NOUNS, "endpoint", "verify", "model", "decode", "data"},
-    "bench": {*NOUNS, "verify", "model", "train"},
+    "bench": {*NOUNS, "verify", "model", "decode", "train"},
     "recipes": {*NOUNS, "model", "decode", "data", "train"},
     "generation": {*NOUNS, "verify", "model", "decode"},
     "loading": {*NOUNS, "verify"},

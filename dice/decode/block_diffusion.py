@@ -19,7 +19,6 @@ from dice.decode.request import (
     DecodeError,
     StepEvent,
     end_ids,
-    prompt_seeds,
 )
 from dice.decode.sampling import Proposal, forbid, propose, reveal_counts, select
 from dice.decode.text import Text
@@ -28,21 +27,57 @@ from dice.model.cache import KVCache
 from dice.model.sdar import SDAR
 
 
-def generate_block_diffusion(
+def denoise(
     model: SDAR,
-    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Text],
     config: DecodeConfig,
     on_step: Callable[[StepEvent], None] | None = None,
-    seeds: Sequence[int] | None = None,
     on_trace: Callable[[int, Trace], None] | None = None,
 ) -> list[Trace]:
-    """Answer each prompt; order, randomness, callbacks and errors are those of `generate`."""
+    """Write what is masked in `texts`, whatever else is given in them; callbacks are those of `generate`."""
     decoder = _Decoder(model, config, on_step, on_trace)
-    texts = decoder.texts(prompts, seeds)
     model.fuse()
     with torch.inference_mode():
         decoder.run(texts)
     return [decoder.trace(text) for text in texts]
+
+
+def new_texts(
+    model: SDAR,
+    prompts: Sequence[Sequence[int]],
+    config: DecodeConfig,
+    seeds: Sequence[int],
+    prefix: Sequence[int] = (),
+    suffix: Sequence[int] = (),
+) -> list[Text]:
+    """A text of masks for each prompt. Raises `ContextLengthError`, and `DecodeError` for ids that the model lacks."""
+    shape = model.config
+    # A model that writes one token after another has blocks of one, whatever it is asked.
+    block_size = 1 if shape.traits.kind == "autoregressive" else config.block_size or shape.block_size
+    stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
+    texts = []
+    for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+        text = Text(
+            index, prompt, config.max_new_tokens, block_size, shape.mask_token_id, stop_ids, seed,
+            prefix=prefix, suffix=suffix,
+        )  # fmt: skip
+        if text.length > shape.max_position_embeddings:
+            raise ContextLengthError(
+                f"Prompt {index} has {len(prompt)} tokens; with {config.max_new_tokens} new ones it needs "
+                f"{text.length} positions, but the model has {shape.max_position_embeddings}."
+            )
+        if any(not 0 <= token < shape.vocab_size for token in (*prompt, *prefix, *suffix)):
+            raise DecodeError(f"Prompt {index} holds a token id outside the model's vocabulary.")
+        texts.append(text)
+    return texts
+
+
+def check_denoising_steps(config: DecodeConfig, block_size: int) -> int:
+    """Denoising steps of a block. Raises `DecodeError` where they exceed its positions."""
+    denoising_steps = config.denoising_steps or block_size
+    if denoising_steps > block_size:
+        raise DecodeError(f"denoising_steps ({denoising_steps}) cannot exceed block_size ({block_size}).")
+    return denoising_steps
 
 
 class _Decoder:
@@ -62,32 +97,12 @@ class _Decoder:
         self.mode = config.resolved_mode
         self.block_size = config.block_size or model.config.block_size
         self.device = model.lm_head.weight.device
-        denoising_steps = config.denoising_steps or self.block_size
-        if denoising_steps > self.block_size:
-            raise DecodeError(f"denoising_steps ({denoising_steps}) cannot exceed block_size ({self.block_size}).")
-        self.reveal_counts = reveal_counts(self.block_size, denoising_steps)
-        self.stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
+        self.reveal_counts = reveal_counts(self.block_size, check_denoising_steps(config, self.block_size))
 
-    def texts(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Text]:
-        seeds = prompt_seeds(self.config.seed, seeds, len(prompts))
-        mask_token_id, limit = self.model.config.mask_token_id, self.model.config.max_position_embeddings
-        texts = []
-        for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            text = Text(index, prompt, self.config.max_new_tokens, self.block_size, mask_token_id, self.stop_ids, seed)
-            if text.length > limit:
-                raise ContextLengthError(
-                    f"Prompt {index} has {len(prompt)} tokens; with {self.config.max_new_tokens} new ones it needs "
-                    f"{text.length} positions, but the model has {limit}."
-                )
-            if any(not 0 <= token < self.model.config.vocab_size for token in prompt):
-                raise DecodeError(f"Prompt {index} holds a token id outside the model's vocabulary.")
-            texts.append(text)
-        return texts
-
-    def run(self, texts: list[Text]) -> None:
+    def run(self, texts: Sequence[Text]) -> None:
         if not texts:
             return
-        waiting = texts[::-1]
+        waiting = list(texts)[::-1]
         active = [waiting.pop() for _ in range(min(self.config.max_active, len(texts)))]
         capacity = max(text.length for text in texts) + self.block_size
         cache = self.model.new_cache(len(active), capacity)
@@ -98,6 +113,8 @@ class _Decoder:
                 if text.stop_reason and waiting:
                     active[row] = waiting.pop()
                     self._prefill([active[row]], cache.rows(row, row + 1))
+                elif text.behind and not text.stop_reason:
+                    self._prefill([text], cache.rows(row, row + 1))
             unfinished = [row for row, text in enumerate(active) if not text.stop_reason]
             if unfinished and len(unfinished) < len(active):
                 cache = cache.keep(unfinished)
@@ -119,6 +136,7 @@ class _Decoder:
                 ids = torch.tensor([text.padded(0, text.block_start, width) for text in group], device=self.device)
                 self.model.prefill(ids, cache.rows(first, first + len(group)), self.block_size)
         for text in texts:
+            text.behind = False
             if text.block_start:
                 text.forwards += 1
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dice.decode.autoregressive import generate_autoregressive
-from dice.decode.block_diffusion import generate_block_diffusion
+from dice.decode.block_diffusion import denoise, new_texts
 from dice.decode.diffusion import DiffusionConfig, generate_diffusion
 from dice.decode.request import (
     ContextLengthError,
     DecodeConfig,
     DecodeError,
     StepEvent,
+    prompt_seeds,
     sample_seeds,
 )
+from dice.decode.text import Text
 from dice.decode.trace import Trace
 from dice.model.sdar import SDAR
 
@@ -39,7 +41,8 @@ def generate(
     """Write an answer to each prompt (token ids); traces come back in the order of `prompts`.
 
     The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
-    last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`.
+    last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`. On a GPU with Triton the
+    engine writes the first two kinds; elsewhere a plain loop does, and both write the same but for rounding.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
@@ -53,9 +56,33 @@ def generate(
         return _reported(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
     if isinstance(config, DiffusionConfig):
         raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
-    if kind == "autoregressive":
+    if kind == "autoregressive" and not _has_engine(model):
         return _reported(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
-    return generate_block_diffusion(model, prompts, config, on_step, seeds, on_trace)
+    texts = new_texts(model, prompts, config, prompt_seeds(config.seed, seeds, len(prompts)))
+    return write(model, texts, config, on_step, on_trace)
+
+
+def write(
+    model: SDAR,
+    texts: Sequence[Text],
+    config: DecodeConfig,
+    on_step: Callable[[StepEvent], None] | None = None,
+    on_trace: Callable[[int, Trace], None] | None = None,
+) -> list[Trace]:
+    """Write what is masked in `texts`, block by block: by the engine where it runs, else by the plain loop."""
+    if not _has_engine(model):
+        return denoise(model, texts, config, on_step, on_trace)
+    from dice.decode.engine.batch import denoise_batch
+
+    return denoise_batch(model, texts, config, on_step, on_trace)
+
+
+def _has_engine(model: SDAR) -> bool:
+    if not model.lm_head.weight.is_cuda:
+        return False
+    from dice.decode.engine.batch import can_run
+
+    return can_run(model)
 
 
 def _reported(traces: list[Trace], on_trace: Callable[[int, Trace], None] | None) -> list[Trace]:

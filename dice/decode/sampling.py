@@ -104,7 +104,7 @@ def propose(
         logprobs = torch.zeros_like(best) if mode == "compat" else best - scaled.logsumexp(-1)
     columns = [tokens.double(), logprobs.double()]
     if with_entropy:
-        columns.append(_entropy(scaled).double())
+        columns.append(entropy(scaled).double())
     rows = torch.stack(columns).tolist()  # one transfer from the device
     return Proposal(
         tokens=[int(token) for token in rows[0]],
@@ -176,7 +176,7 @@ def _within_bound(entropy: Sequence[float], bound: float) -> list[int]:
     return chosen
 
 
-def _entropy(logits: Tensor) -> Tensor:
+def entropy(logits: Tensor) -> Tensor:
     """Entropy [M] in nats of softmax(logits [M, V]); impossible tokens contribute nothing."""
     log_p = logits.log_softmax(-1)
     return -torch.special.xlogy(log_p.exp(), log_p.exp()).sum(-1)

@@ -12,6 +12,7 @@ from typing import Literal
 from dice.files import JsonObject
 
 StopReason = Literal["stop", "length"]
+GIVEN = -1  # the step of a token that was not written, but given
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,9 @@ class Trace:
     are the answer: up to and including the first stop id, or `max_new_tokens`.
 
     - `steps[i]`: the denoising step, counted from 0 over the whole text, that revealed `token_ids[i]`. Tokens of one
-      block share a range of steps, later blocks have larger ones.
+      block share a range of steps, later blocks have larger ones. `GIVEN` for tokens that nobody wrote: an answer's
+      forced beginning or end, and what a repair left as it was. They were in view from the start, and their
+      log-probability is 0.
     - `logprobs[i]`: natural log-probability of `token_ids[i]` under the distribution that it was drawn from at that
       step: temperature, top-k and top-p applied in mode "sample"; the untruncated softmax (at temperature 1 when
       temperature is 0) in mode "greedy"; 0 in mode "compat". The mask token and unused vocabulary rows are excluded.
@@ -83,10 +86,12 @@ class Trace:
 
         Frame s is what step s was given, and frame s + 1 what it left. All frames have the length of `token_ids`.
         """
-        current = [self.mask_token_id] * len(self.token_ids)
+        given = zip(self.token_ids, self.steps, strict=True)
+        current = [token if step == GIVEN else self.mask_token_id for token, step in given]
         by_step: list[list[int]] = [[] for _ in range(self.denoising_steps)]
         for position, step in enumerate(self.steps):
-            by_step[step].append(position)
+            if step != GIVEN:
+                by_step[step].append(position)
         yield tuple(current)
         for positions in by_step:
             for position in positions:

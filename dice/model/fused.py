@@ -26,7 +26,7 @@ class FusedLinear:
 
     @torch.no_grad()
     def __init__(self, linears: Sequence[nn.Linear], pack: bool) -> None:
-        self._weight = _stack([linear.weight for linear in linears])
+        self._weight = stack([linear.weight for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self._bias = torch.cat(biases) if biases else None
         self._packed = _ONEDNN_PACK(self._weight, _PACK_ROWS_HINT) if pack and _ONEDNN_PACK else None
@@ -41,7 +41,7 @@ class FusedLinear:
         return _ONEDNN_LINEAR(x, self._packed, self._bias, "none", [], "")
 
 
-def _stack(weights: Sequence[Tensor]) -> Tensor:
+def stack(weights: Sequence[Tensor]) -> Tensor:
     """One matrix whose row ranges are `weights`; made only when they are not yet consecutive in one storage."""
     if len(weights) == 1:
         return weights[0].detach()

@@ -12,7 +12,7 @@ from test_sft_engine import listed
 from torch.nn.attention.flex_attention import create_block_mask
 from training_helpers import MASK_ID, tiny_model
 
-from dice.decode.trace import Trace
+from dice.decode.trace import GIVEN, Trace
 from dice.model.mask import BlockLayout
 from dice.train.attention import DenseMask, FlexMask, tiles
 from dice.train.engine import Engine
@@ -97,6 +97,21 @@ def test_every_kept_token_is_predicted_once() -> None:
             assert one.sampled[one.targets] == pytest.approx([trace.logprobs[i] for i in position])
 
 
+@pytest.mark.parametrize("given", [range(0, 3), range(5, 15), range(4, 20)])
+def test_given_tokens_are_seen_and_never_predicted(given: range) -> None:
+    """A forced beginning, or what a repair left: in view from the first round of its block on, and no target."""
+    trace = made_up_trace(random_prompt(6), blocks=5, seed=2)
+    steps = tuple(GIVEN if i in given else step for i, step in enumerate(trace.steps))
+    trace = replace(trace, steps=steps)
+    frames = [[*trace.prompt_ids, *frame] for frame in trace.frames()]
+    predicted = []
+    for _, start, shown, targets in views(trace):
+        (step,) = {steps[position - 6] for position in targets}
+        assert shown == frames[step][start : start + 4]
+        predicted += targets
+    assert sorted(predicted) == [6 + i for i in range(trace.kept) if i not in given]
+
+
 def test_text_is_encoded_anew() -> None:
     """Ids that no tokenizer would produce for their own text arrive untouched: a trace never passes through text."""
     trace = made_up_trace(random_prompt(5), blocks=2)
@@ -119,7 +134,7 @@ def test_copies_of_a_block_are_at_most_its_steps() -> None:
     [
         ({"block_size": 2}, "blocks of 2"),
         ({"mask_token_id": 5}, "mask token 5"),
-        ({"steps": (-1, *[0] * 7)}, "not fully denoised"),
+        ({"steps": (GIVEN, *[0] * 7), "token_ids": (MASK_ID, *[5] * 7)}, "not fully denoised"),
         ({"token_ids": (5,) * 7, "steps": (0,) * 7, "logprobs": (0.0,) * 7, "kept": 7}, "last block is cut off"),
     ],
 )

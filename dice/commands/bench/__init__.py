@@ -8,13 +8,14 @@ from typing import Annotated
 from tyro.conf import subcommand
 
 from dice.commands.bench.baseline import BenchBaseline
+from dice.commands.bench.decode import BenchDecode
 from dice.commands.bench.train import BenchTrain
 from dice.commands.bench.verify import BenchVerify
 
 
 @dataclass
 class Bench:
-    """Measure what this machine does: verification, training, or KernelBench's references.
+    """Measure what this machine does: verification, training, decoding, or KernelBench's references.
 
     Example: dice bench verify --candidates 96 --out bench
     """
@@ -22,6 +23,7 @@ class Bench:
     command: (
         Annotated[BenchVerify, subcommand("verify")]
         | Annotated[BenchTrain, subcommand("train")]
+        | Annotated[BenchDecode, subcommand("decode")]
         | Annotated[BenchBaseline, subcommand("baseline")]
     )
 

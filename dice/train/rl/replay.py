@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dice.decode.trace import Trace
+from dice.decode.trace import GIVEN, Trace
 from dice.errors import UserError
 from dice.model.mask import CLEAN, BlockLayout
 from dice.train.packing import PackedRows
@@ -86,7 +86,8 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
 
     `shrink` joins every so many consecutive rounds of a block into one (TraceRL's s): fewer noisy copies, each
     predicting from what the first of its rounds saw. Tokens after `kept` are no targets, but stay where the sampler
-    saw them; a round that revealed nothing else is left out. Raises `ReplayError` for other kinds of trace.
+    saw them; a round that revealed nothing else is left out. Given tokens are seen from the start, and are no targets.
+    Raises `ReplayError` for other kinds of trace.
     """
     if (trace.block_size, trace.mask_token_id) != (block_size, mask_token_id):
         raise ReplayError(
@@ -94,7 +95,9 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
             f"blocks of {block_size} and the mask token {mask_token_id}: another model wrote it."
         )
     prompt, length = len(trace.prompt_ids), len(trace.prompt_ids) + len(trace.token_ids)
-    if length % block_size or min(trace.steps, default=0) < 0:
+    pairs = zip(trace.steps, trace.token_ids, strict=True)
+    undone = any(step == GIVEN and token == mask_token_id for step, token in pairs)
+    if length % block_size or undone:
         raise ReplayError("The trace is not complete: its last block is cut off or not fully denoised.")
     first = prompt // block_size * block_size
 
@@ -104,8 +107,9 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
     tail = prompt - first
     tokens = by_block(trace.token_ids, trace.prompt_ids[first:], np.int32)
     sampled = by_block(trace.logprobs, [0.0] * tail, np.float32)
-    rounds = _rounds(by_block(trace.steps, [-1] * tail, np.int64), tail) // shrink
-    answer = by_block(np.arange(len(trace.token_ids)) < trace.kept, [False] * tail, bool)
+    steps = by_block(trace.steps, [GIVEN] * tail, np.int64)
+    rounds = _rounds(steps) // shrink
+    answer = by_block(np.arange(len(trace.token_ids)) < trace.kept, [False] * tail, bool) & (steps != GIVEN)
     positions = np.arange(first, length, dtype=np.int32).reshape(-1, block_size)
 
     used = np.zeros((len(tokens), block_size), dtype=bool)
@@ -124,15 +128,14 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
     )
 
 
-def _rounds(steps: npt.NDArray[np.int64], tail: int) -> npt.NDArray[np.int64]:
-    """The round of its block, from 0, in which each token was revealed, [K, B]; -1 for the prompt's `tail` tokens."""
+def _rounds(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The round of its block, from 0, in which each token was revealed, [K, B]; -1 for given tokens."""
     order = steps.argsort(axis=1, kind="stable")
     ascending = np.take_along_axis(steps, order, axis=1)
     later = np.diff(ascending, axis=1, prepend=ascending[:, :1]) != 0
     rounds = np.empty_like(steps)
     np.put_along_axis(rounds, order, later.cumsum(axis=1), axis=1)
-    if tail:
-        rounds[0] -= 1  # the tail, at step -1, took number 0
+    rounds -= (steps == GIVEN).any(axis=1, keepdims=True)  # given tokens, whose step is the least, took number 0
     return rounds
 
 

@@ -1,0 +1,191 @@
+"""The GPU's way to run a step: its kernels recorded once for each size in a CUDA graph, and replayed.
+
+Sizes are few, so that there are few graphs. A step is run as it is the first time that its size comes up, recorded the
+second time, and its results travel to the host while the next one runs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dice.decode.engine.choose import propose
+from dice.decode.engine.kernels import few_rows, ops
+from dice.decode.engine.plan import Room
+from dice.decode.engine.runner import TILE, Piece, Results, Runner, prefill_plan
+from dice.decode.engine.slots import Shape
+from dice.model.sdar import SDAR
+
+TEXTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
+# Rows of a step up to which time is that of reading the weights, so that room for all costs nothing.
+FREE_ROWS = 64
+# How many timings of a size decide whether another is quicker for the same work.
+TIMINGS = 8
+# Parameters from which on a step of one text is worth the seconds that finding its quickest products takes.
+LARGE_MODEL = 500_000_000
+GATE_UP = 2  # among `PagedForward.alike`
+RESULTS_AHEAD = 4  # results that can be on their way at once; the engine asks for two
+
+
+@dataclass
+class _Recorded:
+    """One size of step: its buffers, its graph once it is recorded, and how long it took of late, in ms."""
+
+    buffers: ops.StepBuffers
+    landings: list[Tensor]  # pinned memory for its results, in turn
+    runs: int = 0
+    graph: torch.cuda.CUDAGraph | None = None
+    logits: Tensor | None = None  # where the graph leaves them, if it ends there
+    milliseconds: list[float] = field(default_factory=list)
+
+    @property
+    def typical_ms(self) -> float | None:
+        """The median of the last timings; None where there are too few."""
+        return sorted(self.milliseconds)[TIMINGS // 2] if len(self.milliseconds) == TIMINGS else None
+
+
+class GraphRunner(Runner):
+    """`Runner` with kernels and graphs."""
+
+    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False) -> None:
+        super().__init__(model, shape, pages, fp8=fp8)
+        processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.forward.ops = ops.KernelOps(processors * 3 // 2)
+        if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
+            with torch.inference_mode():
+                for kind, projections in enumerate(self.forward.alike()):
+                    few_rows.tune(projections, gated=kind == GATE_UP and not fp8)
+        self.graphs = 0
+        self._recorded: dict[tuple[Room, bool], _Recorded] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        most = max(room.texts for room in self._rooms(shape.slots))
+        width = 1 + 2 * shape.block_size
+        self._landing = [torch.empty(most, width, dtype=torch.int32, pin_memory=True) for _ in range(RESULTS_AHEAD)]
+        self._arrived = [torch.cuda.Event() for _ in range(RESULTS_AHEAD)]
+        self._steps = 0
+
+    def room(self, texts: int, blocks: int) -> Room:
+        """The size at which most of the wanted rows are computed in a millisecond, as far as has been measured."""
+        rooms = self._rooms(texts)
+        fits = next((index for index, room in enumerate(rooms) if room.blocks >= blocks), len(rooms) - 1)
+        enough = rooms[fits]
+        if not fits:
+            return enough
+        less = rooms[fits - 1]
+        times = [self._time(room) for room in (enough, less)]
+        if times[0] is None:
+            return enough
+        if times[1] is None or less.blocks / times[1] > min(blocks, enough.blocks) / times[0]:
+            return less
+        return enough
+
+    def prefill(self, pieces: Sequence[Piece]) -> None:
+        self.forward.hidden(prefill_plan(pieces, self.slots.shape, self.device), self.slots, TILE)
+
+    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
+        recorded = self._recorded.get((room, truncates))
+        if recorded is None:
+            landings = [landing[: room.texts] for landing in self._landing]
+            recorded = _Recorded(ops.StepBuffers.empty(room, self.slots.shape, self.device), landings)
+            self._recorded[room, truncates] = recorded
+        if recorded.runs == 1:
+            self._record(recorded, truncates)
+        # Every call of the driver delays the next step, so steps are timed only until enough is known.
+        times = recorded.graph is not None and len(recorded.milliseconds) < TIMINGS
+        begun = torch.cuda.Event(enable_timing=True) if times else None
+        if begun is not None:
+            begun.record()
+        if recorded.graph is None:
+            recorded.logits = self._compute(recorded.buffers, truncates)
+        else:
+            recorded.graph.replay()
+        if recorded.logits is not None:
+            self._choose_truncated(recorded.logits, recorded.buffers)
+        recorded.runs += 1
+        turn = self._steps % RESULTS_AHEAD
+        self._steps += 1
+        landing = recorded.landings[turn]
+        landing.copy_(recorded.buffers.results, non_blocking=True)
+        arrived = self._arrived[turn] if begun is None else torch.cuda.Event(enable_timing=True)
+        arrived.record()
+
+        def results() -> Results:
+            arrived.synchronize()
+            if begun is not None and len(recorded.milliseconds) < TIMINGS:
+                recorded.milliseconds.append(begun.elapsed_time(arrived))
+            return landing.numpy()
+
+        return results
+
+    def _compute(self, buffers: ops.StepBuffers, truncates: bool) -> Tensor | None:
+        """All of a step, without a word to the host; or, if it `truncates`, up to the logits, which are returned."""
+        slots = self.slots
+        ops.plan_step(slots, Room(len(buffers.plan.tiles), len(buffers.blocks)), buffers)
+        hidden = self.forward.hidden(buffers.plan, slots, slots.shape.window)
+        logits = self.forward.logits(hidden, buffers.plan.head_rows)
+        if truncates:
+            return logits
+        ops.propose(logits, slots, buffers, self.mask_token_id)
+        ops.reveal(slots, buffers)
+        return None
+
+    def _choose_truncated(self, logits: Tensor, buffers: ops.StepBuffers) -> None:
+        """Top-k and top-p need the vocabulary sorted, in float32; only steps with texts that ask for it pay for it."""
+        size = self.slots.shape.block_size
+        rows = buffers.plan.tiles[:, :1].clamp_min(0).long().expand(-1, size).flatten()
+        found = propose(logits, rows, buffers.uniforms, self.slots, self.mask_token_id)
+        buffers.found.tokens.copy_(found.tokens)
+        buffers.found.logprobs.copy_(found.logprobs)
+        buffers.found.entropies.copy_(found.entropies)
+        ops.reveal(self.slots, buffers)
+
+    def _record(self, recorded: _Recorded, truncates: bool) -> None:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with _no_collection(), torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                recorded.logits = self._compute(recorded.buffers, truncates)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        recorded.graph = graph
+        self.graphs += 1
+
+    def timings(self) -> list[tuple[Room, float]]:
+        """The sizes of step that were timed, and how many ms of the device each takes."""
+        times = [(room, one.typical_ms) for (room, truncates), one in self._recorded.items() if not truncates]
+        return [(room, milliseconds) for room, milliseconds in times if milliseconds is not None]
+
+    def _time(self, room: Room) -> float | None:
+        recorded = self._recorded.get((room, False))
+        return None if recorded is None else recorded.typical_ms
+
+    def _rooms(self, texts: int) -> list[Room]:
+        """Sizes of step for so many texts, from the smallest: a block for each of them, up to two."""
+        size = self.slots.shape.block_size
+        texts = next((count for count in TEXTS if count >= texts), -(-texts // 256) * 256)
+        if self.slots.shape.shift:
+            return [Room(texts, texts)]
+        if 2 * texts * size <= FREE_ROWS:
+            return [Room(texts, 2 * texts)]
+        # At least two blocks, or a text that needs two would wait for ever.
+        quarters = {max(2, texts + texts * quarter // 4) for quarter in (1, 2, 4)}
+        return [Room(texts, blocks) for blocks in sorted(quarters)]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's collector may free memory of the GPU at any time, which must not happen while a graph is recorded."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,159 @@
+"""The transformer over the rows of a `Plan`, with keys and values in pages.
+
+Shape letters: N rows, R of them with logits, H hidden, A query heads, K key/value heads, D head dim, V vocabulary,
+P positions of a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dice.decode.engine.plan import Plan
+from dice.decode.engine.slots import Shape, Slots
+from dice.decode.engine.weights import FEW_ROWS, Projection, Scaled
+from dice.model.sdar import SDAR, Layer
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMSNorm: `weight` [H]."""
+
+    weight: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, norm: nn.RMSNorm) -> Norm:
+        assert norm.eps is not None
+        return cls(norm.weight.detach(), norm.eps)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How a layer's attention is cut into heads. `q_norm`, `k_norm` [D]: None where the family has none."""
+
+    query: int
+    key: int
+    dim: int
+    eps: float
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers of a forward share. `tile`: most positions of a tile. `cos`, `sin`: [positions, D], float32."""
+
+    plan: Plan
+    slots: Slots
+    tile: int
+    cos: Tensor
+    sin: Tensor
+
+
+class Ops(Protocol):
+    """What a layer computes besides products of matrices: in plain PyTorch, or as kernels."""
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
+        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 if so asked."""
+        ...
+
+    def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Split qkv [N, (A + 2K) * D]; normalise and rotate queries and keys; store keys and values in `cache`
+        [2, pages, K, P, D]; returns queries [N, A * D]."""
+        ...
+
+    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Attention [N, A * D] of queries [N, A * D] to the pages of their texts, block-causally."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
+        """silu(gate) * up for [N, 2 * I]; returns [N, I]."""
+        ...
+
+    def quantize(self, x: Tensor) -> Scaled:
+        """x [N, C] in fp8."""
+        ...
+
+
+class _Layer:
+    """One transformer block as the engine runs it."""
+
+    def __init__(self, layer: Layer, fp8: bool) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8)
+        self.out = Projection((attention.o_proj,), fp8=fp8)
+        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8)
+        self.down = Projection((mlp.down_proj,), fp8=fp8)
+        self.before_attention = Norm.of(layer.input_layernorm)
+        self.before_mlp = Norm.of(layer.post_attention_layernorm)
+        norms = [
+            norm.get_parameter("weight").detach() if attention.qk_norm else None
+            for norm in (attention.q_norm, attention.k_norm)
+        ]
+        self.heads = Heads(attention.heads, attention.kv_heads, attention.head_dim, attention.eps, *norms)
+
+    def projections(self) -> tuple[Projection, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+class PagedForward:
+    """A model whose keys and values lie in `pages` pages. `fp8` holds for all products but the head's."""
+
+    def __init__(self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False) -> None:
+        config, weight = model.config, model.lm_head.weight
+        self.model, self.ops, self.fp8 = model, ops, fp8
+        self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
+        self.head = Projection((model.lm_head,))
+        self.norm = Norm.of(model.model.norm)
+        size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
+        self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
+        self.cos, self.sin = model.rope_cos[:, 0], model.rope_sin[:, 0]
+
+    def alike(self) -> list[list[Projection]]:
+        """The projections of one kind of all layers, kind by kind, and the head. The third are gate and up."""
+        return [
+            *(list(kind) for kind in zip(*(layer.projections() for layer in self.layers), strict=True)),
+            [self.head],
+        ]
+
+    def refresh(self) -> None:
+        """Take over what was written into the model's parameters since."""
+        for layer in self.layers:
+            for projection in layer.projections():
+                projection.refresh()
+
+    def holds(self) -> bool:
+        """Whether the model's parameters still are where they were."""
+        projections = [self.head, *(one for layer in self.layers for one in layer.projections())]
+        return all(projection.holds() for projection in projections)
+
+    def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
+        """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
+        context = Context(plan, slots, tile, self.cos, self.sin)
+        ops, fp8 = self.ops, self.fp8
+        x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
+        delta: Tensor | None = None
+        for layer, cache in zip(self.layers, self.cache, strict=True):
+            normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8)
+            q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
+            attended = ops.attend(q, layer.heads, cache, context)
+            delta = layer.out(ops.quantize(attended) if fp8 else attended)
+            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8)
+            delta = layer.down(self._gated(layer.gate_up, normed))
+        assert delta is not None
+        return x.add_(delta)
+
+    def _gated(self, projection: Projection, x: Tensor | Scaled) -> Tensor | Scaled:
+        """silu(gate) * up of x [N, H], as one kernel where that is quicker."""
+        if isinstance(x, Tensor) and projection.few_rows_gated is not None and len(x) <= FEW_ROWS:
+            return projection.few_rows_gated(x, projection)
+        return self.ops.silu_mul(projection(x), fp8=self.fp8)
+
+    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits [R, V] of the rows [R] of `hidden`, in the model's precision."""
+        return self.head(self.ops.add_norm(hidden.index_select(0, rows), None, self.norm))

@@ -1,0 +1,184 @@
+"""The ops of a layer and of a step's choices, each a kernel or two. See `forward.Ops`, `plan` and `choose`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import triton
+from torch import Tensor
+
+from dice.decode.engine.choose import Proposals
+from dice.decode.engine.forward import Context, Heads, Norm
+from dice.decode.engine.kernels import head, schedule
+from dice.decode.engine.kernels.attention import attend_kernel, merge_kernel
+from dice.decode.engine.kernels.layer import (
+    add_norm_kernel,
+    quantize_kernel,
+    rotate_store_kernel,
+    silu_mul_kernel,
+)
+from dice.decode.engine.plan import Plan, Room
+from dice.decode.engine.slots import Shape, Slots
+from dice.decode.engine.weights import FP8, Scaled
+
+# Rows of the largest tile of queries; programs that attention should at least have; and most parts of the keys.
+MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 198, 16
+SEGMENT = 4096  # of the vocabulary
+
+
+def power_of_2(number: int) -> int:
+    """The least power of 2 from `number` on, and from 2 on: nothing is gained by vectors of one."""
+    return max(2, triton.next_power_of_2(number))
+
+
+class KernelOps:
+    """`programs`: how many programs of attention keep the device busy, which decides how keys are split."""
+
+    def __init__(self, programs: int = PROGRAMS) -> None:
+        self.programs = programs
+
+    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
+        rows, width = x.shape
+        out, scales = _output(x, width, fp8)
+        padded = power_of_2(width)
+        add_norm_kernel[(rows,)](
+            x, delta, norm.weight, out, scales, width, norm.eps, ADDS=delta is not None, EIGHTH=fp8, WIDTH=padded,
+            num_warps=_warps(padded),
+        )  # fmt: skip
+        return Scaled(out, scales, x.dtype) if fp8 else out
+
+    def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
+        rows, width = len(gate_up), gate_up.shape[1] // 2
+        out, scales = _output(gate_up, width, fp8)
+        part = power_of_2(width) if fp8 else min(power_of_2(width), 2048)
+        silu_mul_kernel[(rows, triton.cdiv(width, part))](
+            gate_up, out, scales, width, EIGHTH=fp8, WIDTH=part, num_warps=_warps(part)
+        )
+        return Scaled(out, scales, gate_up.dtype) if fp8 else out
+
+    def quantize(self, x: Tensor) -> Scaled:
+        out, scales = _output(x, x.shape[1], True)
+        padded = power_of_2(x.shape[1])
+        quantize_kernel[(len(x),)](x, out, scales, x.shape[1], WIDTH=padded, num_warps=_warps(padded))
+        return Scaled(out, scales, x.dtype)
+
+    def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        plan, pages = context.plan, context.slots.pages
+        q = torch.empty(len(qkv), heads.query * heads.dim, dtype=qkv.dtype, device=qkv.device)
+        each = max(1, min(16, 1024 // heads.dim))
+        grid = (len(qkv), triton.cdiv(heads.query + 2 * heads.key, each))
+        rotate_store_kernel[grid](
+            qkv, heads.q_norm, heads.k_norm, context.cos, context.sin, plan.slots, plan.positions, pages, q, cache,
+            cache.shape[1], pages.shape[1], heads.eps, QUERY=heads.query, KEY=heads.key, DIM=heads.dim,
+            PAGE=cache.shape[3], NORMS=heads.q_norm is not None, HEADS=each, num_warps=4,
+        )  # fmt: skip
+        return q
+
+    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        plan, shape, groups = context.plan, context.slots.shape, heads.query // heads.key
+        tile = min(triton.next_power_of_2(context.tile), max(1, MOST_ROWS // groups))
+        parts = triton.cdiv(context.tile, tile)
+        grid = (len(plan.tiles) * parts, heads.key)
+        splits = 1
+        while grid[0] * grid[1] * splits < self.programs and splits < MOST_SPLITS:
+            splits *= 2
+        out = torch.empty_like(q)
+        numbers = partial(torch.empty, dtype=torch.float32, device=q.device)
+        sums = numbers((splits, len(q) * heads.query, heads.dim)) if splits > 1 else q
+        extents = numbers((splits, len(q) * heads.query, 2)) if splits > 1 else q
+        padded = max(16, power_of_2(tile * groups))
+        attend_kernel[(*grid, splits)](
+            q, cache, plan.tiles, context.slots.pages, out, sums, extents, cache.shape[1],
+            context.slots.pages.shape[1], len(q), math.log2(math.e) / math.sqrt(heads.dim),
+            QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3], BLOCK=shape.block_size, TILE=tile,
+            PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
+            num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3,
+        )  # fmt: skip
+        if splits > 1:
+            merge_kernel[(len(q), heads.query)](
+                sums, extents, plan.slots, out, len(q), QUERY=heads.query, DIM=heads.dim, SPLITS=splits, num_warps=2
+            )
+        return out
+
+
+@dataclass(frozen=True)
+class StepBuffers:
+    """What the kernels of a step write for each other, in one place for all its replays. See `plan.Plan`."""
+
+    plan: Plan
+    cleared: Tensor  # tiles and blocks, which hold -1 at first
+    blocks: Tensor
+    uniforms: Tensor
+    summaries: Tensor
+    bests: Tensor
+    found: Proposals
+    results: Tensor
+
+    @classmethod
+    def empty(cls, room: Room, shape: Shape, device: torch.device) -> StepBuffers:
+        heads, segments = room.texts * shape.block_size, triton.cdiv(shape.vocab_size, SEGMENT)
+        cleared = torch.full((room.texts * 4 + room.blocks * 2,), -1, dtype=torch.int32, device=device)
+        blank = Plan.empty(room, shape, device)
+        tiles = cleared[: room.texts * 4].view(-1, 4)
+        plan = Plan(tiles, blank.slots, blank.positions, blank.ids, blank.head_rows, blank.wanted)
+        return cls(
+            plan, cleared, cleared[room.texts * 4 :].view(-1, 2),
+            torch.zeros(heads, dtype=torch.float64, device=device),
+            torch.zeros(heads, segments, 3, device=device),
+            torch.zeros(heads, segments, dtype=torch.int32, device=device), Proposals.empty(heads, device),
+            torch.zeros(room.texts, 1 + 2 * shape.block_size, dtype=torch.int32, device=device),
+        )  # fmt: skip
+
+
+def plan_step(slots: Slots, room: Room, buffers: StepBuffers) -> None:
+    """`plan.plan_step` and `choose.uniform_of`, into the buffers."""
+    shape, plan = slots.shape, buffers.plan
+    buffers.cleared.fill_(-1)
+    schedule.plan_kernel[(1,)](
+        slots.numbers, slots.cursor, plan.tiles, buffers.blocks, shape.slots, room.texts, room.blocks,
+        BLOCK=shape.block_size, SHIFT=int(shape.shift), SLOTS=power_of_2(shape.slots),
+    )  # fmt: skip
+    schedule.rows_kernel[(room.blocks,)](
+        plan.tiles, buffers.blocks, slots.numbers, slots.ids, slots.masked, slots.uniforms, plan.slots, plan.positions,
+        plan.ids, plan.head_rows, plan.wanted, buffers.uniforms, shape.context, slots.uniforms.shape[1], room.texts,
+        BLOCK=shape.block_size, PADDED=power_of_2(shape.block_size), num_warps=1,
+    )  # fmt: skip
+
+
+def propose(logits: Tensor, slots: Slots, buffers: StepBuffers, mask_token_id: int) -> None:
+    """`choose.propose` without top-k and top-p for all wanted rows of `logits` [T * B, V], into `buffers.found`."""
+    plan, found, shape = buffers.plan, buffers.found, slots.shape
+    rows, segments = buffers.bests.shape
+    head.summarise_kernel[(rows, segments)](
+        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
+        shape.vocab_size, mask_token_id, segments, BLOCK=shape.block_size, SEGMENT=SEGMENT, num_warps=8,
+    )  # fmt: skip
+    head.propose_kernel[(rows,)](
+        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
+        buffers.uniforms, found.tokens, found.logprobs, found.entropies, shape.vocab_size, mask_token_id, segments,
+        BLOCK=shape.block_size, SEGMENT=SEGMENT, SEGMENTS=power_of_2(segments), num_warps=8,
+    )  # fmt: skip
+
+
+def reveal(slots: Slots, buffers: StepBuffers) -> None:
+    """`choose.reveal`, into `buffers.results`."""
+    plan, found, shape = buffers.plan, buffers.found, slots.shape
+    padded = power_of_2(shape.block_size)
+    schedule.reveal_kernel[(len(plan.tiles),)](
+        plan.tiles, plan.wanted, found.tokens, found.logprobs, found.entropies, slots.numbers, slots.factors,
+        slots.ids, slots.masked, slots.opened, slots.stops, buffers.results, shape.context, shape.vocab_size,
+        BLOCK=shape.block_size, PADDED=padded, num_warps=1 if padded <= 32 else 8,
+    )  # fmt: skip
+
+
+def _output(x: Tensor, width: int, fp8: bool) -> tuple[Tensor, Tensor]:
+    """Where a row-wise kernel writes, and its scales [N, 1]; these are `x` where there are none."""
+    out = torch.empty(len(x), width, dtype=FP8 if fp8 else x.dtype, device=x.device)
+    return out, torch.empty(len(x), 1, dtype=torch.float32, device=x.device) if fp8 else x
+
+
+def _warps(width: int) -> int:
+    return 4 if width <= 2048 else 8 if width <= 8192 else 16

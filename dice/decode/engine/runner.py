@@ -1,0 +1,103 @@
+"""Runs the forwards that the engine asks for, each at once: the CPU's way, without kernels or graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dice.decode.engine.choose import Proposals, propose, reveal, uniform_of
+from dice.decode.engine.forward import PagedForward
+from dice.decode.engine.plain_ops import PlainOps
+from dice.decode.engine.plan import Plan, Room, plan_step
+from dice.decode.engine.slots import Shape, Slots
+from dice.model.sdar import SDAR
+
+Results = npt.NDArray[np.int32]  # [T, 1 + 2 * B]; see `choose.reveal`
+TILE = 32  # most positions of a prompt that attend together
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of the text in a slot, to be read into its pages."""
+
+    slot: int
+    first: int
+    tokens: Sequence[int]
+
+
+class Runner:
+    """Everything on the model's device, by the plain ops."""
+
+    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False) -> None:
+        self.device = model.lm_head.weight.device
+        self.slots = Slots(shape, self.device)
+        self.forward = PagedForward(model, shape, pages, PlainOps(), fp8=fp8)
+        self.mask_token_id = model.config.mask_token_id
+
+    def room(self, texts: int, blocks: int) -> Room:
+        """Of the next step, in which `texts` texts need about `blocks` blocks of rows: that is known a step late.
+
+        Here rows that are not used cost nothing, so there is room for all.
+        """
+        return Room(texts, 2 * texts)
+
+    def prefill(self, pieces: Sequence[Piece]) -> None:
+        """Read whole blocks into the cache; each piece sees itself, block-causally, and its text before it."""
+        self.forward.hidden(prefill_plan(pieces, self.slots.shape, self.device), self.slots, TILE)
+
+    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
+        """One forward and one reveal; returns what waits for the results and gives them. `truncates`: a text in the
+        slots draws with top-k or top-p."""
+        slots = self.slots
+        plan = plan_step(slots, room)
+        if not len(plan.tiles):  # every text has ended meanwhile
+            return lambda: np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32)
+        hidden = self.forward.hidden(plan, slots, slots.shape.window)
+        wanted = plan.wanted > 0
+        rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
+        logits = self.forward.logits(hidden, plan.head_rows[wanted].long())
+        found = propose(logits, rows, uniform_of(slots, plan)[wanted], slots, self.mask_token_id)
+        every = Proposals.empty(len(wanted), self.device)
+        every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
+        every.entropies[wanted] = found.entropies
+        results = reveal(every, plan, slots)
+        return lambda: results.cpu().numpy()
+
+    def timings(self) -> list[tuple[Room, float]]:
+        """Milliseconds that the device takes for steps of each size, where those were measured."""
+        return []
+
+    def holds(self) -> bool:
+        """Whether the model's parameters still are where they were."""
+        return self.forward.holds()
+
+    def refresh(self) -> None:
+        """The model's parameters have new values."""
+        self.forward.refresh()
+
+
+def prefill_plan(pieces: Sequence[Piece], shape: Shape, device: torch.device) -> Plan:
+    """The rows of `pieces`, cut into tiles. No row has logits."""
+    lengths = [len(piece.tokens) for piece in pieces]
+    starts = np.cumsum([0, *lengths[:-1]])
+    columns: dict[str, list[npt.NDArray[np.int32]]] = {"slots": [], "positions": [], "ids": [], "tiles": []}
+    for piece, length, start in zip(pieces, lengths, starts.tolist(), strict=True):
+        columns["slots"].append(np.full(length, piece.slot, dtype=np.int32))
+        columns["positions"].append(np.arange(piece.first, piece.first + length, dtype=np.int32))
+        columns["ids"].append(np.array(piece.tokens, dtype=np.int32))
+        first = np.arange(0, length, TILE, dtype=np.int32)
+        count = np.minimum(length - first, TILE)
+        slot = np.full_like(first, piece.slot)
+        columns["tiles"].append(np.stack((slot, start + first, piece.first + first, count), 1).astype(np.int32))
+    on_device = {}
+    for name, parts in columns.items():
+        whole = torch.from_numpy(np.concatenate(parts))
+        if device.type == "cuda":
+            whole = whole.pin_memory()
+        on_device[name] = whole.to(device, non_blocking=True)
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    return Plan(head_rows=none, wanted=none, **on_device)

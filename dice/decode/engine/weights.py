@@ -1,0 +1,94 @@
+"""The projections of a model as the engine runs them: stacked where they share an input, in fp8 if so asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dice.model.fused import stack
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+FEW_ROWS = 16  # the least number of rows that matrix units take
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A matrix [N, C] in fp8: row i is `values[i] * scale[i]`. `scale` float32 [N, 1]; products become `dtype`."""
+
+    values: Tensor
+    scale: Tensor
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def of(cls, x: Tensor) -> Scaled:
+        scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / FP8_MAX
+        return cls((x.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(FP8), scale, x.dtype)
+
+
+class Projection:
+    """Linears over the same input as one product: `projection(x)` is the concatenation of their outputs.
+
+    The weights stay the parameters' own memory, so that values copied into them are seen at once. With `fp8` they are
+    a copy, with a scale for each row of the weights and of the input; `refresh` makes it anew.
+    """
+
+    @torch.no_grad()
+    def __init__(self, linears: Sequence[nn.Linear], *, fp8: bool = False) -> None:
+        self._linears = linears
+        self.weight = stack([linear.weight for linear in linears])
+        biased = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self.bias = torch.cat(biased) if biased else None
+        self.fp8 = fp8
+        self.few_rows: Product | None = None  # a quicker way for few rows
+        self.few_rows_gated: Product | None = None  # and silu(first half) * second half of the result
+        rows, columns = self.weight.shape if fp8 else (0, 0)
+        self.eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
+        self.scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
+        self.refresh()
+
+    def holds(self) -> bool:
+        """Whether the parameters still are this projection's memory: moving or replacing them ends that."""
+        address = self.weight.data_ptr()
+        for linear in self._linears:
+            if linear.weight.data_ptr() != address:
+                return False
+            address += linear.weight.numel() * linear.weight.element_size()
+        return True
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over what was written into the parameters since."""
+        if self.bias is not None:
+            self.bias.copy_(torch.cat([linear.bias for linear in self._linears]))
+        if self.fp8:
+            scaled = Scaled.of(self.weight)
+            self.eighth.copy_(scaled.values)
+            self.scale.copy_(scaled.scale.T)
+
+    def __call__(self, x: Tensor | Scaled) -> Tensor:
+        """x [N, in], in fp8 if the projection is; returns [N, out]."""
+        if self.few_rows is not None and len(x) <= FEW_ROWS:
+            return self.few_rows(x, self)
+        return self.product(x)
+
+    def product(self, x: Tensor | Scaled) -> Tensor:
+        """The same by PyTorch's own products."""
+        if isinstance(x, Tensor):
+            return F.linear(x, self.weight, self.bias)
+        if x.values.is_cuda:
+            return torch._scaled_mm(
+                x.values, self.eighth.T, scale_a=x.scale, scale_b=self.scale, bias=self.bias, out_dtype=x.dtype
+            )
+        out = (x.values.float() @ self.eighth.float().T) * x.scale * self.scale
+        return (out if self.bias is None else out + self.bias).to(x.dtype)
+
+
+Product = Callable[[Tensor | Scaled, Projection], Tensor]
