@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -40,7 +41,7 @@ from dice.decode.block_diffusion import denoise, new_texts  # noqa: E402
 from dice.decode.engine.batch import new_engine  # noqa: E402
 from dice.decode.engine.engine import Engine, Handle  # noqa: E402
 from dice.decode.engine.plan import Room  # noqa: E402
-from dice.decode.generate import generate  # noqa: E402
+from dice.decode.generate import ENGINE, generate  # noqa: E402
 from dice.decode.request import DecodeConfig  # noqa: E402
 from dice.decode.trace import Trace  # noqa: E402
 from dice.files.atomic import write_json  # noqa: E402
@@ -364,6 +365,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("There is no GPU here.", file=sys.stderr)
         return 3
+    os.environ[ENGINE] = "1"  # `generate` is to take it
     run = Run(args.out, args.seconds)
     eight = [
         ("engine", 1, 1024, 1), ("engine", 1, 1024, 2), ("engine", 32, 1024, 2), ("engine", 128, 1024, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from dice.decode.autoregressive import generate_autoregressive
@@ -29,6 +30,8 @@ __all__ = [
     "sample_seeds",
 ]
 
+ENGINE = "DICE_ENGINE"  # the environment variable that is 1 where the engine is to write on a GPU
+
 
 def generate(
     model: SDAR,
@@ -42,7 +45,8 @@ def generate(
 
     The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`. On a GPU with Triton the
-    engine writes the first two kinds; elsewhere a plain loop does, and both write the same but for rounding.
+    engine writes the first two kinds where DICE_ENGINE is 1; elsewhere a plain loop does, and both write the same but
+    for rounding.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
@@ -78,7 +82,8 @@ def write(
 
 
 def _has_engine(model: SDAR) -> bool:
-    if not model.lm_head.weight.is_cuda:
+    """Only where it is asked for, by `ENGINE`: its newest kernels were not run on a GPU yet."""
+    if os.environ.get(ENGINE) != "1" or not model.lm_head.weight.is_cuda:
         return False
     from dice.decode.engine.batch import can_run
 
