@@ -23,6 +23,8 @@ from dice.commands.data import Data
 from dice.commands.doctor import Doctor
 from dice.commands.evaluate import Eval
 from dice.commands.generate import Generate
+from dice.commands.library import LibraryCommand
+from dice.commands.optimize import Optimize
 from dice.commands.report import ReportCommand
 from dice.commands.train import RECIPE_COMMANDS, Train
 from dice.commands.verify import Verify
@@ -45,6 +47,8 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM
 Commands = OmitSubcommandPrefixes[
     OmitArgPrefixes[
         Annotated[Generate, subcommand("generate")]
+        | Annotated[Optimize, subcommand("optimize")]
+        | Annotated[LibraryCommand, subcommand("library")]
         | Annotated[Verify, subcommand("verify")]
         | Annotated[Eval, subcommand("eval")]
         | Annotated[ReportCommand, subcommand("report")]

@@ -1,4 +1,4 @@
-"""Pictures of who imports whom: of the package, and inside its rooms `verify`, `synth` and `data`.
+"""Pictures of who imports whom: of the package, and inside its rooms `verify`, `synth`, `data` and `optimize`.
 
 python docs/tools/imports.py            # writes docs/images/imports_*.svg
 
@@ -22,6 +22,7 @@ PICTURES = {
     "dice/verify": "imports_verify",
     "dice/synth": "imports_synth",
     "dice/data": "imports_data",
+    "dice/optimize": "imports_optimize",
 }
 TEXTS = {"hostile", "cases", "parts"}  # folders of Python files that are read and never imported
 

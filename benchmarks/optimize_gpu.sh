@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Everything of dice optimize that needs a GPU, in the order of what is missing most; run it again to go on.
+#   benchmarks/optimize_gpu.sh OUT KERNELBENCH_FOLDER [SECONDS]
+# KERNELBENCH_FOLDER holds level1, level2 and level3. SECONDS: begin no problem after so long (default: go on).
+set -euo pipefail
+out=$1 problems=$2 seconds=${3:-0}
+python=${PYTHON:-.venv/bin/python}
+mkdir -p "$out"
+export DICE_CACHE=${DICE_CACHE:-$out/cache}
+"$python" benchmarks/optimize_gpu.py "$out/faster" --stop-after-s "$seconds" --problems \
+    benchmarks/networks "$problems/level3" "$problems/level2" "$problems/level1" | tee -a "$out/faster.log"
+"$python" benchmarks/optimize_gpu.py "$out/right" --stop-after-s "$seconds" --keep right --problems \
+    benchmarks/networks "$problems/level3" | tee -a "$out/right.log"

@@ -1,0 +1,475 @@
+"""One module as a `Unit`, by `torch.export`: runs in the jailed process of `tracing.py`."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import operator
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils import _pytree as pytree
+
+from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term
+from dice.optimize.operators import words
+from dice.optimize.unit import Guard, Parameter, Unit
+from dice.verify.execution.running import Device
+
+ROUNDS = 3  # of a measurement; the least of them counts
+_RANDOM = re.compile(r"\b(rand|randn|randint|randperm|bernoulli|normal|uniform|exponential|multinomial|poisson)")
+_VIEWS = words(
+    "view reshape transpose permute t select slice unsqueeze squeeze expand expand_as view_as unfold",
+    "diagonal narrow chunk split split_with_sizes unbind unflatten flatten alias detach as_strided",
+    "movedim swapaxes numpy_T mT tensor_split getitem contiguous to type_as real imag view_as_real",
+    "view_as_complex squeeze_ unsqueeze_",
+)
+
+
+class NotTraced(Exception):
+    """The module cannot be described as a graph; the message ends a sentence. `final`: nor can its parts."""
+
+    def __init__(self, message: str, final: bool = False):
+        super().__init__(message)
+        self.final = final
+
+
+def export_graph(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    *,
+    own_file: str,
+    path: str = "",
+    measure: bool = False,
+) -> Unit:
+    """What the module computes for arguments like these. Raises `NotTraced`."""
+    program = _exported(module, args, dict(kwargs), device)
+    parameters, reached, guards = _arguments(module, args, kwargs)
+    reader = _Reader(program, reached, module, device.emulated)
+    nodes, output = reader.read()
+    times = _times(program, module, args, kwargs, device) if measure else {}
+    timed = tuple(
+        Node(
+            node.name, node.operator, node.arguments, node.options, node.output, times.get(node.name, 0.0), node.effect
+        )
+        for node in nodes
+    )
+    owner = type(module)
+    home = "" if owner.__module__ == own_file else owner.__module__
+    if home and getattr(sys.modules.get(home), owner.__qualname__, None) is not owner:
+        raise NotTraced(f"the class {owner.__qualname__} is nowhere to be imported from")
+    if path and not home and "<locals>" in owner.__qualname__:
+        raise NotTraced(f"the class {owner.__qualname__} is made in a function")
+    name = owner.__qualname__ if path else "Model"
+    modes = tuple(part.training for part in module.modules())
+    return Unit((path,), name, home if path else "", parameters, guards, modes, Graph(timed, output))
+
+
+def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -> Any:
+    """Non-strict export first; the bytecode compiler where that fails. Their graphs have the same form."""
+    first = ""
+    for strict in (False, True):
+        try:
+            with torch.no_grad():
+                program = torch.export.export(module, args, kwargs, strict=strict)
+            # On the emulated backend PyTorch says that there is a GPU, whose state its own pass would then look at.
+            hidden = mock.patch.object(torch.cuda, "is_available", lambda: False) if device.emulated else nullcontext()
+            again = partial(torch.export.export, module, args, kwargs, strict=strict)
+            return _functional(program, again, hidden)
+        except NotTraced:
+            raise
+        except Exception as error:  # noqa: BLE001 - PyTorch and the module's own code raise anything
+            first = first or _short(error)
+    raise NotTraced(first)
+
+
+def _functional(program: Any, again: Callable[[], Any], without_gpu: AbstractContextManager[Any]) -> Any:
+    """The program without operators that write to what was made in it. PyTorch's own pass does what ours cannot: what
+    is written into a part of a tensor; it takes apart what keeps statistics, so it comes second."""
+    try:
+        _make_functional(program.graph_module, _sources(program))
+        return program
+    except NotTraced as failed:
+        if failed.final:
+            raise
+        first = failed
+    with torch.no_grad(), without_gpu:
+        program = again().run_decompositions({})
+    signature = program.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        raise first
+    return program
+
+
+def _short(error: BaseException) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if "data-dependent" in str(error) or "GuardOnDataDependent" in type(error).__name__:
+        return "its control flow depends on values"
+    return f"{type(error).__name__}: {text[:200]}".rstrip(". ")
+
+
+def _sources(program: Any) -> dict[str, Any]:
+    """The input specification of each placeholder by its name."""
+    return {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+
+
+def _make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, Any]) -> None:
+    """Operators that write to a tensor which was made here, and which nobody sees by another name afterwards, become
+    those that give a new one. Raises `NotTraced` for what writes to an input."""
+    graph = graph_module.graph
+    root: dict[torch.fx.Node, torch.fx.Node] = {}
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        first = node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        name = _base(node)
+        is_view = node.op == "call_function" and (name in _VIEWS or node.target is operator.getitem)
+        root[node] = root[first] if is_view and first is not None else node
+        if first is None or not _is_in_place(node):
+            continue
+        origin = root[first]
+        if origin.op in ("placeholder", "get_attr"):
+            spec = sources.get(origin.name)
+            if spec is not None and spec.kind.name == "USER_INPUT":
+                raise NotTraced(f"it changes its input {spec.arg.name} in place", final=True)
+            continue
+        group = [one for one in root if root[one] is origin and one is not first and one is not node]
+        later = [user for one in group for user in one.users if order.get(user, 0) > order[node]]
+        fresh = _functional_form(node)
+        if later or fresh is None:
+            raise NotTraced(f"it writes into a part of a tensor ({name})")
+        node.target = fresh
+        root[node] = node
+        for user in [user for user in first.users if order[user] > order[node]]:
+            user.replace_input_with(first, node)
+    graph.eliminate_dead_code(_is_needed)
+    graph.lint()
+
+
+def _is_needed(node: torch.fx.Node) -> bool:
+    return node.op in ("placeholder", "output") or _writes(node)
+
+
+def _is_in_place(node: torch.fx.Node) -> bool:
+    return (
+        isinstance(node.target, torch._ops.OpOverload)
+        and _base(node) != "batch_norm"
+        and node.target._schema.is_mutable
+    )
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether it changes a tensor that is there already: a batch normalisation in training keeps statistics."""
+    if _base(node) == "batch_norm":
+        return bool(node.args[5]) and node.args[3] is not None
+    return _is_in_place(node)
+
+
+def _functional_form(node: torch.fx.Node) -> Any:
+    """The overload without the underscore, of the same arguments."""
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    name = target._schema.name.split("::")[1]
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    if not name.endswith("_") or packet is None or target._overloadname not in packet.overloads():
+        return None
+    return getattr(packet, target._overloadname)
+
+
+def _base(node: torch.fx.Node) -> str:
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name.split("::")[1])
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def _arguments(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Parameter, ...], list[tuple[str, Any]], tuple[Guard, ...]]:
+    """The parameters of `forward`, how each leaf of the arguments is reached from them, in PyTorch's order, and what
+    holds for them."""
+    signature = inspect.signature(module.forward)
+    kinds: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "args",
+        inspect.Parameter.VAR_KEYWORD: "kwargs",
+        inspect.Parameter.KEYWORD_ONLY: "keyword",
+    }
+    parameters = []
+    for value in pytree.tree_leaves((args, dict(kwargs))):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise NotTraced("a plain number is among its inputs, which a kernel would have as a constant", final=True)
+    for one in signature.parameters.values():
+        default = () if one.default is inspect.Parameter.empty else (_constant(one.name, one.default),)
+        parameters.append(Parameter(one.name, kinds.get(one.kind) or "positional", default))
+    positional = [one.name for one in parameters if one.kind == "positional"]
+    rest = next((one.name for one in parameters if one.kind == "args"), "")
+    leaves: list[tuple[str, Any]] = []
+    guards: list[Guard] = []
+    given: set[str] = set()
+    for index, value in enumerate(args):
+        is_named = index < len(positional)
+        base = positional[index] if is_named else f"{rest}[{index - len(positional)}]"
+        given.add(base)
+        guards += _guards(base, value)
+        leaves += _leaves(base, value)
+    into = next((one.name for one in parameters if one.kind == "kwargs"), "")
+    named = {one.name for one in parameters}
+    for name, value in kwargs.items():
+        base = name if name in named else f"{into}['{name}']"
+        given.add(base)
+        guards += _guards(base, value)
+        leaves += _leaves(base, value)
+    for own in parameters:  # what the caller left to its default is part of what was followed
+        if own.kind == "args":
+            guards.insert(0, Guard(own.name, "list", max(0, len(args) - len(positional))))
+        elif own.kind == "kwargs":
+            guards.insert(0, Guard(own.name, "dict", sorted(name for name in kwargs if name not in named)))
+        elif own.name not in given and own.default:
+            guards.append(Guard(own.name, "value", own.default[0]))
+    return tuple(parameters), leaves, tuple(guards)
+
+
+def _constant(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(_constant(name, one) for one in value)
+    if isinstance(value, torch.dtype):
+        return Named("dtype", str(value).removeprefix("torch."))
+    raise NotTraced(f"the default of its argument {name} is a {type(value).__name__}")
+
+
+def _guards(base: str, value: Any) -> Iterator[Guard]:
+    """What holds for an argument: containers before what is in them."""
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        yield Guard(base, "tensor", [list(value.shape), dtype])
+    elif isinstance(value, dict):
+        yield Guard(base, "dict", sorted(map(str, value)))
+        for key, one in value.items():
+            yield from _guards(f"{base}[{key!r}]", one)
+    elif isinstance(value, list | tuple):
+        yield Guard(base, "list", len(value))
+        for index, one in enumerate(value):
+            yield from _guards(f"{base}[{index}]", one)
+    else:
+        yield Guard(base, "value", _constant(base, value))
+
+
+def access(module: torch.nn.Module, path: str) -> str:
+    """How a dotted path is written after `self`: `.blocks[0].norm.weight`, `.heads['left'].bias`."""
+    text = ""
+    owner: Any = module
+    for part in path.split(".") if path else ():
+        is_list = isinstance(owner, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ParameterList)
+        if is_list and part.isdecimal():
+            text += f"[{part}]"
+        elif isinstance(owner, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            text += f"[{part!r}]"
+        elif part.isidentifier() and not keyword.iskeyword(part):
+            text += f".{part}"
+        else:
+            raise NotTraced(f"its part {path} cannot be reached by name")
+        owner = getattr(owner, "_modules", {}).get(part, getattr(owner, part, None))
+    return text
+
+
+def _leaves(base: str, value: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+        keys = [getattr(key, "idx", getattr(key, "key", None)) for key in path]
+        yield base + "".join(f"[{key!r}]" for key in keys), leaf
+
+
+class _Reader:
+    """The nodes of an exported program as ours."""
+
+    def __init__(self, program: Any, reached: list[tuple[str, Any]], module: torch.nn.Module, emulated: bool):
+        self._program, self._reached, self._module = program, reached, module
+        self._emulated = emulated  # then what is on the CPU stands for what is on a GPU
+        self._sources = _sources(program)
+        self._names: dict[str, str] = {}
+
+    def read(self) -> tuple[list[Node], Term]:
+        nodes: list[Node] = []
+        for node in self._program.graph_module.graph.nodes:
+            if node.op == "placeholder":
+                if node.users:
+                    nodes += self._source(node)
+            elif node.op == "call_function":
+                nodes.append(self._call(node))
+            elif node.op != "output":
+                raise NotTraced(f"it calls other graphs ({node.target})")
+        used = {name for node in nodes for name in node.uses}
+        output = self._output()
+        from dice.optimize.graph import references
+
+        used |= set(references(output))
+        return [node for node in nodes if node.name in used or not node.is_source], output
+
+    def _source(self, node: torch.fx.Node) -> Iterator[Node]:
+        spec = self._sources[node.name]
+        kind = spec.kind.name
+        output = self._spec_of(node.meta["val"])
+        if not isinstance(output, Spec):
+            return  # a number: the guards hold it
+        if kind == "USER_INPUT":
+            names = [one.arg.name for one in self._program.graph_signature.input_specs if one.kind.name == kind]
+            yield Node(self._name(node), "input", (self._reached[names.index(node.name)][0],), {}, output)
+        elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
+            yield Node(self._name(node), "state", (access(self._module, spec.target),), {}, output)
+        elif kind == "CONSTANT_TENSOR":
+            value = self._program.constants[spec.target]
+            if value.numel() > MOST_NUMBERS:
+                raise NotTraced(f"its code makes a tensor of {value.numel()} numbers from a list")
+            yield Node(self._name(node), "constant", (_numbers(value),), {}, output)
+        else:
+            raise NotTraced(f"it takes something that is no tensor ({kind.lower()})")
+
+    def _is_attribute(self, path: str) -> bool:
+        value: Any = self._module
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return isinstance(value, torch.Tensor)
+
+    def _call(self, node: torch.fx.Node) -> Node:
+        output = self._spec_of(node.meta.get("val"))
+        if node.target is operator.getitem:
+            return Node(self._name(node), "getitem", (self._term(node.args[0]), node.args[1]), {}, output)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise NotTraced(
+                f"it calls {getattr(node.target, '__name__', node.target)}, which is no operator on tensors"
+            )
+        space, name = node.target._schema.name.split("::")
+        target = f"{space}.{name}.{node.target._overloadname or 'default'}"
+        options = {key: self._term(value) for key, value in node.kwargs.items() if key != "pin_memory"}
+        is_random = bool(_RANDOM.match(name)) or ("dropout" in name and _is_on(node))
+        return Node(
+            self._name(node),
+            target,
+            tuple(self._term(value) for value in node.args),
+            options,
+            output,
+            effect=is_random or _writes(node),
+        )
+
+    def _name(self, node: torch.fx.Node) -> str:
+        return self._names.setdefault(node.name, node.name)
+
+    def _spec_of(self, value: Any) -> Output:
+        if isinstance(value, torch.Tensor):
+            if not all(type(extent) is int for extent in value.shape):
+                raise NotTraced("the shape of what it computes depends on values")
+            if value.layout != torch.strided:
+                raise NotTraced(f"it computes with tensors of layout {value.layout}")
+            return Spec(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if isinstance(value, list | tuple):
+            return tuple(one if isinstance(one := self._spec_of(item), Spec) else None for item in value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise NotTraced("its control flow depends on values")
+        return None
+
+    def _term(self, value: Any) -> Term:
+        if isinstance(value, torch.fx.Node):
+            if value.op == "placeholder" and not isinstance(value.meta.get("val"), torch.Tensor):
+                return value.meta.get("val")
+            return Ref(self._name(value))
+        if isinstance(value, list | tuple):
+            return [self._term(item) for item in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, torch.device):
+            return Named("device", "cuda" if self._emulated else value.type)
+        for kind, owner in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
+            text = str(value).removeprefix("torch.")
+            if isinstance(value, owner) and NAMED[kind].fullmatch(text):
+                return Named(kind, text)
+        raise NotTraced(f"an argument of its operators is a {type(value).__name__}")
+
+    def _output(self) -> Term:
+        specs = self._program.graph_signature.output_specs
+        (returned,) = [node for node in self._program.graph_module.graph.nodes if node.op == "output"]
+        values = [
+            self._term(value)
+            for value, spec in zip(returned.args[0], specs, strict=True)
+            if spec.kind.name == "USER_OUTPUT"
+        ]
+        tree = pytree.tree_unflatten(values, self._program.call_spec.out_spec)
+        return _plain_tree(tree)
+
+
+def _plain_tree(tree: Any) -> Term:
+    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them."""
+    if type(tree) in (list, tuple):
+        return type(tree)(_plain_tree(item) for item in tree)
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+        return {key: _plain_tree(item) for key, item in tree.items()}
+    if isinstance(tree, tuple) and type(tree).__module__ == "torch.return_types":
+        return tuple(_plain_tree(item) for item in tree)
+    if tree is None or isinstance(tree, Ref | bool | int | float | str):
+        return tree
+    raise NotTraced(f"it returns a {type(tree).__name__}")
+
+
+def _is_on(node: torch.fx.Node) -> bool:
+    """Of a dropout: whether it draws at all."""
+    rest = node.args[1:]
+    return len(rest) < 2 or bool(rest[1] and rest[0] != 0)
+
+
+def _numbers(value: torch.Tensor) -> Any:
+    return value.tolist() if not value.is_complex() else _refuse_complex()
+
+
+def _refuse_complex() -> Any:
+    raise NotTraced("its code makes a tensor of complex numbers from a list")
+
+
+class _Timed(torch.fx.Interpreter):
+    """Runs a graph and notes the least time that each node took, in milliseconds."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule, device: Device):
+        super().__init__(graph_module)
+        self.ms: dict[str, float] = {}
+        self._device = device
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        if node.op != "call_function":
+            return super().run_node(node)
+        self._device.synchronize()
+        start = time.perf_counter()
+        value = super().run_node(node)
+        self._device.synchronize()
+        ms = 1e3 * (time.perf_counter() - start)
+        self.ms[node.name] = min(ms, self.ms.get(node.name, ms))
+        return value
+
+
+def _times(program: Any, module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -> dict[str, float]:
+    """Milliseconds of each node, run one by one where the module is. On a GPU that holds a launch each, which is why
+    only shares are made of them."""
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    leaves = iter(pytree.tree_leaves((tuple(args), dict(kwargs))))
+    values = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name == "USER_INPUT":
+            values.append(next(leaves))
+        else:
+            value = state.get(spec.target, program.constants.get(spec.target))
+            values.append(value)
+    timed = _Timed(program.graph_module, device)
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            copies = [
+                value.clone()
+                if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)
+                else value
+                for value in values
+            ]
+            timed.run(*copies)
+    return timed.ms

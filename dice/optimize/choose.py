@@ -1,0 +1,146 @@
+"""Which regions are kept: those without which the whole module, verified and timed as any candidate, is no better.
+
+Where times are known a region stays only if the whole is faster with it, and nothing is replaced if the whole is slower
+than PyTorch with whatever is left. Where none are (under emulation), or where all is wanted (`keep` "right"), all that
+are right stay. A whole that is not right although its parts are is halved until the part is found that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dice.files.journal import Journal
+from dice.kernel import Kernel
+from dice.optimize.compose import Plan, compose
+from dice.optimize.inline import NotInlined, inlined
+from dice.verdict import Verdict
+from dice.verify import Verifier
+
+Keep = Literal["faster", "right"]
+LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
+MARGIN = 1.005  # that a whole without a region must be faster by to do without it: less is noise
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One composition: the keys of the regions that it replaces, its file, and its verdict."""
+
+    keys: frozenset[str]
+    kernel: Kernel
+    verdict: Verdict
+
+    @property
+    def ms(self) -> float:
+        return self.verdict.timing.kernel_ms if self.verdict.timing else 0.0
+
+
+@dataclass
+class Chooser:
+    """`speedups`: of the regions' kernels alone, where they were timed. `dropped`: why a region that has a right kernel
+    is not part of the module."""
+
+    verifier: Verifier
+    plan: Plan
+    journal: Journal
+    show: Callable[[str, int, int], None]
+    keep: Keep = "faster"
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    most: int = 24  # compositions that are verified for their speed alone
+    dropped: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, Verdict] = field(default_factory=dict)
+    _tried: int = 0
+
+    def choose(self, keys: Sequence[str]) -> Whole | None:
+        """The best composition of these regions; None where none is right. `keys`: the most valuable first."""
+        for row in self.journal.rows():
+            if row.get("kind") == "whole" and row.get("problem") == self.plan.problem.id:
+                self._known[row["kernel"]] = Verdict.from_json(row["verdict"])
+        usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
+        if not usable:
+            return None
+        best: Whole | None = self._verified(usable)
+        assert best is not None
+        if not best.verdict.correct and best.verdict.about_kernel:
+            best = self._largest_right(usable)
+        if best is None or not best.verdict.correct or not best.verdict.timing or self.keep == "right":
+            return best
+        return self._if_faster(self._fastest(best, usable))
+
+    def _is_inlined(self, key: str) -> bool:
+        part = self.plan.parts[key]
+        try:
+            inlined(part.kernel, part.paths, 0, part.constants)
+        except NotInlined as error:
+            self.dropped[key] = f"its kernel file cannot be put into another one: {error}"
+            return False
+        return True
+
+    def _is_promising(self, key: str) -> bool:
+        """Whether the region's kernel is no slower than PyTorch by itself, as far as that is known."""
+        speedup = self.speedups.get(key)
+        if self.keep == "right" or speedup is None or speedup >= LEAST:
+            return True
+        self.dropped[key] = f"slower than PyTorch ({speedup:.2f}x)"
+        return False
+
+    def _if_faster(self, best: Whole) -> Whole | None:
+        timing = best.verdict.timing
+        assert timing is not None
+        if timing.kernel_ms < timing.reference_ms:
+            return best
+        for key in best.keys:
+            self.dropped[key] = f"the whole is no faster than PyTorch with it ({timing.speedup:.2f}x)"
+        return None
+
+    def _with(self, keys: Sequence[str] | frozenset[str]) -> Plan:
+        return replace(self.plan, parts={key: part for key, part in self.plan.parts.items() if key in keys})
+
+    def _verified(self, keys: Sequence[str] | frozenset[str]) -> Whole:
+        """The composition's verdict, from the journal where it was verified before."""
+        kernel = compose(self._with(keys))
+        self._tried += 1
+        self.show("checking the whole module", self._tried, self._tried)
+        verdict = self._known.get(kernel.id)
+        if verdict is None:
+            verdict = self.verifier.verify(self.plan.problem, kernel)
+            if verdict.outcome != "infra_error":
+                row = {"kind": "whole", "problem": self.plan.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
+                self.journal.append(row | {"verdict": verdict.to_json()})
+            self._known[kernel.id] = verdict
+        return Whole(frozenset(keys), kernel, verdict)
+
+    def _largest_right(self, keys: Sequence[str]) -> Whole | None:
+        """Regions added in halves: a half that makes the whole wrong is halved again, until it is one region."""
+        right: Whole | None = None
+        for group in _halves(list(keys)):
+            waiting = [group]
+            while waiting:
+                part = waiting.pop(0)
+                whole = self._verified([*(right.keys if right else ()), *part])
+                if whole.verdict.correct:
+                    right = whole
+                elif len(part) == 1:
+                    self.dropped[part[0]] = (
+                        f"with it the whole is not right: {whole.verdict.message or whole.verdict.outcome}"
+                    )
+                else:
+                    waiting = [*_halves(part), *waiting]
+        return right
+
+    def _fastest(self, best: Whole, keys: Sequence[str]) -> Whole:
+        """Without each region in turn, the least valuable first, as long as that is faster."""
+        for key in reversed(keys):
+            if key not in best.keys or len(best.keys) == 1 or self._tried >= self.most:
+                continue
+            without = self._verified(best.keys - {key})
+            if without.verdict.correct and without.ms * MARGIN < best.ms:
+                self.dropped[key] = f"the whole is faster without it ({without.ms:.4g} ms instead of {best.ms:.4g})"
+                best = without
+        return best
+
+
+def _halves(keys: list[str]) -> Iterator[list[str]]:
+    middle = (len(keys) + 1) // 2
+    yield from (half for half in (keys[:middle], keys[middle:]) if half)

@@ -1,0 +1,247 @@
+"""A node as the PyTorch expression that somebody would write for it.
+
+What has no line here is written as the operator itself, `torch.ops.aten.name.overload(...)`, which is always right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from dice.optimize.graph import Named, Node, Ref, Term
+from dice.optimize.operators import words
+
+Names = Mapping[str, str]  # value -> how it is called in the text
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "matmul": "@",
+    "__and__": "&", "__or__": "|", "__xor__": "^",
+}  # fmt: skip
+# Functions of `torch` that take what the operator takes, in its order.
+_TORCH = words(
+    "abs acos acosh addbmm addcdiv addcmul addmm addmv all amax amin aminmax any arange argmax argmin",
+    "asin asinh atan atan2 atanh avg_pool1d baddbmm bmm bucketize cat ceil chunk clamp clamp_max",
+    "clamp_min conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cos cosh",
+    "count_nonzero cross cummax cummin cumprod cumsum diag diagonal diff dot einsum empty_like erf erfc",
+    "exp exp2 expm1 flip floor floor_divide fmod full full_like gather ge hypot index_add index_select",
+    "isfinite isinf isnan kthvalue lerp log log10 log1p log2 log_softmax logaddexp logcumsumexp",
+    "logical_and logical_not logical_or logical_xor logsumexp masked_fill masked_select max maximum mean",
+    "median meshgrid min minimum mm movedim mv narrow nan_to_num neg norm ones ones_like outer permute",
+    "pixel_shuffle pixel_unshuffle polar pow prelu prod quantile reciprocal relu remainder",
+    "repeat_interleave roll round rsqrt scatter scatter_add select_scatter slice_scatter searchsorted",
+    "sigmoid sign sin sinc sinh softmax sort sqrt square stack std std_mean sum tan tanh tensor_split",
+    "tile topk transpose tril triu trunc unbind unflatten var var_mean where zeros zeros_like",
+)
+_FUNCTIONAL = words(
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d",
+    "avg_pool2d avg_pool3d celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu linear",
+    "logsigmoid max_pool1d max_pool2d max_pool3d mish one_hot pad relu6 selu silu softplus softshrink",
+    "threshold",
+)
+_METHODS = words(
+    "view reshape expand expand_as view_as unsqueeze squeeze select t flatten contiguous clone detach",
+    "repeat type_as split unfold",
+)
+# Arguments that only take keywords in Python though the operator has them by position.
+_KEYWORDS = {
+    "layer_norm": ("F.layer_norm", ("", "", "weight", "bias", "eps")),
+    "rms_norm": ("F.rms_norm", ("", "", "weight", "eps")),
+    "group_norm": ("F.group_norm", ("", "", "weight", "bias", "eps")),
+    "linalg_vector_norm": ("torch.linalg.vector_norm", ("", "", "dim", "keepdim", "dtype")),
+    "scaled_dot_product_attention": (
+        "F.scaled_dot_product_attention",
+        ("", "", "", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+    ),
+    "dropout": ("F.dropout", ("", "p", "training")),
+}
+_REDUCTION = {0: "'none'", 1: "'mean'", 2: "'sum'"}
+_LOSSES = {
+    "mse_loss": "F.mse_loss", "l1_loss": "F.l1_loss",
+    "smooth_l1_loss": "F.smooth_l1_loss", "huber_loss": "F.huber_loss",
+}  # fmt: skip
+
+
+def expression(node: Node, names: Names, device: str = "x.device") -> str:
+    """What computes the node's value, of the values in `names`. `device`: where new tensors are made."""
+    return _Writer(node, names, device).text()
+
+
+def term(value: Term, names: Names, device: str = "x.device") -> str:
+    """An argument, or what `forward` returns, as text."""
+    match value:
+        case Ref(name):
+            return names[name]
+        case Named("dtype" | "layout" | "memory_format", name):
+            return f"torch.{name}"
+        case Named("device", _):
+            return device
+        case float() if not math.isfinite(value):
+            return f'float("{value!r}")'
+        case tuple():
+            inside = ", ".join(term(item, names, device) for item in value)
+            return f"({inside},)" if len(value) == 1 else f"({inside})"
+        case list():
+            return f"[{', '.join(term(item, names, device) for item in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{key!r}: {term(item, names, device)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
+class _Writer:
+    def __init__(self, node: Node, names: Names, device: str):
+        self._node, self._names, self._device = node, names, device
+
+    def text(self) -> str:
+        node, base = self._node, self._node.base
+        if node.operator == "getitem":
+            return f"{self._term(node.arguments[0])}[{node.arguments[1]}]"
+        if node.operator == "constant":
+            return (
+                f"torch.tensor({self._term(node.arguments[0])}, dtype=torch.{node.spec.dtype}, device={self._device})"
+            )
+        special = _SPECIAL.get(base)
+        written = special(self) if special else ""
+        return written or self._usual() or self.plain()
+
+    def _usual(self) -> str:
+        """By the tables; "" where none has the operator."""
+        node, base = self._node, self._node.base
+        given, options = node.arguments, node.options
+        if not node.operator.startswith("aten."):
+            return ""
+        if base in _INFIX and not options and len(given) == 2:
+            return f"{self._operand(given[0])} {_INFIX[base]} {self._operand(given[1])}"
+        if base in _KEYWORDS:
+            function, keywords = _KEYWORDS[base]
+            shown = [
+                f"{key}={self._term(value)}" if key else self._term(value)
+                for key, value in zip(keywords, given, strict=False)
+                if not (key and value is None)
+            ]
+            return f"{function}({', '.join((*shown, *self._options()))})"
+        if base in _LOSSES:
+            reduction = _REDUCTION.get(given[2], "") if len(given) > 2 else ""
+            named = [f"reduction={reduction}"] if reduction else []
+            named += [f"{'delta' if base == 'huber_loss' else 'beta'}={self._term(one)}" for one in given[3:]]
+            return f"{_LOSSES[base]}({', '.join((*map(self._term, given[:2]), *named, *self._options()))})"
+        if base in _METHODS and given and isinstance(given[0], Ref):
+            return f"{self._term(given[0])}.{base}({self.arguments(1)})"
+        if base in _FUNCTIONAL:
+            return f"F.{base}({self.arguments()})"
+        if base in _TORCH:
+            return f"torch.{base}({self.arguments()})"
+        return ""
+
+    def plain(self) -> str:
+        return f"torch.ops.{self._node.operator}({self.arguments()})"
+
+    def arguments(self, first: int = 0) -> str:
+        return ", ".join((*(self._term(value) for value in self._node.arguments[first:]), *self._options()))
+
+    def argument(self, index: int, default: Term = None) -> Term:
+        given = self._node.arguments
+        return given[index] if len(given) > index else default
+
+    def option(self, name: str) -> Term:
+        return self._node.options.get(name)
+
+    def _options(self) -> list[str]:
+        return [
+            f"{key}={self._term(value)}"
+            for key, value in self._node.options.items()
+            if not (key == "layout" or value is None)
+        ]
+
+    def _term(self, value: Term) -> str:
+        return term(value, self._names, self._device)
+
+    shown = _term
+
+    def _operand(self, value: Term) -> str:
+        text = self._term(value)
+        return f"({text})" if text.startswith("-") else text
+
+    # ---- operators that Python spells in another way -------------------------------------------------------------
+
+    def slice(self) -> str:
+        spec_dim = self.argument(1, 0)
+        start, end, step = self.argument(2), self.argument(3), self.argument(4, 1)
+        end = None if isinstance(end, int) and end > 1 << 40 else end
+        if not isinstance(spec_dim, int) or spec_dim < 0 or (isinstance(step, int) and step < 1):
+            return ""
+        place = f"{start or ''}:{'' if end is None else end}{'' if step == 1 else f':{step}'}"
+        return f"{self._term(self.argument(0))}[{':, ' * spec_dim}{place}]"
+
+    def embedding(self) -> str:
+        return f"F.embedding({self._term(self.argument(1))}, {self._term(self.argument(0))})"
+
+    def rsub(self) -> str:
+        if self._node.options or len(self._node.arguments) > 2:
+            return ""
+        return f"{self._operand(self.argument(1))} - {self._operand(self.argument(0))}"
+
+    def batch_norm(self) -> str:
+        x, weight, bias, mean, var, training, momentum, eps, *_ = self._node.arguments
+        shown = ", ".join(map(self._term, (x, mean, var, weight, bias, training, momentum, eps)))
+        return f"F.batch_norm({shown})"
+
+    def instance_norm(self) -> str:
+        x, weight, bias, mean, var, use_input, momentum, eps, *_ = self._node.arguments
+        if mean is not None or var is not None or not use_input:
+            return ""
+        shown = f"weight={self._term(weight)}, bias={self._term(bias)}, eps={self._term(eps)}"
+        return f"F.instance_norm({self._term(x)}, {shown})"
+
+    def index(self) -> str:
+        indices = self.argument(1)
+        if not isinstance(indices, list):
+            return ""
+        inside = ", ".join(":" if one is None else self._term(one) for one in indices)
+        return f"{self._term(self.argument(0))}[{inside}]"
+
+    def to(self) -> str:
+        kind = self._node.operator.rsplit(".", 1)[1]
+        second = self.argument(1)
+        if kind == "dtype" or (kind == "dtype_layout" and self.option("dtype") is not None):
+            dtype = second if kind == "dtype" else self.option("dtype")
+            return f"{self._term(self.argument(0))}.to({self._term(dtype)})"
+        if kind == "other":
+            return f"{self._term(self.argument(0))}.to({self._term(second)}.dtype)"
+        return ""
+
+    def _to_copy(self) -> str:
+        dtype = self.option("dtype")
+        return f"{self._term(self.argument(0))}.to({self._term(dtype)})" if dtype is not None else ""
+
+    def addmm(self) -> str:
+        return "" if self._node.options else f"torch.addmm({self.arguments()})"
+
+    def lift_fresh_copy(self) -> str:
+        return self._term(self.argument(0))
+
+    def in_place(self) -> str:
+        first = self.argument(0)
+        return f"{self._term(first)}.{self._node.base}({self.arguments(1)})" if isinstance(first, Ref) else ""
+
+    def pad(self) -> str:
+        return ""
+
+
+_SPECIAL: dict[str, Callable[[_Writer], str]] = {
+    "slice": _Writer.slice,
+    "embedding": _Writer.embedding,
+    "rsub": _Writer.rsub,
+    "batch_norm": _Writer.batch_norm,
+    "instance_norm": _Writer.instance_norm,
+    "index": _Writer.index,
+    "to": _Writer.to,
+    "_to_copy": _Writer._to_copy,
+    "lift_fresh_copy": _Writer.lift_fresh_copy,
+    "alias": _Writer.lift_fresh_copy,
+    "add_": _Writer.in_place,
+    "mul_": _Writer.in_place,
+    "copy_": _Writer.in_place,
+    "lerp_": _Writer.in_place,
+}

@@ -1,0 +1,226 @@
+"""`optimize`: trace, cut, price, ask the library, search, put together, verify, report. The one loop of this room."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dice.errors import UserError
+from dice.files.atomic import write_json, write_text
+from dice.files.journal import Journal
+from dice.kernel import Kernel
+from dice.optimize.choose import LEAST, Chooser, Whole
+from dice.optimize.compose import Part, Plan
+from dice.optimize.cost import cost_of, shares
+from dice.optimize.library import Library
+from dice.optimize.operators import OWN_KERNEL, kind_of
+from dice.optimize.printing import Printed, problem_of
+from dice.optimize.regions import Region, cut
+from dice.optimize.report import Report, Row
+from dice.optimize.search import Policy, Search, journal_path
+from dice.optimize.tracer import Trace, Tracer
+from dice.optimize.unit import Unit
+from dice.optimize.writers import KernelWriter
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Verifier
+from dice.verify.options import probe_cuda
+
+Show = Callable[[str, int, int], None]
+Units = tuple[tuple[Unit, tuple[Region, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`kernel`: the whole module's file; None where nothing could be replaced. `plan`: what it was cut into, and the
+    kernels that are part of it."""
+
+    kernel: Kernel | None
+    verdict: Verdict | None
+    report: Report
+    plan: Plan
+    folder: Path
+
+
+def optimize_module(
+    problem: Problem,
+    verifier: Verifier,
+    writers: Sequence[KernelWriter],
+    folder: Path,
+    *,
+    policy: Policy | None = None,
+    library: Library | None = None,
+    show: Show = lambda what, done, total: None,
+) -> Result:
+    """Replace what can be replaced in a module by verified kernels. `folder`: the run's; what a killed run of the same
+    module had verified there is not done again.
+
+    Raises `UserError` for a module that cannot be run or followed, `MachineError` where this machine cannot verify.
+    """
+    began, policy = time.monotonic(), policy or Policy()
+    device = str(probe_cuda()["device"]) if verifier.backend == "cuda" else "CPU"
+    _begin(folder, problem, verifier.backend, writers, policy)
+    _require_runnable(verifier, problem)
+    with Tracer(verifier.backend) as tracer:
+        trace = tracer.trace(problem, at=lambda stage: show(stage, 0, 0))
+    units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
+    with Journal(journal_path(folder), "run of dice optimize") as journal:
+        search = Search(verifier, device, policy, library, journal)
+        search.resume()
+        search.run(_in_order(units), writers, show)
+        if (finer := _cut_finer(units, search)) != units:
+            units = finer
+            search.run(_in_order(units), writers, show)
+        order = _in_order(units)
+        parts = _parts(order, search)
+        speedups = {key: best.speedup for key in parts if (best := search.best(key)) and best.verdict.timing}
+        chooser = Chooser(verifier, Plan(problem, units, parts), journal, show, policy.keep, speedups)
+        whole = chooser.choose([region.key for region, _ in order if region.key in parts])
+    share = _shares(units)
+    report = _report(
+        problem, verifier.backend, device, trace, units, search, chooser, whole, share, time.monotonic() - began
+    )
+    _end(folder, report, units, whole)
+    is_right = whole is not None and whole.verdict.correct
+    kept = {key: part for key, part in parts.items() if whole is not None and is_right and key in whole.keys}
+    verdict = whole.verdict if whole else None
+    return Result(whole.kernel if whole and is_right else None, verdict, report, Plan(problem, units, kept), folder)
+
+
+def _in_order(units: Units) -> list[tuple[Region, Printed]]:
+    """One problem for each distinct region, those that take most of the module's time first."""
+    found: dict[str, Region] = {}
+    for _, regions in units:
+        for region in regions:
+            found.setdefault(region.key, region)
+    share = _shares(units)
+    return [(found[key], problem_of(found[key])) for key in sorted(found, key=lambda key: (-share[key], key))]
+
+
+def _shares(units: Units) -> dict[str, float]:
+    return shares([unit for unit, _ in units], {index: regions for index, (_, regions) in enumerate(units)})
+
+
+def _parts(order: Sequence[tuple[Region, Printed]], search: Search) -> dict[str, Part]:
+    parts = {}
+    for region, printed in order:
+        best = search.best(region.key)
+        if best is not None and best.kernel is not None:
+            parts[region.key] = Part(best.kernel, printed.paths, printed.constants)
+    return parts
+
+
+def _cut_finer(units: Units, search: Search) -> Units:
+    """Where PyTorch's own product, convolution or attention is faster than a region around it, it stays, and what
+    follows it is a region of its own. Known only where kernels are timed."""
+    finer = []
+    for unit, regions in units:
+        left = []
+        for region in regions:
+            best = search.best(region.key)
+            if best is None or not best.verdict.timing or best.speedup >= LEAST:
+                continue
+            left += [name for name in region.nodes if kind_of(unit.graph[name]) in OWN_KERNEL]
+        finer.append((unit, tuple(cut(unit.graph, left)) if left else regions))
+    return tuple(finer)
+
+
+def _begin(folder: Path, problem: Problem, backend: str, writers: Sequence[KernelWriter], policy: Policy) -> None:
+    """Note what is run. A folder may hold runs of several modules, whose regions have one another's verdicts; raises
+    `UserError` for one of another backend."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "module": problem.id,
+        "name": problem.name,
+        "backend": backend,
+        "writers": [writer.name for writer in writers],
+        "policy": asdict(policy),
+        "torch": importlib.metadata.version("torch"),
+        "dice": importlib.metadata.version("dice-kernels"),
+    }
+    path = folder / "run.json"
+    if path.exists():
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            known = {}
+        if known.get("backend", backend) != backend:
+            raise UserError(f"{folder} holds a run on the {known['backend']} backend; give another --run folder.")
+    write_json(path, config)
+
+
+def _require_runnable(verifier: Verifier, problem: Problem) -> None:
+    (fault,) = verifier.find_faults([problem])
+    if fault is not None:
+        what = "cannot run" if fault.own else "cannot be optimised here"
+        said = fault.message.replace("check it at a smaller size with --scale, or on a GPU", "draw less, or use a GPU")
+        if "ModuleNotFoundError" in said:
+            said += "; files beside the module cannot be seen, so put all of it into one file"
+        raise UserError(f"{problem.name} {what}: {said.rstrip('.')}.")
+
+
+def _report(
+    problem: Problem,
+    backend: str,
+    device: str,
+    trace: Trace,
+    units: Units,
+    search: Search,
+    chooser: Chooser,
+    whole: Whole | None,
+    share: dict[str, float],
+    seconds: float,
+) -> Report:
+    places = Counter(region.key for unit, regions in units for region in regions for _ in unit.paths)
+    known = {region.key: region for _, regions in units for region in regions}
+    is_right = whole is not None and whole.verdict.correct
+    rows = []
+    for key in sorted(known, key=lambda key: -share[key]):
+        region, best = known[key], search.best(key)
+        cost = cost_of(region)
+        timing = best.verdict.timing if best else None
+        replaced = whole is not None and is_right and key in whole.keys
+        rows.append(
+            Row(
+                key,
+                region.title,
+                region.kind,
+                places[key],
+                share[key],
+                cost.flops,
+                cost.bytes_moved,
+                best.writer if best else "",
+                replaced,
+                "" if replaced else chooser.dropped.get(key) or (_of_whole(whole) if best else search.why_not(key)),
+                timing.speedup if timing else None,
+                timing.roofline_share if timing and timing.ceiling_ms else None,
+                len(search.kept.get(key, [])),
+            )
+        )
+    measured = "each operator run alone on the GPU" if backend == "cuda" else "each operator run alone on the CPU"
+    left = Counter(
+        node.base.strip("_")
+        for unit, _ in units
+        for node in unit.graph.nodes
+        if kind_of(node) in ("other", "recurrent")
+    )
+    verdict = whole.verdict if whole else None
+    return Report(problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1))
+
+
+def _of_whole(whole: Whole | None) -> str:
+    if whole is None:
+        return "no composition was verified"
+    return f"the whole module is {whole.verdict.outcome}: {whole.verdict.message}".rstrip(": ")
+
+
+def _end(folder: Path, report: Report, units: Units, whole: Whole | None) -> None:
+    write_json(folder / "report.json", report.to_json())
+    write_text(folder / "report.html", report.html(units))
+    if whole is not None:
+        write_text(folder / "whole.py", whole.kernel.source)

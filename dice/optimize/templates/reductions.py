@@ -1,0 +1,472 @@
+"""Operators that make one number of many: sums and their kin, norms, softmax, pooling, losses, running sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dice.optimize.graph import Node, Spec
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
+from dice.optimize.templates.indexing import Chosen
+from dice.optimize.templates.pointwise import apply, rule
+from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
+from dice.optimize.templates.values import Guarded, Moved, Pointwise, Reduced, Scanned, Value
+
+
+def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
+    """The node with another output, for a step inside an operator."""
+    return replace(node, output=Spec(tuple(shape), dtype or node.spec.dtype))
+
+
+def point(template: str, dtype: str, shape: Sequence[int], *arguments: Any) -> Pointwise:
+    """A step inside an operator, element by element."""
+    node = Node("step", "aten.step.default", (), {}, Spec(tuple(shape), dtype))
+    return apply(node, template, *arguments)
+
+
+def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
+    """Without the reduced dimensions."""
+    rank = len(value.shape)
+    dims = tuple(sorted({index % rank for index in over})) if rank else ()
+    shape = tuple(extent for index, extent in enumerate(value.shape) if index not in dims)
+    return Reduced(shape, dtype or value.dtype, value, dims, kind)
+
+
+def kept(value: Value, source: Value, over: Sequence[int]) -> Value:
+    """What was reduced with the dimensions in place, as ones."""
+    rank = len(source.shape)
+    dims = {index % rank for index in over}
+    return viewed(value, [1 if index in dims else extent for index, extent in enumerate(source.shape)])
+
+
+def total(value: Value, over: Sequence[int], kind: str = "sum", dtype: str = "") -> Value:
+    """Reduced, with the dimensions in place."""
+    return kept(reduced(value, over, kind, dtype), value, over)
+
+
+def accumulated(dtype: str) -> str:
+    """The dtype that sums of this one are kept in within a kernel."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _dims(given: Any, rank: int) -> list[int]:
+    if given is None or given == []:
+        return list(range(rank))
+    return [given % rank] if isinstance(given, int) else [index % rank for index in given]
+
+
+def mean_of(value: Value, over: Sequence[int]) -> Value:
+    """The mean with the dimensions in place."""
+    dtype = accumulated(value.dtype)
+    count = math.prod(value.shape[index] for index in over)
+    summed = total(value, over, "sum", dtype)
+    return point("x / y", dtype, summed.shape, summed, float(count))
+
+
+def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple[Value, Value]:
+    """Mean and variance with the dimensions in place: two passes, so that near-equal numbers keep their digits."""
+    dtype = accumulated(value.dtype)
+    known = value.statistics.get(tuple(over))
+    if known is None:
+        mean = mean_of(value, over)
+        centred = point("x - y", dtype, value.shape, value, mean)
+        squares = total(point("x * x", dtype, value.shape, centred), over, "sum", dtype)
+        known = value.statistics[tuple(over)] = mean, squares
+    mean, squares = known
+    count = math.prod(value.shape[index] for index in over)
+    return mean, point("x / y", dtype, squares.shape, squares, max(count - correction, 0.0))
+
+
+def _arguments(node: Node, given: list[Any], options: dict[str, Any]) -> tuple[Value, list[int], bool]:
+    """Value, dimensions, and whether they stay."""
+    value = given[0]
+    dims = given[1] if len(given) > 1 else options.get("dim")
+    keep = given[2] if len(given) > 2 else options.get("keepdim", False)
+    if isinstance(dims, bool):
+        raise CannotWrite(f"this form of {node.base} has no rule")
+    return value, _dims(dims, len(value.shape)), bool(keep)
+
+
+@rule("sum", "mean", "prod", "amax", "amin", "any", "all", "nansum")
+def _reduce(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, over, _ = _arguments(node, given, options)
+    if node.base == "nansum":
+        raise CannotWrite("nansum has no rule")
+    if not value.shape:
+        return apply(node, "x", value)
+    if node.base == "mean":
+        return viewed(apply(as_node(node, mean_of(value, over).shape), "x", mean_of(value, over)), node.spec.shape)
+    if node.base in ("any", "all"):
+        value = Pointwise(value.shape, "bool", (value,), lambda text: text, "bool")
+    kind = {"amax": "max", "amin": "min"}.get(node.base, node.base)
+    dtype = node.spec.dtype if kind in ("any", "all") else accumulated(node.spec.dtype)
+    result = viewed(reduced(value, over, kind, dtype), node.spec.shape)
+    return apply(node, "x", result) if result.dtype != node.spec.dtype else result
+
+
+@rule("max", "min")
+def _extreme(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+    value = given[0]
+    if len(given) > 1 and isinstance(given[1], Value):
+        return apply(node, "x > y ? x : y" if node.base == "max" else "x < y ? x : y", *given[:2])
+    if not isinstance(node.output, tuple):
+        return viewed(reduced(value, range(len(value.shape)), node.base), node.spec.shape)
+    over = [given[1] % len(value.shape)]
+    first, second = node.output
+    assert first is not None and second is not None
+    index = viewed(reduced(value, over, f"arg{node.base}", "int64"), second.shape)
+    return viewed(reduced(value, over, node.base), first.shape), index
+
+
+@rule("argmax", "argmin")
+def _arg(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, over, _ = _arguments(node, given, options)
+    return viewed(reduced(value, over, node.base, "int64"), node.spec.shape)
+
+
+@rule("var", "std", "var_mean", "std_mean")
+def _variance(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+    value = given[0]
+    dims, correction = None, 1.0
+    if node.operator.endswith((".correction", ".dim", ".correction_names")):
+        dims = given[1] if len(given) > 1 else options.get("dim")
+    if node.operator.endswith(".dim"):
+        correction = float(bool(given[2] if len(given) > 2 else options.get("unbiased", True)))
+    elif options.get("correction") is not None:
+        correction = float(options["correction"])
+    elif node.operator.endswith(".default"):
+        correction = float(bool(given[1] if len(given) > 1 else options.get("unbiased", True)))
+    over = _dims(dims, len(value.shape))
+    mean, var = moments(value, over, correction)
+    outputs = node.output if isinstance(node.output, tuple) else (node.spec,)
+    first = outputs[0]
+    assert first is not None
+    spread = point("sqrt(x)" if node.base.startswith("std") else "x", first.dtype, var.shape, var)
+    results = [viewed(spread, first.shape)]
+    if isinstance(node.output, tuple):
+        results.append(viewed(point("x", first.dtype, mean.shape, mean), first.shape))
+        return tuple(results)
+    return results[0]
+
+
+@rule("linalg_vector_norm", "norm", "frobenius_norm")
+def _norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value = given[0]
+    order = (given[1] if len(given) > 1 else 2) if node.base != "frobenius_norm" else 2
+    at = 1 if node.base == "frobenius_norm" else 2
+    dims = given[at] if len(given) > at else options.get("dim")
+    over = _dims(dims, len(value.shape))
+    order = 2 if order is None or order == "fro" else order
+    dtype, shape = accumulated(node.spec.dtype), value.shape
+    if order in (math.inf, -math.inf):
+        kind = "max" if order > 0 else "min"
+        result: Value = reduced(point("abs(x)", dtype, shape, value), over, kind)
+    elif order == 1:
+        result = reduced(point("abs(x)", dtype, shape, value), over, "sum")
+    elif order == 2:
+        squares = reduced(point("x * x", dtype, shape, value), over, "sum")
+        result = point("sqrt(x)", dtype, squares.shape, squares)
+    else:
+        raise CannotWrite(f"a norm of order {order} has no rule")
+    return viewed(point("x", node.spec.dtype, result.shape, result), node.spec.shape)
+
+
+# ---- softmax and normalisations ------------------------------------------------------------------------------------
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin")
+def _softmax(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value = given[0]
+    over = [given[1] % len(value.shape)]
+    dtype = accumulated(node.spec.dtype)
+    if node.base == "softmin":
+        value = point("-x", dtype, value.shape, value)
+    top = total(value, over, "max")
+    shifted = point("x - y", dtype, value.shape, value, top)
+    summed = total(point("exp(x)", dtype, value.shape, shifted), over, "sum", dtype)
+    if "log" in node.base:
+        return apply(node, "x - log(y)", shifted, summed)
+    return apply(node, "exp(x) / y", shifted, summed)
+
+
+@rule("logsumexp")
+def _logsumexp(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, over, _ = _arguments(node, given, options)
+    dtype = accumulated(node.spec.dtype)
+    highest = total(value, over, "max")
+    top = point("isinf(x) ? 0 : x", dtype, highest.shape, highest)
+    shifted = point("exp(x - y)", dtype, value.shape, value, top)
+    summed = total(shifted, over, "sum", dtype)
+    return viewed(apply(as_node(node, summed.shape), "log(x) + y", summed, top), node.spec.shape)
+
+
+def normalised(node: Node, value: Value, over: Sequence[int], eps: float) -> Value:
+    """Minus the mean, over the root of the variance."""
+    dtype = accumulated(value.dtype)
+    mean, var = moments(value, over)
+    scale = point("rsqrt(x + y)", dtype, var.shape, var, eps)
+    return point("(x - y) * w", dtype, value.shape, value, mean, scale)
+
+
+def affine(node: Node, value: Value, weight: Value | None, bias: Value | None) -> Value:
+    dtype, shape = value.dtype, value.shape
+    if weight is not None:
+        value = point("x * y", dtype, shape, value, weight)
+    if bias is not None:
+        value = point("x + y", dtype, shape, value, bias)
+    return point("x", node.spec.dtype, shape, value) if dtype != node.spec.dtype else value
+
+
+@rule("layer_norm", "native_layer_norm")
+def _layer_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, shape = given[:2]
+    weight, bias = ((*given[2:4], None, None))[:2]
+    eps = given[4] if len(given) > 4 else 1e-5
+    rank = len(value.shape)
+    over = range(rank - len(shape), rank)
+    return affine(node, normalised(node, value, over, eps), weight, bias)
+
+
+@rule("rms_norm")
+def _rms_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, shape = given[:2]
+    weight = given[2] if len(given) > 2 else None
+    eps = given[3] if len(given) > 3 and given[3] is not None else 1.1920928955078125e-07
+    rank, dtype = len(value.shape), accumulated(value.dtype)
+    over = range(rank - len(shape), rank)
+    mean = mean_of(point("x * x", dtype, value.shape, value), over)
+    scale = point("rsqrt(x + y)", dtype, mean.shape, mean, eps)
+    return affine(node, point("x * y", dtype, value.shape, value, scale), weight, None)
+
+
+def per_channel(value: Value | None, rank: int) -> Value | None:
+    return None if value is None else viewed(value, (value.numel, *(1,) * (rank - 2)))
+
+
+@rule("group_norm")
+def _group_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, groups = given[:2]
+    weight, bias = ((*given[2:4], None, None))[:2]
+    eps = given[4] if len(given) > 4 else 1e-5
+    shape = value.shape
+    grouped = viewed(value, (shape[0], groups, math.prod(shape[1:]) // groups))
+    result = viewed(normalised(node, grouped, [2], eps), shape)
+    return affine(node, result, per_channel(weight, len(shape)), per_channel(bias, len(shape)))
+
+
+@rule("instance_norm")
+def _instance_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, weight, bias, mean, var, use_input, _, eps = given[:8]
+    if mean is not None or var is not None or not use_input:
+        raise CannotWrite("an instance normalisation with kept statistics has no rule")
+    rank = len(value.shape)
+    result = normalised(node, value, range(2, rank), eps)
+    return affine(node, result, per_channel(weight, rank), per_channel(bias, rank))
+
+
+@rule("batch_norm")
+def _batch_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, weight, bias, mean, var, training, _, eps = given[:8]
+    rank, dtype = len(value.shape), accumulated(value.dtype)
+    if training:
+        result = normalised(node, value, [0, *range(2, rank)], eps)
+    else:
+        spread = per_channel(var, rank)
+        assert spread is not None
+        scale = point("rsqrt(x + y)", dtype, spread.shape, spread, eps)
+        result = point("(x - y) * w", dtype, value.shape, value, per_channel(mean, rank), scale)
+    return affine(node, result, per_channel(weight, rank), per_channel(bias, rank))
+
+
+@rule("cosine_similarity")
+def _cosine_similarity(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    shape = tuple(max(pair) for pair in zip(given[0].shape, given[1].shape, strict=True))
+    one, other = (expanded(value, shape) for value in given[:2])
+    dim = given[2] if len(given) > 2 else options.get("dim", 1)
+    eps = given[3] if len(given) > 3 else options.get("eps", 1e-8)
+    over, dtype = [dim % len(shape)], accumulated(node.spec.dtype)
+
+    def along(a: Value, b: Value) -> Value:
+        return reduced(point("x * y", dtype, shape, a, b), over, "sum")
+
+    lengths = [point("max(sqrt(x), y)", dtype, node.spec.shape, along(a, a), eps) for a in (one, other)]
+    return apply(node, "x / (y * w)", along(one, other), *lengths)
+
+
+# ---- pooling -------------------------------------------------------------------------------------------------------
+
+
+def windows(
+    value: Value,
+    spec: Spec,
+    size: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    fill: str,
+) -> Value:
+    """The elements of each output's window in further dimensions at the end."""
+    n = len(size)
+    shape = (*spec.shape, *size)
+    lead = len(spec.shape) - n
+
+    def choose(e: Emitter, dims: tuple[str, ...]) -> list[tuple[str, Value, Place]]:
+        there, conditions = list(dims[:lead]), []
+        for index in range(n):
+            extent, out, at = value.shape[lead + index], dims[lead + index], dims[lead + n + index]
+            start = f"{out} * {stride[index]}" if stride[index] != 1 and out != "0" else out
+            inner = f"{at} * {dilation[index]}" if dilation[index] != 1 and at != "0" else at
+            text = " + ".join(part for part in (start, inner) if part != "0") or "0"
+            reach = (spec.shape[lead + index] - 1) * stride[index] + (size[index] - 1) * dilation[index] - pad[index]
+            place = e.let("int", f"{text} - {pad[index]}" if pad[index] else text, "i")
+            conditions += [f"{place} >= 0" if pad[index] else "", f"{place} < {extent}" if reach >= extent else ""]
+            there.append(place)
+        return [(" && ".join(filter(None, conditions)), value, Place(value.shape, tuple(there)))]
+
+    return Guarded(shape, value.dtype, choose, fill, (value,))
+
+
+def _listed(value: Any, n: int, otherwise: Sequence[int]) -> list[int]:
+    if value is None or value == []:
+        return list(otherwise)
+    return [value] * n if isinstance(value, int) else list(value) * (n if len(value) == 1 else 1)
+
+
+def _size_arguments(node: Node, given: list[Any]) -> tuple[int, list[int], list[int], list[int]]:
+    n = int(node.base.rstrip("d")[-1])
+    size = _listed(given[1], n, ())
+    stride = _listed(given[2] if len(given) > 2 else None, n, size)
+    pad = _listed(given[3] if len(given) > 3 else None, n, [0] * n)
+    return n, size, stride, pad
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    n, size, stride, pad = _size_arguments(node, given)
+    dilation = _listed(given[4] if len(given) > 4 else None, n, [1] * n)
+    found = windows(given[0], node.spec, size, stride, pad, dilation, "-INFINITY")
+    rank = len(node.spec.shape)
+    return reduced(found, range(rank, rank + n), "max")
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    n, size, stride, pad = _size_arguments(node, given)
+    ceil = given[4] if len(given) > 4 else options.get("ceil_mode", False)
+    counted = given[5] if len(given) > 5 else options.get("count_include_pad", True)
+    divisor = given[6] if len(given) > 6 else options.get("divisor_override")
+    if (any(pad) and not counted and divisor is None) or ceil:
+        raise CannotWrite("an average over windows of several sizes has no rule")
+    dtype, rank = accumulated(node.spec.dtype), len(node.spec.shape)
+    found = windows(given[0], node.spec, size, stride, pad, [1] * n, "0")
+    summed = reduced(found, range(rank, rank + n), "sum", dtype)
+    return apply(node, "x / y", summed, float(divisor or math.prod(size)))
+
+
+@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+      "_adaptive_avg_pool2d")  # fmt: skip
+def _adaptive_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+    value = given[0]
+    spec = node.output[0] if isinstance(node.output, tuple) else node.spec
+    assert spec is not None
+    n = int(node.base.rstrip("d")[-1])
+    extents, outs = value.shape[-n:], spec.shape[-n:]
+    if any(extent % out for extent, out in zip(extents, outs, strict=True)):
+        raise CannotWrite("an adaptive pooling into unequal windows has no rule")
+    size = [extent // out for extent, out in zip(extents, outs, strict=True)]
+    lead = value.shape[:-n]
+    split = viewed(value, (*lead, *(part for pair in zip(outs, size, strict=True) for part in pair)))
+    rank = len(lead)
+    found = permuted(split, [*range(rank), *range(rank, rank + 2 * n, 2), *range(rank + 1, rank + 2 * n, 2)])
+    over = range(rank + n, rank + 2 * n)
+    if "max" in node.base:
+        if isinstance(node.output, tuple):
+            raise CannotWrite("indices of an adaptive pooling have no rule")
+        return reduced(found, over, "max")
+    summed = reduced(found, over, "sum", accumulated(spec.dtype))
+    return apply(node, "x / y", summed, float(math.prod(size)))
+
+
+# ---- losses --------------------------------------------------------------------------------------------------------
+
+
+def _averaged(node: Node, value: Value, reduction: Any) -> Value:
+    """0: as it is, 1: the mean, 2: the sum."""
+    if reduction == 0:
+        return apply(node, "x", value)
+    summed = reduced(value, range(len(value.shape)), "sum")
+    return apply(node, "x / y" if reduction == 1 else "x", summed, *([float(value.numel)] if reduction == 1 else []))
+
+
+@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div", "binary_cross_entropy",
+      "binary_cross_entropy_with_logits")  # fmt: skip
+def _loss(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    one, other = given[:2]
+    dtype = accumulated(node.spec.dtype)
+    at = {"binary_cross_entropy": 3, "binary_cross_entropy_with_logits": 4}.get(node.base, 2)
+    if any(item is not None for item in given[2:at]):
+        raise CannotWrite("a weighted loss has no rule")
+    reduction = given[at] if len(given) > at else options.get("reduction", 1)
+    limit = given[3] if len(given) > 3 else options.get("beta", options.get("delta", 1.0))
+    shape = one.shape
+    forms = {
+        "mse_loss": ("(x - y) * (x - y)", ()),
+        "l1_loss": ("abs(x - y)", ()),
+        "smooth_l1_loss": ("abs(x - y) < w ? 0.5 * (x - y) * (x - y) / w : abs(x - y) - 0.5 * w", (limit,)),
+        "huber_loss": ("abs(x - y) < w ? 0.5 * (x - y) * (x - y) : w * (abs(x - y) - 0.5 * w)", (limit,)),
+        "soft_margin_loss": ("log1p(exp(-x * y))", ()),
+        "binary_cross_entropy": ("-(y * max(log(x), -100) + (1 - y) * max(log1p(-x), -100))", ()),
+        "binary_cross_entropy_with_logits": ("max(x, 0) - x * y + log1p(exp(-abs(x)))", ()),
+        "kl_div": ("y == 0 ? 0 : y * (log(y) - x)", ()),
+    }
+    template, more = forms[node.base]
+    if node.base == "kl_div" and (options.get("log_target") or (len(given) > 3 and given[3])):
+        template = "exp(y) * (y - x)"
+    if other.shape != shape:
+        raise CannotWrite("a loss of two shapes has no rule")
+    return _averaged(node, point(template, dtype, shape, one, other, *more), reduction)
+
+
+@rule("cross_entropy_loss", "nll_loss", "nll_loss_nd")
+def _cross_entropy(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    scores, target = given[:2]
+    weight = given[2] if len(given) > 2 else options.get("weight")
+    reduction = given[3] if len(given) > 3 else options.get("reduction", 1)
+    smoothing = given[5] if len(given) > 5 else options.get("label_smoothing", 0.0)
+    if weight is not None or smoothing or is_float(target.dtype) or len(scores.shape) < 2:
+        raise CannotWrite("this form of cross entropy has no rule")
+    dtype = accumulated(node.spec.dtype)
+
+    def move(e: Emitter, place: Place) -> Place:
+        dims = e.dims(place)
+        label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
+        return Place(scores.shape, (dims[0], label, *dims[1:]))
+
+    chosen: Value = Chosen(target.shape, scores.dtype, scores, move, (target,))
+    if node.base == "cross_entropy_loss":
+        top = total(scores, [1], "max")
+        summed = reduced(point("exp(x - y)", dtype, scores.shape, scores, top), [1], "sum")
+        chosen = point("x - y - log(w)", dtype, target.shape, chosen, viewed(top, target.shape), summed)
+    return _averaged(node, point("-x", dtype, target.shape, chosen), reduction)
+
+
+@rule("cumsum", "cumprod")
+def _cumulative(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value, dim = given[0], given[1] % len(given[0].shape)
+    if node.spec.dtype in ("float16", "bfloat16"):
+        raise CannotWrite(f"a running sum in {node.spec.dtype} has no rule")
+    return Scanned(node.spec.shape, node.spec.dtype, value, dim, "sum" if node.base == "cumsum" else "prod")
+
+
+@rule("glu")
+def _glu(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+    value = given[0]
+    dim = (given[1] if len(given) > 1 else -1) % len(value.shape)
+    half = value.shape[dim] // 2
+    one, other = sliced(value, dim, 0, half), sliced(value, dim, half, half)
+    return apply(node, "x / (1 + exp(-y))", one, other)
+
+
+__all__ = ["Moved", "accumulated", "moments", "point", "reduced", "total"]

@@ -1,0 +1,96 @@
+"""The text of one kernel: its parameters, its lines without what nobody reads, and what it stores."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from textwrap import indent
+
+from dice.optimize.templates.emitter import Emitter, computed, storage
+from dice.optimize.templates.values import Value
+
+THREADS = 256  # of a block, as a rule
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """`inputs`: names of the tensors it reads and their dtypes; `stored`: what it writes. `launch`: grid and block.
+    `helpers`: device functions that it calls, by name."""
+
+    name: str
+    code: str
+    inputs: dict[str, str]
+    stored: tuple[Value, ...]
+    launch: str
+    helpers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A value and the name of the tensor that it goes to."""
+
+    value: Value
+    name: str
+
+
+def function(
+    name: str, e: Emitter, stores: Sequence[Store], body: Sequence[str], launch: str, helpers: dict[str, str]
+) -> KernelText:
+    parameters = [f"const {storage(dtype)}* {tensor}" for tensor, dtype in e.inputs.items()]
+    parameters += [f"{storage(store.value.dtype)}* {store.name}" for store in stores]
+    text = "\n".join(without_idle(body))
+    code = f"__global__ void {name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
+    return KernelText(name, code, dict(e.inputs), tuple(store.value for store in stores), launch, helpers)
+
+
+_DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t) ([vi]\d+) = (.*);")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SIMPLE = re.compile(r"\w+(\[\w+\])?|\w+ [-+*] [\w.]+")
+
+
+def without_idle(lines: Sequence[str]) -> list[str]:
+    """The lines without names that nothing reads, and with what is read once, by the next line, written there."""
+    kept = [line for text in lines for line in text.split("\n")]
+    while True:
+        counts = Counter(name for line in kept for name in _NAME.findall(line))
+        idle = [
+            place for place, line in enumerate(kept) if (found := _DEFINITION.fullmatch(line)) and counts[found[1]] == 1
+        ]
+        if not idle:
+            break
+        gone = set(idle)
+        kept = [line for place, line in enumerate(kept) if place not in gone]
+    place = 0
+    while place + 1 < len(kept):
+        found = _DEFINITION.fullmatch(kept[place])
+        following = kept[place + 1]
+        if found and counts[found[1]] == 2 and _SIMPLE.fullmatch(found[2]) and _takes(following, found[1]):
+            text = found[2] if _plain(following, found[1]) or " " not in found[2] else f"({found[2]})"
+            kept[place : place + 2] = [_NAME.sub(partial(_swapped, found[1], text), following)]
+            place = max(0, place - 1)
+        else:
+            place += 1
+    return kept
+
+
+def _swapped(name: str, text: str, match: re.Match[str]) -> str:
+    return text if match[0] == name else match[0]
+
+
+def _takes(line: str, name: str) -> bool:
+    """Whether the line is a statement of its own that reads the name."""
+    return bool(re.search(rf"\b{name}\b", line)) and not line.lstrip().startswith(("for ", "if ", "while "))
+
+
+def _plain(line: str, name: str) -> bool:
+    """Whether the name stands alone: all of an index, or all that is assigned."""
+    return f"[{name}]" in line or line.endswith(f"= {name};")
+
+
+def stored(store: Store, text: str, flat: str) -> str:
+    kept = storage(store.value.dtype)
+    value = text if kept == computed(store.value.dtype) else f"static_cast<{kept}>({text})"
+    return f"{store.name}[{flat}] = {value};"

@@ -1,0 +1,249 @@
+"""What a region computes, before it is decided which kernel computes it: values that know how an element is had.
+
+`Memory` lies in a tensor. `Pointwise` and `Moved` are computed from other values wherever they are wanted. `Reduced`,
+`Product` and `Scanned` need a kernel's threads to work together: within the kernel that is written, or by one of their
+own before it, whose result then is a tensor (`memory`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dice.optimize.templates.emitter import MOST_ELEMENTS, CannotWrite, Emitter, Place, computed, is_float
+
+HALF = {"float16": "at::Half", "bfloat16": "at::BFloat16"}
+
+
+class NeedsMemory(Exception):
+    """The kernel under way reads a value that another kernel has to compute first."""
+
+    def __init__(self, value: Value):
+        super().__init__()
+        self.value = value
+
+
+@dataclass(eq=False)
+class Value:
+    """`memory`: the tensor that holds it, once it was computed. `statistics`: its mean and its sum of squared
+    deviations over some dimensions, once somebody asked."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    memory: str = field(default="", init=False)
+    statistics: dict[tuple[int, ...], tuple[Value, Value]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def load(self, e: Emitter, place: Place) -> str:
+        """C++ for the element at a place of this shape, in the type that is computed in."""
+        if self.numel >= MOST_ELEMENTS:
+            raise CannotWrite("a tensor has more than 2^31 elements")
+        if self.memory:
+            return e.load(self.memory, self.dtype, e.flat(place))
+        key = (id(self), place.flat, place.dims)
+        return e.remembered(key, lambda: self.compute(e, place))
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        raise NotImplementedError
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return ()
+
+
+@dataclass(eq=False)
+class Memory(Value):
+    """A tensor that is given."""
+
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.memory = self.name
+
+
+@dataclass(eq=False)
+class Pointwise(Value):
+    """`write` makes the expression of its arguments' elements, each cast to `math` first ("": as it is)."""
+
+    arguments: tuple[Any, ...] = ()
+    write: Callable[..., str] = str
+    math: str = ""
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        texts = []
+        for argument in self.arguments:
+            if isinstance(argument, Value):
+                text = argument.load(e, e.broadcast(place, argument.shape))
+                texts.append(cast(text, argument.dtype, self.math or argument.dtype))
+            else:
+                texts.append(literal(argument, self.math or self.dtype))
+        text = self.write(*texts)
+        if self.dtype in HALF:  # rounds after each operator, as PyTorch does
+            text = f"static_cast<float>({HALF[self.dtype]}({text}))"
+        return e.let(computed(self.dtype), text)
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return [argument for argument in self.arguments if isinstance(argument, Value)]
+
+
+@dataclass(eq=False)
+class Positional(Value):
+    """An expression of the indices alone: `arange`, a causal mask."""
+
+    write: Callable[[Emitter, tuple[str, ...]], str] = lambda e, dims: "0"
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        return e.let(computed(self.dtype), self.write(e, e.dims(place)))
+
+
+@dataclass(eq=False)
+class Moved(Value):
+    """Another value's elements in another arrangement: `move` makes the place there of a place here."""
+
+    source: Value = None  # type: ignore[assignment]
+    move: Callable[[Emitter, Place], Place] = lambda e, place: place
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        return self.source.load(e, self.move(e, place))
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return [self.source]
+
+
+@dataclass(eq=False)
+class Guarded(Value):
+    """Elements of one of several values, or a number: `choose` writes conditions and places.
+
+    It gives a list of (condition, value, place), the first that holds counts, and "" always holds.
+    """
+
+    choose: Callable[[Emitter, tuple[str, ...]], list[tuple[str, Value, Place]]] = lambda e, dims: []
+    fill: str = "0"
+    among: tuple[Value, ...] = ()
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        text = self.fill
+        for condition, value, where in reversed(self.choose(e, e.dims(place))):
+            otherwise = text
+
+            def make(value: Value = value, where: Place = where) -> str:
+                return cast(value.load(e, where), value.dtype, self.dtype)
+
+            text = e.guarded(computed(self.dtype), condition, otherwise, make) if condition else make()
+        return text
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return self.among
+
+
+@dataclass(eq=False)
+class Reduced(Value):
+    """`kind` (sum, prod, max, min, any, all, argmax, argmin) over dimensions of the source; its shape is what is left,
+    without the reduced dimensions."""
+
+    source: Value = None  # type: ignore[assignment]
+    over: tuple[int, ...] = ()
+    kind: str = "sum"
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(index for index in range(len(self.source.shape)) if index not in self.over)
+
+    @property
+    def length(self) -> int:
+        return math.prod(self.source.shape[index] for index in self.over)
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        text = e.on_source(self, place)
+        if text is None:
+            raise NeedsMemory(self)
+        return text
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return [self.source]
+
+
+Load = Callable[[Emitter, str, str, str], str]
+
+
+@dataclass(eq=False)
+class Product(Value):
+    """A sum of products: out[z, m, n] = sum over k of a[z, m, k] * b[z, k, n].
+
+    `a` and `b` write a factor of its indices, `place` the place of a result. `fast`: along which of its indices memory
+    is read, for each factor. `among`: what they read.
+    """
+
+    extents: tuple[int, int, int, int] = (1, 1, 1, 1)  # z, m, n, k
+    a: Load = lambda e, z, m, k: "0"
+    b: Load = lambda e, z, k, n: "0"
+    place: Callable[[Emitter, str, str, str], Place] = lambda e, z, m, n: Place(())
+    fast: tuple[str, str] = ("k", "n")
+    among: tuple[Value, ...] = ()
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        text = e.on_source(self, place)
+        if text is None:
+            raise NeedsMemory(self)
+        return text
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return self.among
+
+
+@dataclass(eq=False)
+class Scanned(Value):
+    """A running `sum` or `prod` along one dimension."""
+
+    source: Value = None  # type: ignore[assignment]
+    along: int = 0
+    kind: str = "sum"
+
+    def compute(self, e: Emitter, place: Place) -> str:
+        raise NeedsMemory(self)
+
+    @property
+    def sources(self) -> Sequence[Value]:
+        return [self.source]
+
+
+def cast(text: str, source: str, target: str) -> str:
+    """An expression of one dtype as one of another, where the types that they are computed in differ."""
+    have, want = computed(source), computed(target)
+    if have == want:
+        return text
+    if want == "bool":
+        return f"({text} != 0)"
+    return f"static_cast<{want}>({text})"
+
+
+def literal(value: object, dtype: str) -> str:
+    """A number as C++ of the type that `dtype` is computed in."""
+    if isinstance(value, bool) or computed(dtype) == "bool":
+        is_true = bool(value)
+        return ("true" if is_true else "false") if computed(dtype) == "bool" else literal(int(is_true), dtype)
+    if not isinstance(value, int | float):
+        raise CannotWrite(f"there is no rule for an argument {value!r}")
+    if not is_float(dtype):
+        if isinstance(value, float) and not value.is_integer():
+            raise CannotWrite("a fraction is used with whole numbers")
+        return f"{int(value)}" if abs(value) < 1 << 31 else f"{int(value)}LL"
+    number = float(value)
+    end = "" if dtype == "float64" else "f"
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    text = repr(number)
+    text = text if any(mark in text for mark in ".en") else f"{text}.0"
+    return f"({text}{end})" if number < 0 else f"{text}{end}"

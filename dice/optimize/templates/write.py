@@ -1,0 +1,229 @@
+"""From a region's graph to a kernel file: values, the kernels that compute them, and the host function around those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dice.optimize.graph import Graph, Node, references, substituted
+from dice.optimize.templates import indexing, products, reductions, shapes  # noqa: F401 - they fill the table of rules
+from dice.optimize.templates.emitter import CannotWrite, storage
+from dice.optimize.templates.kernels import leaves, pointwise, scan
+from dice.optimize.templates.pointwise import RULES
+from dice.optimize.templates.rows import Rows
+from dice.optimize.templates.text import KernelText, Store
+from dice.optimize.templates.tiles import product
+from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
+
+MOST_KERNELS = 200
+
+
+def values_of(graph: Graph) -> list[Value]:
+    """The region's results, as values over its inputs. Raises `CannotWrite`."""
+    known: dict[str, Any] = {}
+    for node in graph.nodes:
+        known[node.name] = _value(node, known)
+    names = list(references(graph.output))
+    if not names:
+        raise CannotWrite("it returns no tensor")
+    return [known[name] for name in names]
+
+
+def _value(node: Node, known: Mapping[str, Any]) -> Any:
+    if node.is_source and node.operator != "constant":
+        return Memory(node.spec.shape, node.spec.dtype, safe(node.name))
+    if node.operator == "getitem":
+        return known[node.arguments[0].name][node.arguments[1]]
+    is_known = node.operator == "constant" or node.operator.startswith("aten.")
+    rule = RULES.get(node.base) if is_known else None
+    if rule is None or node.effect and node.base != "batch_norm":
+        raise CannotWrite(f"{node.base} has no rule")
+    given = [substituted(argument, lambda ref: known[ref.name]) for argument in node.arguments]
+    options = {key: substituted(value, lambda ref: known[ref.name]) for key, value in node.options.items()}
+    return rule(node, given, options)
+
+
+# Names that kernels use themselves, and some that C++ does.
+_TAKEN = re.compile(
+    r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
+    r"|best\d*|at\d*|table\d*|first|last|totals|min|max|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
+    r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
+)
+
+
+def safe(name: str) -> str:
+    """What a tensor is called in C++."""
+    return f"{name}_in" if _TAKEN.fullmatch(name) else name
+
+
+class Kernels:
+    """The kernels that compute some values, in the order in which they run, and the tensors between them."""
+
+    def __init__(self, stem: str, results: Sequence[Value]):
+        self._stem = stem
+        self.texts: list[tuple[KernelText, tuple[Store, ...]]] = []
+        self.between: list[Store] = []
+        self._count = 0
+        self.results: list[Store] = []
+        for index, value in enumerate(results):
+            self.results.append(Store(value, "out" if len(results) == 1 else f"out{index}"))
+        # A result that is an input, or another result, is copied.
+        waiting = [store for store in self.results]
+        while waiting:
+            waiting = self._some(waiting)
+
+    def _some(self, waiting: list[Store]) -> list[Store]:
+        """Write one kernel for the first of these and whatever it can store besides; what is left."""
+        first, *rest = waiting
+        try:
+            together = [first, *(one for one in rest if self._fits(first, one))]
+            self._add(together)
+        except NeedsMemory as need:
+            self._compute(need.value)
+            return waiting
+        return [store for store in waiting if store not in together]
+
+    def _fits(self, first: Store, other: Store) -> bool:
+        if any(isinstance(one.value, Scanned) or _products_of(one.value) for one in (first, other)):
+            return False
+        rows = _rows_of(first.value) or _rows_of(other.value)
+        if rows is not None:
+            reds = [one for store in (first, other) for one in leaves(store.value, Reduced)]
+            same = {(one.source.shape, one.over) for one in reds if isinstance(one, Reduced)}
+            return len(same) == 1 and rows.fits(first.value) and rows.fits(other.value)
+        return first.value.numel == other.value.numel
+
+    def _compute(self, value: Value) -> None:
+        """A kernel of its own for a value that another one reads."""
+        if len(self.texts) >= MOST_KERNELS:
+            raise CannotWrite(f"it takes more than {MOST_KERNELS} kernels")
+        self._count += 1
+        store = Store(value, f"mid{self._count}")
+        while True:
+            try:
+                self._add([store])
+                break
+            except NeedsMemory as need:
+                if need.value is value:
+                    raise CannotWrite("its sums depend on each other in a way that has no rule") from None
+                self._compute(need.value)
+        self.between.append(store)
+        value.memory = store.name
+
+    def _add(self, stores: list[Store]) -> None:
+        name = f"{self._stem}_kernel" + (f"_{len(self.texts)}" if self.texts else "")
+        value = stores[0].value
+        if isinstance(value, Scanned) and not value.memory:
+            text = scan(name, value, stores[0])
+        elif found := _products_of(value):
+            for factor in found[0].among:
+                _require_plain(factor)
+            text = product(name, found[0], stores[0])
+        elif (rows := _rows_for(stores)) is not None:
+            text = rows.write(name, stores)
+        else:
+            text = pointwise(name, stores)
+        self.texts.append((text, tuple(stores)))
+
+
+def _products_of(value: Value) -> list[Product]:
+    """The product that the value is made of element by element, where there is one of its size."""
+    found = [one for one in leaves(value, Product) if isinstance(one, Product)]
+    same = [one for one in found if one.numel == value.numel]
+    if found and (not same or leaves(value, Reduced)):
+        raise NeedsMemory(found[0])
+    return same
+
+
+def _require_plain(factor: Value) -> None:
+    """A factor that is itself the result of sums is computed once, and not for every tile that reads it."""
+    while type(factor) is Moved and not factor.memory:
+        factor = factor.source
+    if not factor.memory and any(leaves(factor, kind) for kind in (Reduced, Product, Scanned)):
+        raise NeedsMemory(factor)
+
+
+def _rows_for(stores: Sequence[Store]) -> Rows | None:
+    return next((rows for store in stores if (rows := _rows_of(store.value)) is not None), None)
+
+
+def _rows_of(value: Value) -> Rows | None:
+    """The rows that the value's own reductions are over; those of other rows are computed before."""
+    for one in leaves(value, Reduced):
+        assert isinstance(one, Reduced)
+        rows = Rows(one)
+        if rows.fits(value):
+            return rows
+        raise NeedsMemory(one)
+    return None
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+FILE = '''import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = """
+{cuda}
+"""
+
+cpp_source = "{declaration};"
+
+ops = load_inline(
+    name="{name}",
+    cpp_sources=cpp_source,
+    cuda_sources=cuda_source,
+    functions=["{name}_cuda"],
+    verbose=False,
+)
+
+
+class ModelNew(nn.Module):
+{init}    def forward(self, {arguments}):
+        return {result}
+'''
+INCLUDES = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
+_DTYPES = {"float32": "torch::kFloat32", "float64": "torch::kFloat64", "float16": "torch::kFloat16",
+           "bfloat16": "torch::kBFloat16", "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16",
+           "int8": "torch::kInt8", "uint8": "torch::kUInt8", "bool": "torch::kBool"}  # fmt: skip
+
+
+def cuda_source(graph: Graph, name: str) -> tuple[str, str, tuple[str, ...]]:
+    """The CUDA C++ of a region: its text, the host function's declaration, and the tensors that this takes.
+
+    The host function is called `NAME_cuda`; it returns a tensor, or a list of them. Raises `CannotWrite`.
+    """
+    kernels = Kernels(name, values_of(graph))
+    inputs = [node.name for node in graph.nodes if node.operator in ("input", "state")]
+    used = {tensor for text, _ in kernels.texts for tensor in text.inputs}
+    taken = tuple(one for one in inputs if safe(one) in used)
+    if not taken:
+        raise CannotWrite("it reads none of its inputs")
+    helpers: dict[str, str] = {}
+    for text, _ in kernels.texts:
+        helpers |= text.helpers
+    host, declaration = _host(kernels, name, tuple(map(safe, taken)))
+    parts = [INCLUDES.strip(), *helpers.values(), *(text.code for text, _ in kernels.texts), host]
+    return "\n\n".join(parts), declaration, taken
+
+
+def _host(kernels: Kernels, name: str, taken: tuple[str, ...]) -> tuple[str, str]:
+    several = len(kernels.results) > 1
+    returned = "std::vector<torch::Tensor>" if several else "torch::Tensor"
+    declaration = f"{returned} {name}_cuda({', '.join(f'torch::Tensor {one}' for one in taken)})"
+    lines = [f"{one} = {one}.contiguous();" for one in taken]
+    for store in (*kernels.between, *kernels.results):
+        shape = ", ".join(map(str, store.value.shape))
+        lines.append(
+            f"auto {store.name} = torch::empty({{{shape}}}, {taken[0]}.options().dtype({_DTYPES[store.value.dtype]}));"
+        )
+    for text, stores in kernels.texts:
+        arguments = [f"{tensor}.data_ptr<{storage(dtype)}>()" for tensor, dtype in text.inputs.items()]
+        arguments += [f"{store.name}.data_ptr<{storage(store.value.dtype)}>()" for store in stores]
+        lines.append(f"{text.name}<<<{text.launch}>>>({', '.join(arguments)});")
+    results = ", ".join(store.name for store in kernels.results)
+    lines.append(f"return {{{results}}};" if several else f"return {results};")
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"{declaration} {{\n{body}\n}}", declaration

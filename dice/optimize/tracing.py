@@ -1,0 +1,151 @@
+"""In a jailed process of its own: runs a module's file and describes what `forward` computes as a graph.
+
+`torch.export` follows the module on tensors without data, in its plain form and, where that fails, by PyTorch's
+bytecode compiler (`strict`). A module that cannot be had whole, because its control flow depends on values or its code
+is opaque, is had in parts: the largest submodules that can be. What was found leaves as JSON and is checked by
+`graph.py`; a module's own code could say anything here, and nothing of it is executed elsewhere before it is checked.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dice.optimize.capture_graph import NotTraced, access, export_graph
+from dice.optimize.messages import Refused, Stage, Traced, TraceModule
+from dice.optimize.unit import Unit
+from dice.verify.execution import running
+from dice.verify.execution.running import Device
+from dice.verify.ipc.channel import Channel
+from dice.verify.reference.subject import Subject
+from dice.verify.reference.trial import ReferenceFailed, derive
+from dice.verify.tensors import transport
+
+LARGEST_PART = 200  # submodules tried
+
+
+def main(link: socket.socket) -> None:
+    channel = Channel(link)
+    order = channel.expect(TraceModule)
+    device = Device(order.backend)
+    device.prepare(order.threads)
+    try:
+        channel.send(_trace(order, device, lambda stage: channel.send(Stage(stage))))
+    except (ReferenceFailed, NotTraced, transport.WireError) as error:
+        channel.send(Refused(str(error)))
+    except SystemExit as ended:
+        channel.send(Refused(f"its code ends the process, with exit code {ended.code}"))
+    except Exception as error:  # noqa: BLE001 - PyTorch's own, of modules that it did not foresee
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        channel.send(Refused(f"it cannot be followed: {type(error).__name__}: {first[:200]}"))
+    os._exit(0)
+
+
+def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Traced:
+    at("making the module")
+    subject = Subject(order.source, device, Path.cwd(), limit_s=float("inf"))
+    subject.choose_arguments(derive(order.seed, "arguments"))
+    model = device.place(subject.new_model(derive(order.seed, "parameters")))
+    at("drawing its inputs")
+    inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
+    at("following forward")
+    warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
+    count = sum(parameter.numel() for parameter in model.parameters())
+    run = (lambda: _seeded(model, inputs, device)) if order.measure else None
+    total = _milliseconds(run, device) if run else 0.0
+    try:
+        whole = export_graph(model, inputs, {}, device, own_file=subject.module.__name__, measure=order.measure)
+        return Traced([whole.to_json()], True, "", total, count)
+    except NotTraced as failed:
+        if failed.final:
+            raise
+        reason = str(failed)
+    at("following its parts")
+    units = list(_parts(model, inputs, device, subject.module.__name__, order.measure))
+    if not units:
+        raise NotTraced(f"it cannot be followed: {reason}")
+    return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
+
+
+def _seeded(model: Any, inputs: Any, device: Device) -> None:
+    copies = transport.map_tensors(torch.clone, inputs)
+    running.forward(model, copies, 0, device)
+
+
+def _milliseconds(run: Callable[[], None], device: Device) -> float:
+    import time
+
+    run()
+    times = []
+    for _ in range(3):
+        device.synchronize()
+        start = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return min(times)
+
+
+def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, measure: bool) -> Iterator[Unit]:
+    """The largest submodules that can be followed, with the arguments that they were called with."""
+    calls: dict[str, list[tuple[Any, Any]]] = {}
+    hooks = []
+    for path, module in model.named_modules():
+        if path:
+            note = calls.setdefault(path, [])
+            hooks.append(
+                module.register_forward_pre_hook(
+                    lambda module, args, kwargs, note=note: note.append((args, kwargs)) if len(note) < 2 else None,
+                    with_kwargs=True,
+                )
+            )
+    try:
+        _seeded(model, inputs, device)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    tried = 0
+    waiting = [(name, child) for name, child in model.named_children()]
+    while waiting and tried < LARGEST_PART:
+        path, module = waiting.pop(0)
+        if calls.get(path):
+            tried += 1
+            args, kwargs = calls[path][0]
+            try:
+                place = access(model, path)
+                yield export_graph(module, args, kwargs, device, own_file=own_file, path=place, measure=measure)
+                continue
+            except NotTraced:
+                pass
+        waiting += [(f"{path}.{name}", child) for name, child in module.named_children()]
+
+
+def _merged(units: list[Unit]) -> list[Unit]:
+    """Parts that do the same become one with several places: the layers of a network."""
+    found: dict[str, Unit] = {}
+    for unit in units:
+        facts = unit.to_json()
+        key = repr((facts["class_name"], facts["guards"], facts["modes"], _without_times(facts["graph"])))
+        if key in found:
+            known = found[key]
+            found[key] = Unit(
+                (*known.paths, *unit.paths),
+                known.class_name,
+                known.home,
+                known.parameters,
+                known.guards,
+                known.modes,
+                known.graph,
+            )
+        else:
+            found[key] = unit
+    return list(found.values())
+
+
+def _without_times(graph: Any) -> Any:
+    return [[{**node, "ms": 0} for node in graph["nodes"]], graph["output"]]

@@ -1,0 +1,103 @@
+"""Which regions stay, told by times: of a verifier that knows what each composition takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from dice.files.journal import Journal
+from dice.kernel import Kernel
+from dice.optimize.capture_graph import export_graph
+from dice.optimize.choose import Chooser, Whole
+from dice.optimize.compose import Part, Plan
+from dice.optimize.printing import problem_of
+from dice.optimize.regions import cut
+from dice.optimize.templates.answer import kernel_of
+from dice.problem import Problem
+from dice.verdict import Timing, Verdict
+from dice.verify.execution.running import Device
+
+SOURCE = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(F.relu(self.a(x)), -1).cumsum(-1)
+
+
+class Timed:
+    """Stands for a verifier with a GPU: a whole takes 10 ms less what its regions save."""
+
+    def __init__(self, saves: Mapping[str, float]):
+        self.saves, self.asked = saves, 0
+
+    def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
+        self.asked += 1
+        ms = 10.0 - sum(saved for title, saved in self.saves.items() if f": {title}." in kernel.source)
+        return Verdict("correct", "done", timing=Timing(ms, 10.0, 10.0 / ms, 5))
+
+
+@pytest.fixture
+def choose(tmp_path: Path) -> Callable[..., tuple[set[str], Chooser, Timed]]:
+    def run(saves: Mapping[str, float], **settings: Any) -> tuple[set[str], Chooser, Timed]:
+        unit = export_graph(Layers(), (torch.randn(4, 8),), {}, Device("emulated"), own_file=__name__)
+        regions = tuple(cut(unit.graph))
+        printed = {region.key: problem_of(region) for region in regions}
+        parts = {one.key: Part(kernel_of(one, printed[one.key]), printed[one.key].paths) for one in regions}
+        titles = {region.key: region.title for region in regions}
+        verifier: Any = Timed(saves)
+        speedups = {region.key: settings.pop(region.title, 2.0) for region in regions}
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            plan = Plan(Problem(SOURCE, name="net"), ((unit, regions),), parts)
+            chooser = Chooser(verifier, plan, journal, lambda what, done, total: None, speedups=speedups, **settings)
+            whole: Whole | None = chooser.choose([region.key for region in regions])
+        return {titles[key] for key in whole.keys} if whole else set(), chooser, verifier
+
+    return run
+
+
+Choose = Callable[..., tuple[set[str], Chooser, Timed]]
+FASTER = {"linear, relu": 1.0, "softmax": 2.0, "cumsum": 0.5}
+
+
+def test_what_saves_time_stays(choose: Choose) -> None:
+    kept, _, _ = choose(FASTER)
+    assert kept == set(FASTER)
+
+
+def test_a_region_without_which_the_whole_is_faster_goes(choose: Choose) -> None:
+    kept, chooser, _ = choose(FASTER | {"softmax": -3.0})
+    assert kept == {"linear, relu", "cumsum"}
+    assert any("the whole is faster without it" in why for why in chooser.dropped.values())
+
+
+def test_a_region_that_is_slow_by_itself_is_not_tried(choose: Choose) -> None:
+    kept, chooser, verifier = choose(FASTER, softmax=0.4)
+    assert kept == {"linear, relu", "cumsum"} and "slower than PyTorch (0.40x)" in chooser.dropped.values()
+
+
+def test_nothing_is_replaced_where_nothing_is_faster(choose: Choose) -> None:
+    kept, chooser, _ = choose(dict.fromkeys(FASTER, -1.0))
+    assert not kept
+    assert any("no faster than PyTorch" in why for why in chooser.dropped.values())
+
+
+def test_all_that_is_right_stays_where_that_is_wanted(choose: Choose) -> None:
+    kept, _, verifier = choose(dict.fromkeys(FASTER, -1.0), keep="right", softmax=0.4)
+    assert kept == set(FASTER) and verifier.asked == 1
+
+
+def test_what_was_measured_is_not_measured_again(choose: Choose) -> None:
+    _, _, first = choose(FASTER | {"softmax": -3.0})
+    kept, _, second = choose(FASTER | {"softmax": -3.0})
+    assert kept == {"linear, relu", "cumsum"} and first.asked and not second.asked

@@ -1,0 +1,85 @@
+"""The exported package: operators that PyTorch's compilers take, gradients that are PyTorch's own."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dice.cli import main
+from dice.loading import load
+
+CLASSES = """
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 2 * width)
+        self.bn = nn.BatchNorm1d(2 * width)
+
+    def forward(self, x):
+        y = self.bn(F.gelu(self.layer(x)))
+        return {"scores": F.softmax(y, dim=-1), "sums": y.sum(-1)}
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_a_package_with_gradients(
+    write_module: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_module(CLASSES, "[torch.randn(6, 8)]", "[8]", name="net")
+    folder = tmp_path / "package"
+    arguments = ["-o", tmp_path / "fast.py", "--run", tmp_path / "run", "--export", folder, "--training"]
+    assert main(["optimize", str(path), *map(str, arguments), "--backend", "emulated", "--no-library"]) == 0
+    capsys.readouterr()
+    for file in folder.rglob("*.py"):
+        ast.parse(file.read_text())
+    assert 'name = "net_kernels"' in (folder / "pyproject.toml").read_text()
+    module = load(folder / "net_kernels" / "module.py", backend="emulated")
+    theirs, ours = module.Model(8), module.ModelNew(8)
+    ours.load_state_dict(theirs.state_dict())
+    _same_gradients(theirs, ours)
+    _taken_by_compilers(ours)
+
+
+def _same_gradients(theirs: torch.nn.Module, ours: torch.nn.Module) -> None:
+    """Those of the module in float64, which nothing of ours computes."""
+    x = torch.randn(6, 8)
+    wide = theirs.double()
+    for model, given in ((wide, x.double()), (ours, x)):
+        found = model(given)
+        (found["scores"].double().square().sum() + found["sums"].double().square().sum()).backward()
+    for one, other in zip(ours.parameters(), wide.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
+    assert not ours.bn.running_mean.requires_grad
+    torch.testing.assert_close(ours.bn.running_var.double(), wide.bn.running_var, rtol=1e-4, atol=1e-4)
+
+
+def _taken_by_compilers(model: torch.nn.Module) -> None:
+    x = torch.randn(6, 8)
+    layer = model.layer
+    torch.library.opcheck(torch.ops.net_kernels.region_1.default, (x, layer.weight, layer.bias))
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(x)
+        compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x)["sums"], expected["sums"])
+        program = torch.export.export(model, (x,))
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert any(target.startswith("net_kernels.region") for target in targets)
+
+
+def test_a_folder_with_other_things_is_refused(
+    write_module: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_module(CLASSES, "[torch.randn(6, 8)]", "[8]", name="net")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    target = ["-o", str(tmp_path / "fast.py"), "--run", str(tmp_path / "run")]
+    assert main(["optimize", str(path), *target, "--export", str(tmp_path / "full")]) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert main(["optimize", str(path), *target, "--training"]) == 2
+    assert "give --export FOLDER" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""How a graph is cut, and how a region is printed as a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from dice.optimize.capture_graph import export_graph
+from dice.optimize.printing import problem_of
+from dice.optimize.regions import Region, cut
+from dice.verify.execution.running import Device
+
+
+class Layers(nn.Module):
+    """Some layers, and what is done with them."""
+
+    def __init__(self, run: Callable[..., Any], **layers: nn.Module):
+        super().__init__()
+        self.run = run
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.run(self, *inputs)
+
+
+def regions_of(module: nn.Module, *inputs: torch.Tensor) -> list[Region]:
+    return cut(export_graph(module, inputs, {}, Device("emulated"), own_file=__name__).graph)
+
+
+def titles(module: nn.Module, *inputs: torch.Tensor) -> list[str]:
+    return [region.title for region in regions_of(module, *inputs)]
+
+
+def test_what_follows_a_product_joins_it_and_rows_begin_anew() -> None:
+    module = Layers(lambda m, x: F.softmax(F.relu(m.a(x)) * 2, -1), a=nn.Linear(8, 16))
+    assert titles(module, torch.randn(4, 8)) == ["linear, relu, mul", "softmax"]
+
+
+def test_a_sum_that_others_read_stays_outside_of_the_product() -> None:
+    """The product's own result is read twice, so that nothing may take its place."""
+    module = Layers(lambda m, x: (y := m.a(x), F.relu(y)), a=nn.Linear(8, 8))
+    assert titles(module, torch.randn(4, 8)) == ["linear", "relu"]
+
+
+def test_a_written_out_normalisation_is_one_region() -> None:
+    def rms(module: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    assert titles(Layers(rms), torch.randn(4, 8)) == ["pow, mean, add, rsqrt, mul"]
+
+
+def test_written_out_attention_is_one_region() -> None:
+    def attend(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.softmax(q @ k.transpose(1, 2) / 4, -1) @ v
+
+    (region,) = regions_of(Layers(attend), *(torch.randn(2, 12, 16) for _ in range(3)))
+    assert region.kind == "attention"
+
+
+def test_no_path_leaves_a_region_and_comes_back() -> None:
+    """x + layer(x) may not be one region with what made x: the layer lies between."""
+    module = Layers(lambda m, x: (y := torch.tanh(x) * 2) + m.a(y).cumsum(-1), a=nn.Linear(8, 8))
+    assert titles(module, torch.randn(4, 8)) == ["tanh, mul", "linear", "cumsum", "add"]
+
+
+def test_regions_that_wait_for_each_other_are_taken_apart() -> None:
+    """Two chains that feed each other by turns, at places which no path joins within one of them."""
+
+    def crossed(module: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = F.softmax(x, -1), F.softmax(y, 0)
+        return F.softmax(a.exp() + b, -1), F.softmax(b.exp() + a, 0)
+
+    regions = regions_of(Layers(crossed), torch.randn(4, 4), torch.randn(4, 4))
+    made: set[str] = set()
+    waiting = list(regions)
+    while ready := [
+        one
+        for one in waiting
+        if not {name for other in waiting if other is not one for name in other.outputs} & set(one.inputs)
+    ]:
+        made.update(name for one in ready for name in one.outputs)
+        waiting = [one for one in waiting if one not in ready]
+    assert not waiting
+
+
+def test_equal_work_is_one_problem() -> None:
+    layers = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 8)}
+    module = Layers(lambda m, x: F.gelu(m.b(F.gelu(m.a(x)))), **layers)
+    first, other = regions_of(module, torch.randn(4, 8))
+    assert first.key == other.key and problem_of(first) == problem_of(other)
+    assert first.states != other.states
+    wider, _ = regions_of(module, torch.randn(5, 8))
+    assert wider.key != first.key
+
+
+def test_a_region_prints_as_a_problem_that_computes_the_same() -> None:
+    module = Layers(lambda m, x: F.gelu(m.conv(x)) + 1, conv=nn.Conv2d(3, 8, 3, stride=2, padding=1))
+    (region,) = regions_of(module, torch.randn(2, 3, 8, 8))
+    printed = problem_of(region)
+    assert "self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)" in printed.problem.source
+    assert printed.paths == ("conv.weight", "conv.bias")
+    space: dict[str, Any] = {}
+    exec(printed.problem.check().source, space)
+    model = space["Model"](*space["get_init_inputs"]())
+    model.load_state_dict(module.state_dict())
+    (x,) = space["get_inputs"]()
+    assert x.shape == (2, 3, 8, 8)
+    torch.testing.assert_close(model(x), module(x))
+
+
+def test_indices_are_drawn_within_what_they_index() -> None:
+    module = Layers(lambda m, i: m.table(i) * 2, table=nn.Embedding(7, 4))
+    (region,) = regions_of(module, torch.randint(0, 7, (3, 5)))
+    assert "torch.randint(0, 7, (3, 5,))" in problem_of(region).problem.source
+
+
+def test_training_statistics_are_handed_on() -> None:
+    (region,) = regions_of(nn.BatchNorm2d(4), torch.randn(3, 4, 5, 6))
+    assert [update.output for update in region.updates] == [1, 2]
+    assert region.outputs[1:] == ("", "")
+
+
+def test_a_state_may_have_the_name_that_an_input_gets() -> None:
+    module = Layers(lambda m, a, b, c: (a + b * c) * m.w + m.x)
+    module.w, module.x = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+    (region,) = regions_of(module, *(torch.randn(3, 4) for _ in range(3)))
+    names = [node.name for node in region.graph.nodes]
+    assert len(set(names)) == len(names)
+
+
+def test_what_was_computed_in_half_precision_is_handed_on_in_half_precision() -> None:
+    module = Layers(lambda m, x: F.relu(m.a(x)).float() * 2, a=nn.Linear(8, 8).half())
+    assert titles(module, torch.randn(4, 8).half()) == ["linear, relu", "to, mul"]

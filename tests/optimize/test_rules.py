@@ -1,0 +1,176 @@
+"""Kernels written by rule compute what PyTorch does: many operators to a file, since a file takes a second to build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from dice.loading import load
+from dice.optimize.capture_graph import export_graph
+from dice.optimize.graph import Graph
+from dice.optimize.printing import function_of
+from dice.optimize.regions import Region
+from dice.optimize.templates.emitter import CannotWrite
+from dice.optimize.templates.write import FILE, cuda_source
+from dice.verify.execution.running import Device
+
+
+class Function(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
+    unit = export_graph(Function(function), inputs, {}, Device("emulated"), own_file=__name__)
+    return Graph.from_json(unit.graph.to_json())  # as it crosses from the process that traces
+
+
+def check(folder: Path, function: Callable[..., Any], *inputs: torch.Tensor) -> str:
+    """Write, build and run the function's kernels; each result is near PyTorch's. Gives the CUDA source."""
+    graph = graph_of(function, *inputs)
+    _same_as_printed(graph, function, *inputs)
+    cuda, declaration, taken = cuda_source(graph, "region")
+    call = ", ".join(taken)
+    text = FILE.format(
+        cuda=cuda, declaration=declaration, name="region", init="", arguments=call, result=f"ops.region_cuda({call})"
+    )
+    path = folder / "kernel.py"
+    path.write_text(text)
+    reached = {node.name: int(node.arguments[0][7:-1]) for node in graph.nodes if node.operator == "input"}
+    found = load(path, backend="emulated").ModelNew()(*(inputs[reached[name]] for name in taken))
+    expected = function(*inputs)
+    found, expected = ([one] if isinstance(one, torch.Tensor) else list(one) for one in (found, expected))
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=lambda said, n=number: f"result {n}: {said}")
+    return cuda
+
+
+def _same_as_printed(graph: Graph, function: Callable[..., Any], *inputs: torch.Tensor) -> None:
+    """What is left to PyTorch is printed from the same graph, and has to compute the same."""
+    names = [node.name for node in graph.nodes if node.operator == "input"]
+    reached = [int(node.arguments[0][7:-1]) for node in graph.nodes if node.operator == "input"]
+    space: dict[str, Any] = {"torch": torch, "F": F}
+    region = Region("pointwise", (), graph, tuple(names), (), ())
+    exec(function_of(region, "printed", names), space)
+    found, expected = space["printed"](*(inputs[one] for one in reached)), function(*inputs)
+    torch.testing.assert_close(found, expected if isinstance(expected, torch.Tensor) else tuple(expected))
+
+
+def test_losses(tmp_path: Path) -> None:
+    x, y, label = torch.randn(5, 7), torch.rand(5, 7), torch.randint(0, 7, (5,))
+
+    def several(x: torch.Tensor, y: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *(F.mse_loss(x, y), F.l1_loss(x, y, reduction="sum"), F.smooth_l1_loss(x, y, beta=0.3)),
+            *(F.huber_loss(x, y, delta=0.4), F.kl_div(F.log_softmax(x, -1), y, reduction="batchmean")),
+            *(F.cross_entropy(x, label), F.binary_cross_entropy_with_logits(x, y), F.cosine_similarity(x, y)),
+        )
+
+    check(tmp_path, several, x, y, label)
+
+
+def test_elements(tmp_path: Path) -> None:
+    x, y = torch.randn(4, 33), torch.randn(33)
+
+    def several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        smooth = F.gelu(x) + F.gelu(x, approximate="tanh") + F.silu(x) + F.mish(x) + F.softplus(x) + F.elu(x)
+        kinked = F.leaky_relu(x, 0.2) + F.hardtanh(x) + F.relu6(x) + F.hardswish(x) + F.selu(x) + F.logsigmoid(x)
+        chosen = torch.where(x > y, x, y.abs().sqrt()).clamp(-0.5, 0.75)
+        return smooth, kinked, chosen, torch.sigmoid(x) * y + 0.5, (x * 10).long() // 3, (x * 10).long() % 3, x**3
+
+    check(tmp_path, several, x, y)
+
+
+def test_rows(tmp_path: Path) -> None:
+    x = torch.randn(3, 5, 40)
+
+    def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        top, place = x.max(1)
+        return (
+            *(F.softmax(x, -1), F.log_softmax(x, 1), F.layer_norm(x, (40,)), F.normalize(x, dim=2)),
+            *(x.sum(), x.mean((0, 2)), x.var(1), x.std(-1), x.argmin(-1), torch.logsumexp(x, 1), x.prod(0)),
+            *(top, place, F.group_norm(x, 5), x / x.abs().mean(1, keepdim=True)),
+        )
+
+    check(tmp_path, several, x)
+
+
+def test_long_rows_take_a_block(tmp_path: Path) -> None:
+    cuda = check(tmp_path, lambda x: F.softmax(x * 2, -1), torch.randn(3, 4000))
+    assert "block_max" in cuda and cuda.count("__global__") == 1
+
+
+def test_products(tmp_path: Path) -> None:
+    x, w, v = torch.randn(2, 17, 20), torch.randn(33, 20), torch.randn(2, 20, 19)
+
+    def several(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.gelu(F.linear(x, w)) * 2, x @ v, torch.einsum("bik,bjk->bij", x, x), x @ w[0], x[0] @ w.t()
+
+    check(tmp_path, several, x, w, v)
+
+
+def test_what_follows_a_product_is_in_its_kernel(tmp_path: Path) -> None:
+    cuda = check(
+        tmp_path, lambda x, w, y: torch.relu(F.linear(x, w)) + y, *map(torch.randn, ((9, 20), (30, 20), (9, 30)))
+    )
+    assert cuda.count("__global__") == 1
+
+
+def test_attention_takes_three_kernels(tmp_path: Path) -> None:
+    query, key, value = (torch.randn(2, 3, 17, 16) for _ in range(3))
+
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    assert check(tmp_path, attention, query, key, value).count("__global__") == 3
+
+
+def test_convolutions_and_pooling(tmp_path: Path) -> None:
+    x, w, depth, up = (
+        torch.randn(2, 4, 9, 10),
+        torch.randn(16, 2, 3, 3),
+        torch.randn(4, 1, 3, 3),
+        torch.randn(4, 12, 3, 3),
+    )
+
+    def several(x: torch.Tensor, w: torch.Tensor, depth: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *(F.conv2d(x, w, stride=2, padding=1, groups=2), F.conv2d(x, depth, padding=1, groups=4)),
+            F.conv_transpose2d(x, up, stride=2, padding=1, output_padding=1),
+            *(F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, (3, 5))),
+        )
+
+    check(tmp_path, several, x, w, depth, up)
+
+
+def test_arrangements_and_indices(tmp_path: Path) -> None:
+    x, table, index = torch.randn(3, 8, 6), torch.randn(10, 6), torch.randint(0, 8, (3, 4))
+
+    def several(x: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one, other = x.chunk(2, 1)
+        return (
+            *(torch.cat([x, one * 2], 1), F.pad(x, (1, 2, 0, 1), value=3.0), x.permute(2, 0, 1).reshape(6, -1) * 2),
+            *(F.embedding(index, table), x[..., 0].gather(1, index), torch.tril(x) + torch.triu(x, 1) * 2),
+            *(torch.stack([one, -other], 1).flatten(1), x.flip(1), x.roll(1, 2), x.cumsum(1)),
+            x.masked_fill(torch.arange(6)[None] > torch.arange(8)[:, None], -1e9),
+        )
+
+    cuda = check(tmp_path, several, x, table, index)
+    assert ">= 8" in cuda, "a part of what is joined is read where another one stands"
+
+
+def test_what_has_no_rule_is_said() -> None:
+    with pytest.raises(CannotWrite, match="sort has no rule"):
+        cuda_source(graph_of(lambda x: torch.sort(x)[0], torch.randn(3, 4)), "region")
