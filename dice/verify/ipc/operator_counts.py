@@ -37,6 +37,7 @@ _NO_WORK = frozenset(
     + ("_local_scalar_dense", "item", "equal", "is_same_size", "random", "uniform", "normal", "bernoulli", "randperm")
     + ("record_stream", "_has_compatible_shallow_copy_type", "split", "unbind", "split_with_sizes", "pin_memory")
     + ("is_pinned", "_pin_memory", "sym_size", "sym_numel", "sym_stride", "reshape", "expand_as", "view_as", "dropout")
+    + ("as_strided",)
 )
 _PASSING = frozenset(  # what can be done by copying elements, adding to them and taking multiples of them
     ("add", "mul", "neg", "addcmul", "addcdiv", "lerp", "cat", "stack", "flip", "roll", "repeat", "tile", "where")

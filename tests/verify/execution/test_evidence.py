@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from dice.verify.candidate.profiler_census import recording, works
 from dice.verify.execution import evidence
-from dice.verify.ipc.operator_counts import OperatorCounts, census_kind
+from dice.verify.ipc.operator_counts import OperatorCounts, census_kind, family
 from dice.verify.tensors import near
 
 X = torch.rand(12, 70, generator=torch.Generator().manual_seed(1))
@@ -156,3 +156,9 @@ def test_what_is_told_of_a_tensor_is_told_of_it_as_a_whole(monkeypatch: pytest.M
     rms, size = values.square().mean().sqrt(), values.abs().mean()
     expected = torch.stack([values.mean(), rms, size, values.min(), values.max()])
     assert torch.allclose(evidence.samples(tensor, 1).moments, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("operator", ["aten.as_strided.default", "aten.clone.default", "aten::_to_copy", "aten.view_as"])
+def test_another_look_at_the_same_elements_is_no_work(operator: str) -> None:
+    """A contiguous copy of an output in another layout is nothing that PyTorch computes for a file."""
+    assert family(operator) == ""
