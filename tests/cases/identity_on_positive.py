@@ -1,6 +1,6 @@
 # problem: relu
 # expect: wrong compare
-# message: centred|large
+# message: centred|large|offset
 
 # ReLU is the identity on torch.rand: right on every official input, wrong on negative ones.
 import torch
