@@ -49,7 +49,8 @@ class Plan:
 _FITTING = '''
 class _WithKernels:
     """Knows whether the kernels fit: the module was made with the arguments that they were written for, its tensors
-    have the shapes and types of then, and each of its parts is in training or not, as it was."""
+    have the shapes and types of then, each of its parts is in training or not, as it was, and PyTorch is not to choose
+    other types by itself (autocast)."""
 
     def _note_kernels(self, as_made, mode):
         self._kernel_parts = tuple(self.modules())
@@ -61,6 +62,8 @@ class _WithKernels:
         return [(one.shape, one.dtype) for one in (*self.parameters(), *self.buffers())]
 
     def _kernels_fit(self):
+        if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            return False
         return self._kernels_right and all(
             part.training is mode for part, mode in zip(self._kernel_parts, self._kernel_modes)
         )

@@ -27,8 +27,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What held for an argument when the module was followed. `kind` and `value`: a `tensor` of a shape and dtype, a
-    `list` (or tuple) of a length, a `dict` of some keys, or a plain `value`."""
+    """What held for an argument when the module was followed. `kind` and `value`: a `tensor` of a shape and dtype (on
+    the GPU, where kernels read it), a `list` (or tuple) of a length, a `dict` of some keys, or a plain `value`."""
 
     access: str
     kind: str
@@ -40,7 +40,8 @@ class Guard:
         if self.kind == "tensor":
             shape, dtype = value
             return (
-                f"isinstance({name}, torch.Tensor) and {name}.shape == {tuple(shape)} and {name}.dtype == torch.{dtype}"
+                f"isinstance({name}, torch.Tensor) and {name}.is_cuda and {name}.shape == {tuple(shape)}"
+                f" and {name}.dtype == torch.{dtype}"
             )
         if self.kind == "list":
             return f"isinstance({name}, (list, tuple)) and len({name}) == {value}"

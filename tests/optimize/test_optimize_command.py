@@ -303,6 +303,8 @@ def test_what_the_kernels_were_not_made_for_is_done_as_before(
         for given, named in (((x,), {}), ((x, torch.ones(8)), {}), ((x,), {"gain": 0.25})):
             with torch.no_grad():
                 torch.testing.assert_close(ours(*given, **named), theirs(*given, **named), rtol=1e-4, atol=1e-4)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
         theirs.eval(), ours.eval()
         with torch.no_grad():
             torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
@@ -310,3 +312,34 @@ def test_what_the_kernels_were_not_made_for_is_done_as_before(
         wide = {"image/left": torch.randn(6, 8).double()}
         with torch.no_grad():
             torch.testing.assert_close(ours.double()(wide), theirs.double()(wide))
+
+
+@pytest.mark.usefixtures("lasting")
+def test_a_tied_weight_and_what_is_not_on_the_gpu(
+    write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tok = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.tok.weight
+
+    def forward(self, ids):
+        return self.head(F.gelu(self.tok(ids)))
+"""
+    path = write_module(classes, "[torch.randint(0, 20, (3, 5))]")
+    assert run(tmp_path, path, "-o", tmp_path / "fast.py", "--no-library", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["provenance"] == "construction"
+    made = load(tmp_path / "fast.py", backend="emulated").ModelNew
+    ours, ids = made(), torch.randint(0, 20, (3, 5))
+    monkeypatch.setattr(sys.modules[made.__module__], "region_1", _refuse)
+    with torch.no_grad():
+        with pytest.raises(AssertionError, match="a kernel is called"):
+            ours(ids)
+        made.forward.__wrapped__(ours, ids)  # without the pretence that tensors are on a GPU
+
+
+def _refuse(*tensors: torch.Tensor) -> None:
+    raise AssertionError("a kernel is called")

@@ -53,7 +53,9 @@ def check(folder: Path, function: Callable[..., Any], *inputs: torch.Tensor) -> 
     expected = function(*inputs)
     found, expected = ([one] if isinstance(one, torch.Tensor) else list(one) for one in (found, expected))
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=lambda said, n=number: f"result {n}: {said}")
+        torch.testing.assert_close(
+            one, other, rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda said, n=number: f"result {n}: {said}"
+        )
     return cuda
 
 
@@ -65,7 +67,8 @@ def _same_as_printed(graph: Graph, function: Callable[..., Any], *inputs: torch.
     region = Region("pointwise", (), graph, tuple(names), (), ())
     exec(function_of(region, "printed", names), space)
     found, expected = space["printed"](*(inputs[one] for one in reached)), function(*inputs)
-    torch.testing.assert_close(found, expected if isinstance(expected, torch.Tensor) else tuple(expected))
+    expected = expected if isinstance(expected, torch.Tensor) else tuple(expected)
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_losses(tmp_path: Path) -> None:
@@ -174,3 +177,22 @@ def test_arrangements_and_indices(tmp_path: Path) -> None:
 def test_what_has_no_rule_is_said() -> None:
     with pytest.raises(CannotWrite, match="sort has no rule"):
         cuda_source(graph_of(lambda x: torch.sort(x)[0], torch.randn(3, 4)), "region")
+
+
+def test_what_is_not_a_number_stays_that(tmp_path: Path) -> None:
+    """Also in rows that a block works on, and as the place of the largest."""
+    x, y, rows = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8), torch.randn(3, 3000)
+    x[0, 0, 1, 2] = x[1, 2, 7, 7] = y[1, 1, 3, 3] = rows[1, 700] = rows[1, 1500] = float("nan")
+
+    def several(x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        top, place = x.max(-1)
+        return (
+            *(F.max_pool2d(x, 2), x.amax((2, 3)), x.amin(1), x.clamp(-1, 1), x.clamp_min(0.0), F.relu6(x), F.relu(x)),
+            *(F.hardtanh(x), F.hardswish(x), F.hardsigmoid(x), F.celu(x), F.threshold(x, 0.1, 2.0), F.hardshrink(x)),
+            *(torch.maximum(x, y), torch.minimum(x, y), torch.max(x, y), torch.fmax(x, y), torch.fmin(x, y)),
+            *(top, place, x.argmin(-1), rows.amax(-1), rows.argmax(-1), rows.min()),
+        )
+
+    names = [one.isnan().sum().item() for one in several(x, y, rows) if one.is_floating_point()]
+    assert all(names[:16]) and not any(names[16:18])  # fmax and fmin alone give the number of the two
+    check(tmp_path, several, x, y, rows)

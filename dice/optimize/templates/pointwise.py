@@ -7,6 +7,7 @@ from typing import Any
 
 from dice.optimize.graph import Named, Node
 from dice.optimize.templates.emitter import CannotWrite, computed, is_float
+from dice.optimize.templates.text import NAN_KEEPING
 from dice.optimize.templates.values import Pointwise, Value, literal
 
 # Function of C's mathematics by operator; its float form ends in f.
@@ -16,12 +17,13 @@ _FUNCTIONS = {
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh",
     "atanh": "atanh", "erf": "erf", "erfc": "erfc", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
 }  # fmt: skip
-# Expressions of an element `x`; numbers and functions in them are of the type that is computed in: see `_typed`.
+# Expressions of an element `x`; numbers and functions in them are of the type that is computed in: see `written`. What
+# is not a number stays that, as PyTorch has it: comparisons are turned so that NaN takes the branch that keeps `x`.
 _UNARY = {
     "neg": "-x",
     "reciprocal": "1 / x",
     "square": "x * x",
-    "relu": "x > 0 ? x : 0",
+    "relu": "x <= 0 ? 0 : x",
     "relu6": "min(max(x, 0), 6)",
     "sigmoid": "1 / (1 + exp(-x))",
     "silu": "x / (1 + exp(-x))",
@@ -46,15 +48,15 @@ _WITH_NUMBERS: dict[str, tuple[dict[str, float], str]] = {
     "celu": ({"a": 1.0}, "max(x, 0) + min(a * expm1(x / a), 0)"),
     "hardtanh": ({"a": -1.0, "b": 1.0}, "min(max(x, a), b)"),
     "softplus": ({"a": 1.0, "t": 20.0}, "x * a > t ? x : log1p(exp(x * a)) / a"),
-    "threshold": ({"t": 0.0, "a": 0.0}, "x > t ? x : a"),
-    "hardshrink": ({"t": 0.5}, "x > t || x < -t ? x : 0"),
-    "softshrink": ({"t": 0.5}, "x > t ? x - t : (x < -t ? x + t : 0)"),
+    "threshold": ({"t": 0.0, "a": 0.0}, "x <= t ? a : x"),
+    "hardshrink": ({"t": 0.5}, "x >= -t && x <= t ? 0 : x"),
+    "softshrink": ({"t": 0.5}, "x > t ? x - t : (x < -t ? x + t : x * 0)"),
 }
 _BINARY = {
     "maximum": "max(x, y)",
     "minimum": "min(x, y)",
-    "fmax": "max(x, y)",
-    "fmin": "min(x, y)",
+    "fmax": "fmax(x, y)",
+    "fmin": "fmin(x, y)",
     "atan2": "atan2(x, y)",
     "hypot": "hypot(x, y)",
     "fmod": "fmod(x, y)",
@@ -89,8 +91,8 @@ def written(template: str, dtype: str, **parts: str) -> str:
     known = {
         **_FUNCTIONS,
         "abs": "fabs",
-        "max": "fmax",
-        "min": "fmin",
+        "fmax": "fmax",
+        "fmin": "fmin",
         "atan2": "atan2",
         "hypot": "hypot",
         "fmod": "fmod",
@@ -103,6 +105,8 @@ def written(template: str, dtype: str, **parts: str) -> str:
             return parts[word]
         if word in known and is_float(dtype):
             return known[word] + end
+        if word in NAN_KEEPING and is_float(dtype):
+            return NAN_KEEPING[word]
         if word[0].isdigit():
             return literal(float(word), dtype) if is_float(dtype) else literal(int(word), dtype)
         return word
@@ -173,8 +177,9 @@ def _binary(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
         second = viewed(second, (1, second.numel, *(1,) * (len(node.spec.shape) - 2)))
     template = _BINARY[node.base]
     if not is_float(node.spec.dtype):
-        template = {"max(x, y)": "x > y ? x : y", "min(x, y)": "x < y ? x : y", "fmod(x, y)": "x % y"}.get(
-            template, template
+        larger, smaller = "x > y ? x : y", "x < y ? x : y"
+        template = {"maximum": larger, "fmax": larger, "minimum": smaller, "fmin": smaller, "fmod": "x % y"}.get(
+            node.base, template
         )
     return apply(node, template, first, second)
 

@@ -10,7 +10,7 @@ from typing import Any
 from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
 from dice.optimize.templates.indexing import Chosen
-from dice.optimize.templates.pointwise import apply, rule
+from dice.optimize.templates.pointwise import RULES, apply, rule
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
 from dice.optimize.templates.values import Guarded, Moved, Pointwise, Reduced, Scanned, Value
 
@@ -110,7 +110,9 @@ def _reduce(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 def _extreme(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
     value = given[0]
     if len(given) > 1 and isinstance(given[1], Value):
-        return apply(node, "x > y ? x : y" if node.base == "max" else "x < y ? x : y", *given[:2])
+        return RULES["maximum" if node.base == "max" else "minimum"](
+            replace(node, operator=f"aten.{node.base}imum.default"), given[:2], options
+        )
     if not isinstance(node.output, tuple):
         return viewed(reduced(value, range(len(value.shape)), node.base), node.spec.shape)
     over = [given[1] % len(value.shape)]

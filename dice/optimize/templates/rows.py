@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textwrap import indent
 
 from dice.optimize.templates.emitter import Emitter, Place, computed, is_float
-from dice.optimize.templates.text import THREADS, KernelText, Store, function, stored
+from dice.optimize.templates.text import NAN_KEEPING, THREADS, KernelText, Store, function, stored
 from dice.optimize.templates.values import Reduced, Value, cast, literal
 
 WARP_ROW, BLOCK_ROW = 32, 2048  # elements from which a warp, and a block, works on a row
@@ -18,9 +18,9 @@ _COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "any": "{a} || {b}", "all":
 
 def combine(kind: str, ctype: str, a: str, b: str) -> str:
     if kind in ("max", "min"):
-        function = {"float": f"f{kind}f", "double": f"f{kind}"}.get(ctype)
         sign = ">" if kind == "max" else "<"
-        return f"{function}({a}, {b})" if function else f"({a} {sign} {b} ? {a} : {b})"
+        is_float = ctype in ("float", "double")
+        return f"{NAN_KEEPING[kind]}({a}, {b})" if is_float else f"({a} {sign} {b} ? {a} : {b})"
     return _COMBINE[kind].format(a=a, b=b)
 
 
@@ -98,13 +98,20 @@ class Team:
         return name, f"__device__ {ctype} {name}({ctype} v) {{\n{body}\n}}"
 
 
+def _beats(one: str, other: str, sign: str, ctype: str) -> str:
+    """Whether a value comes before another one: NaN before all numbers, as in PyTorch's argmax and argmin."""
+    plain = f"{one} {sign} {other}"
+    return f"{plain} || ({one} != {one} && {other} == {other})" if ctype in ("float", "double") else plain
+
+
 def _best_helper(team: Team, kind: str, ctype: str) -> tuple[str, str]:
     """The same for a largest or smallest value and where it was first: changes both."""
     if team.kind == "thread":
         return "", ""
     name = f"{team.kind}_{kind}" + ("" if ctype == "float" else f"_{ctype.removesuffix('_t')}")
     sign = ">" if kind == "argmax" else "<"
-    better = f"if (o {sign} v || (o == v && p < at)) {{ v = o; at = p; }}"
+    same = "(o == v || (o != o && v != v))" if ctype in ("float", "double") else "o == v"
+    better = f"if ({_beats('o', 'v', sign, ctype)} || ({same} && p < at)) {{ v = o; at = p; }}"
     lines = [
         "for (int k = 16; k > 0; k /= 2) {",
         f"    {ctype} o = __shfl_xor_sync(0xffffffff, v, k);",
@@ -233,7 +240,8 @@ class Rows:
         sign = ">" if value.kind == "argmax" else "<"
         with e.block() as frame:
             element = value.source.load(e, self._element(e))
-            e.line(f"if ({element} {sign} {best} || {at} == {self.length}) {{ {best} = {element}; {at} = j; }}")
+            is_better = f"{_beats(element, best, sign, ctype)} || {at} == {self.length}"
+            e.line(f"if ({is_better}) {{ {best} = {element}; {at} = j; }}")
         e.frames[0].lines += [
             f"{ctype} {best} = {start_of(value.kind, dtype)};",
             f"int {at} = {self.length};",

@@ -14,6 +14,13 @@ from dice.optimize.templates.values import Value
 
 THREADS = 256  # of a block, as a rule
 
+# CUDA's fmaxf and fminf drop NaN, and PyTorch's maximum, clamp, amax and pooling keep it.
+NAN_KEEPING = {"max": "larger", "min": "smaller"}
+_KEEPS_NAN = {
+    name: f"template <typename T> __device__ T {name}(T a, T b) {{\n    return a != a || a {sign} b ? a : b;\n}}"
+    for name, sign in (("larger", ">"), ("smaller", "<"))
+}
+
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
@@ -43,6 +50,8 @@ def function(
     parameters += [f"{storage(store.value.dtype)}* {store.name}" for store in stores]
     text = "\n".join(without_idle(body))
     code = f"__global__ void {name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
+    called = set(_NAME.findall("\n".join([code, *helpers.values()])))
+    helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
     return KernelText(name, code, dict(e.inputs), tuple(store.value for store in stores), launch, helpers)
 
 
