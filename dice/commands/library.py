@@ -69,6 +69,10 @@ class LibraryCommand:
             raise UserError(
                 f"The library has no kernel for a region {self.region}." if self.region else "The library is empty."
             )
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.output} cannot be written: {error.strerror}.") from None
         for entry in entries:
             folder = self.output / entry.key
             problem = library.problem(entry.key)

@@ -413,7 +413,9 @@ def _plain_tree(tree: Any) -> Term:
         return tuple(_plain_tree(item) for item in tree)
     if tree is None or isinstance(tree, Ref | bool | int | float | str):
         return tree
-    raise NotTraced(f"it returns a {type(tree).__name__}")
+    raise NotTraced(
+        f"it returns a {type(tree).__name__}, and only tensors, lists, tuples and dicts of them can be returned"
+    )
 
 
 def _is_on(node: torch.fx.Node) -> bool:

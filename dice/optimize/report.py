@@ -105,9 +105,8 @@ class Report:
             if timing.compile_ms:
                 lines.append(f"torch.compile: {timing.compile_ms:.4g} ms, {timing.compile_ms / timing.kernel_ms:.2f}x")
         elif self.backend == "emulated":
-            lines.append(
-                "no speed was measured: kernels were run on the emulated backend, and all that are right were kept"
-            )
+            kept = ", and all that are right were kept" if count else ""
+            lines.append(f"no speed was measured: kernels were run on the emulated backend{kept}")
         return lines
 
     def html(self, units: Sequence[tuple[Unit, Sequence[Region]]]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from dice.optimize.capture_graph import NotTraced, access, export_graph
 from dice.optimize.messages import Refused, Stage, Traced, TraceModule
@@ -56,6 +57,8 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        raise NotTraced("it has lazy modules, whose parameters have no shape yet; give their sizes", final=True)
     count = sum(parameter.numel() for parameter in model.parameters())
     run = (lambda: _seeded(model, inputs, device)) if order.measure else None
     total = _milliseconds(run, device) if run else 0.0

@@ -117,6 +117,8 @@ def test_what_was_verified_once_is_asked_first(
     for folder in (tmp_path / "kernels").iterdir():
         (kernel,) = folder.glob("kernel_*.py")
         assert Problem.from_file(folder / "problem.py") and Kernel.from_file(kernel).defines_model_new
+    assert main(["library", "export", "-o", "/proc/kernels"]) == 2
+    assert "/proc/kernels cannot be written" in capsys.readouterr().err
     assert main(["library", "forget", listed[0]["region"]]) == 0
     assert main(["library", "forget", listed[0]["region"]]) == 1
     capsys.readouterr()
