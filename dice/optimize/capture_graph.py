@@ -455,8 +455,9 @@ class _Timed(torch.fx.Interpreter):
 def _times(program: Any, module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -> dict[str, float]:
     """Milliseconds of each node, run one by one where the module is. On a GPU that holds a launch each, which is why
     only shares are made of them."""
-    shared = {"remove_duplicate": False}  # a tied weight has several names
-    state = {**dict(module.named_parameters(**shared)), **dict(module.named_buffers(**shared))}
+    # A tied weight has several names.
+    state: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    state.update(module.named_buffers(remove_duplicate=False))
     leaves = iter(pytree.tree_leaves((tuple(args), dict(kwargs))))
     values = []
     for spec in program.graph_signature.input_specs:
