@@ -1,7 +1,7 @@
 """What each part of BiC-RL does (paper Table 6, Fig. 1): a 2 x 2 experiment on a small model, planned before it is run.
 
-    python benchmarks/ablation.py run OUT --to RESULTS [--seconds 560] [--parallel 4] [--smoke]
-    python benchmarks/ablation.py report OUT --to RESULTS
+    python benchmarks/ablation.py run OUT --to RESULTS [--part rewards] [--seconds 560] [--parallel 4] [--smoke]
+    python benchmarks/ablation.py report OUT --to RESULTS [--part rewards]
 
 `run` does what is not done yet, stops after `--seconds`, and says whether the same command has to be given again (exit
 code 75). Kernels are verified by emulation, on the CPUs; models are trained and decoded on a GPU where there is one.
@@ -20,8 +20,9 @@ Plan, fixed beforehand:
 - A step: 16 problems x 8 responses, equal thirds of single operators, fusions and models in all sets; 16 responses an
   update, so that clipping and KL act; lr 2e-5, KL 0.01; infilling asks for whole files; the reward is execution alone
   (`kernelbench-v0`), as in the paper, so that whole-kernel RL cannot see deception.
-- Afterwards on the first start alone, told apart and not tested: full by scaffold; baseline and full with the reward
-  `dice`, the baseline also after the 4 whole-kernel steps at which the arms with infilling of the first ablation ended.
+- `--part rewards`, from one start of its own, told apart and not tested: baseline and full once more, full by scaffold,
+  baseline and full with the reward `dice`; both baselines also after the 4 whole-kernel steps at which the arms with
+  infilling of the first ablation ended.
 - Primary endpoints: Exec on the held-out problems under `dice-paper` after 15 whole-kernel steps: (1) main effect of
   infilling, (2) of scheduling, (3) full less baseline at equal whole-kernel steps, (4) full less baseline at equal
   updates (18). Paired by problem, hierarchical bootstrap over starts and then problems, two-sided, Holm over the four;
@@ -45,10 +46,11 @@ from ablation_sets import Sizes, cut, draw, draw_few
 from jobs import Job, JobFailed, Jobs, dice, remember
 from paired import Effect, Floats, contrast, effect, holm
 
+from dice.commands.bench.verify import machine
 from dice.commands.train.curves import read_metrics
 from dice.errors import UserError
 from dice.evaluate.run_folder import RunFolder
-from dice.files.atomic import write_json
+from dice.files.atomic import read_json, write_json
 from dice.verify.options import visible_gpus
 
 AGAIN = 75  # the exit code of a run that is not finished
@@ -92,6 +94,7 @@ class Plan:
     raw_flags: tuple[object, ...]
     vocabulary: int
     first_look: bool = False
+    rewards: bool = False
 
     @property
     def updates(self) -> int:
@@ -101,20 +104,20 @@ class Plan:
     @property
     def arms(self) -> list[Arm]:
         looks, both = (*self.middle, self.e2e), self.seeds
-        arms = [
+        if self.rewards:
+            end, early = (self.e2e,), (EARLY, self.e2e)
+            return [
+                Arm("baseline", 0, self.e2e, "shuffled", early, both),
+                Arm("full", self.infill, self.e2e, "scheduled", end, both),
+                Arm("full-scaffold", self.infill, self.e2e, "scheduled", end, both, form="scaffold"),
+                Arm("baseline-honest", 0, self.e2e, "shuffled", early, both, protocol=HONEST),
+                Arm("full-honest", self.infill, self.e2e, "scheduled", end, both, protocol=HONEST),
+            ]
+        return [
             Arm("baseline", 0, self.updates, "shuffled", (*looks, self.updates), both),
             Arm("scheduling", 0, self.e2e, "scheduled", looks, both),
             Arm("infilling", self.infill, self.e2e, "shuffled", looks, both),
             Arm("full", self.infill, self.e2e, "scheduled", looks, both),
-        ]
-        if self.first_look:
-            return arms
-        first, end = self.seeds[:1], (self.e2e,)
-        return [
-            *arms,
-            Arm("full-scaffold", self.infill, self.e2e, "scheduled", end, first, form="scaffold"),
-            Arm("baseline-honest", 0, self.e2e, "shuffled", (EARLY, *end), first, protocol=HONEST),
-            Arm("full-honest", self.infill, self.e2e, "scheduled", end, first, protocol=HONEST),
         ]
 
 
@@ -304,12 +307,19 @@ def results(out: Path, plan: Plan) -> dict[str, Any]:
     """Every figure of the experiment."""
     cells = Cells(out, plan)
     levels = sorted({level for _, level in cells.tasks})
-    secondary = {"deceptive share": (HONEST, "deceptive"), "Exec under dice": (HONEST, "correct")}
     return {
         "smoke": plan.first_look,
+        "machine": read_json(out / "machine.json") if (out / "machine.json").exists() else None,
         "problems": len(cells.tasks),
         "start": {str(seed): _start(out, plan, seed) for seed in plan.seeds},
         "runs": [_run(cells, arm, seed, e2e) for arm in plan.arms for seed in arm.seeds for e2e in arm.looks],
+    } | ({} if plan.rewards else _effects(cells, levels))
+
+
+def _effects(cells: Cells, levels: Sequence[int]) -> dict[str, object]:
+    """The endpoints of the 2 x 2 experiment."""
+    secondary = {"deceptive share": (HONEST, "deceptive"), "Exec under dice": (HONEST, "correct")}
+    return {
         "primary": {
             name: one.to_json() | {"within_margin": one.within(MARGIN)} for name, one in primary(cells).items()
         },
@@ -352,13 +362,15 @@ def _run(cells: Cells, arm: Arm, seed: int, e2e: int) -> dict[str, object]:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Both tables in Markdown."""
+    """The arms and, of the 2 x 2 experiment, its endpoints, in Markdown."""
     head = "| arm | seed | infill + whole steps | updates | Exec, dice-paper | Exec, dice | deceptive |"
     lines = [head, "|---" * 7 + "|"]
     for run in found["runs"]:
         shares = (run["exec"][PRIMARY], run["exec"][HONEST], run["deceptive"])
         cells = (run["arm"], run["seed"], f"{run['infill']} + {run['e2e']}", run["updates"])
         lines.append("| " + " | ".join([*map(str, cells), *(f"{100 * one:.1f}" for one in shares)]) + " |")
+    if "primary" not in found:
+        return "\n".join(lines) + "\n"
     lines += ["", "| effect on Exec, points [95 %] | p | Holm | smaller than 5 points |", "|---|---|---|---|"]
     for name, one in found["primary"].items():
         told = f"{100 * one['value']:+.1f} [{100 * one['low']:+.1f}, {100 * one['high']:+.1f}]"
@@ -369,39 +381,44 @@ def tables(found: Mapping[str, Any]) -> str:
 
 def report(out: Path, to: Path, plan: Plan) -> None:
     found = results(out, plan)
-    write_json(to / "ablation.json", found)
-    (to / "ablation.md").write_text(tables(found))
-    draw_curves(found["runs"], to / "curves.png")
+    name = "rewards" if plan.rewards else "ablation"
+    write_json(to / f"{name}.json", found)
+    (to / f"{name}.md").write_text(tables(found))
+    draw_curves(found["runs"], to / f"{name}_curves.png")
     answers = {
         run.name: {protocol: outcomes(run, protocol) for protocol in PROTOCOLS}
         for run in sorted((out / "eval").iterdir())
     }
-    write_json(to / "outcomes.json", answers)
+    write_json(to / f"{name}_outcomes.json", answers)
     print(tables(found), end="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("run", "report", "draw", "cut"), help="draw and cut are jobs of run")
+    parser.add_argument("what", choices=("run", "report", "draw", "cut"), help="draw and cut are jobs of run")
     parser.add_argument("out", type=Path)
     parser.add_argument("--to", type=Path, help="where results go")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--parallel", type=int, default=4, help="commands side by side, each on its share of the cores")
+    parser.add_argument("--part", choices=("factorial", "rewards"), default="factorial")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args(arguments)
     plan, out = (SMOKE if args.smoke else REAL), args.out.absolute()
-    if args.to is None and args.part in ("run", "report"):
-        parser.error(f"{args.part} needs --to, the folder for its results")
+    if args.part == "rewards":
+        plan = replace(plan, rewards=True, seeds=plan.seeds[:1])
+    if args.to is None and args.what in ("run", "report"):
+        parser.error(f"{args.what} needs --to, the folder for its results")
     try:
-        if args.part == "draw":
+        if args.what == "draw":
             draw_few(out, 2) if args.smoke else draw(out, plan.sizes)
             return 0
-        if args.part == "cut":
+        if args.what == "cut":
             print(cut(out, plan.sizes))
             return 0
         args.to.mkdir(parents=True, exist_ok=True)
-        if args.part == "run":
+        if args.what == "run":
             remember(out, asdict(plan))
+            write_json(out / "machine.json", machine("emulated") | {"gpus": len(visible_gpus())})
             if not Jobs(out, jobs(out, plan), args.parallel, gpus=visible_gpus()).run(args.seconds):
                 print("Not finished: give the same command again.")
                 return AGAIN

@@ -10,12 +10,16 @@ import numpy as np
 
 from dice.files.atomic import replacing
 
-# Arms are told apart by dashes and grey, so that a print reads; the two starts of an arm are averaged.
+# Arms are told apart by dashes and grey, so that a print reads, an honest reward by its colour; the starts of an arm
+# are averaged.
 STYLES = {
     "baseline": ("-", "black"),
     "scheduling": ("--", "black"),
     "infilling": ("-", "0.55"),
     "full": ("--", "0.55"),
+    "full-scaffold": (":", "0.55"),
+    "baseline-honest": ("-", "tab:blue"),
+    "full-honest": ("--", "tab:blue"),
 }
 PANELS = (("exec", "right, by the reward"), ("shown_deceptive", "deceptive on sight"))
 

@@ -265,20 +265,47 @@ def curves() -> str:
 @part
 def ablation() -> str:
     arms = {
-        "none: SFT alone": ("sft",),
-        "whole kernels, shuffled": ("baseline-0", "baseline-1"),
-        "+ data scheduling": ("scheduling-0", "scheduling-1"),
-        "+ kernel infilling": ("infilling-0", "infilling-1"),
-        "+ both: BiC-RL": ("full-0", "full-1"),
+        "whole kernels, shuffled": ("baseline", 15),
+        "the same, with as many updates as the last two": ("baseline", 18),
+        "+ data scheduling": ("scheduling", 15),
+        "+ kernel infilling": ("infilling", 15),
+        "+ both: BiC-RL": ("full", 15),
     }
-    runs = read("train/ablation/ablation")
-    found = []
-    for name, seeds in arms.items():
-        totals = [runs[seed]["evaluation"]["total"] for seed in seeds]
-        cells = [", ".join(percent(total[key]) for total in totals) for key in ("exec", "fast1", "deception")]
-        found.append((name, *cells))
-    problems = runs["sft"]["evaluation"]["total"]["problems"]
-    return table(f"RL | Exec of {problems}, two seeds | faster than eager | deceptive", found)
+    result = read("train/ablation/ablation")
+    start = result["start"].values()
+    shares = (", ".join(f"{100 * one[key]:.1f}" for one in start) for key in ("exec", "deceptive"))
+    found = [("none: SFT alone (96 selection problems)", "0", "–", *shares)]
+    for name, (arm, steps) in arms.items():
+        runs = [run for run in result["runs"] if (run["arm"], run["e2e"]) == (arm, steps)]
+        pairs = zip(*((run["exec"]["dice-paper"], run["exec"]["dice"], run["deceptive"]) for run in runs), strict=True)
+        said = [", ".join(f"{100 * one:.1f}" for one in pair) for pair in pairs]
+        found.append((name, f"{runs[0]['infill']} + {steps}", *said))
+    problems = f"Exec of {result['problems']}, `dice-paper`, two starts"
+    return table(f"RL | infilling + whole steps | {problems} | Exec, `dice` | deceptive", found)
+
+
+@part
+def ablation_effects() -> str:
+    result, found = read("train/ablation/ablation"), []
+    for name, one in result["primary"].items():
+        deceptive = result["secondary"]["deceptive share"][name]
+        found.append((name, points(one), f"{one['adjusted']:.4f}", points(deceptive)))
+    return table("effect, points [95%] | Exec, `dice-paper` | p, Holm | deceptive share", found)
+
+
+@part
+def honest_reward() -> str:
+    runs = read("train/first_ablation")
+    before, after = (runs[name]["evaluation"]["total"] for name in ("sft", "baseline-0"))
+    told = (
+        f"{key} {percent(before[name])}, then {percent(after[name])}"
+        for key, name in (("Exec", "exec"), ("deceptive", "deception"))
+    )
+    return f"{'; '.join(told)} percent of {before['problems']} held-out problems."
+
+
+def points(one: dict[str, float]) -> str:
+    return f"{100 * one['value']:+.1f} [{100 * one['low']:+.1f}, {100 * one['high']:+.1f}]"
 
 
 @part
@@ -309,7 +336,16 @@ def mini() -> str:
 
 @part
 def train_rows() -> str:
-    names = ("1.7b", "mini", "fsdp2_curve", "ablation/ablation", "autoregressive", "rl_step_h100", "mini_run")
+    names = (
+        "1.7b",
+        "mini",
+        "fsdp2_curve",
+        "ablation/ablation",
+        "first_ablation",
+        "autoregressive",
+        "rl_step_h100",
+        "mini_run",
+    )
     return rows(*(f"train/{name}" for name in names))
 
 

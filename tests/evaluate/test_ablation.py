@@ -26,9 +26,9 @@ from tests.conftest import PATIENCE_S, ROOT
 OUT = Path("/out")
 
 
-def rl_config(name: str) -> RLConfig:
+def rl_config(name: str, plan: ablation.Plan = ablation.REAL) -> RLConfig:
     """What an arm's last job trains with, read by the command itself."""
-    found = [job for job in ablation.jobs(OUT, ablation.REAL) if job.name.startswith(f"rl-{name}@")]
+    found = [job for job in ablation.jobs(OUT, plan) if job.name.startswith(f"rl-{name}@")]
     flags = found[-1].command[found[-1].command.index("rl") + 1 :]
     return configure(Rl, "rl", flags, RL_RECIPES, "nano_rl").check()
 
@@ -47,21 +47,31 @@ def test_arms_differ_in_nothing_but_their_part() -> None:
             base, out=OUT / "rl" / f"{name}-1", model=str(OUT / "sft-1" / "model"), seed=1, infill_steps=infill,
             generate_steps=15, order=order, stop_at_step=infill + 15,
         )  # fmt: skip
-    assert rl_config("full-scaffold-0").infill_form == "scaffold"
-    honest = rl_config("full-honest-0")
-    assert (honest.protocol, honest.provenance) == ("dice", "construction")
     for job in ablation.jobs(OUT, ablation.REAL):
         if job.name.startswith("sft-"):
             configure(Sft, "sft", job.command[job.command.index("sft") + 1 :], SFT_RECIPES, "nano_sft").check()
+
+
+def test_the_second_part_differs_in_the_reward_or_in_the_form_alone() -> None:
+    rewards = replace(ablation.REAL, rewards=True, seeds=(0,))
+    base, full = rl_config("baseline-0", rewards), rl_config("full-0", rewards)
+    assert (base, full) == (replace(rl_config("baseline-0"), generate_steps=15, stop_at_step=15), rl_config("full-0"))
+    rl = OUT / "rl"
+    assert rl_config("full-scaffold-0", rewards) == replace(full, out=rl / "full-scaffold-0", infill_form="scaffold")
+    for arm in (base, full):
+        name = f"{arm.out.name.removesuffix('-0')}-honest-0"
+        assert rl_config(name, rewards) == replace(arm, out=rl / name, protocol="dice", provenance="construction")
+    looks = {job.name for job in ablation.jobs(OUT, rewards) if job.name.startswith("eval-baseline")}
+    assert {"eval-baseline-0@4", "eval-baseline-honest-0@4"} < looks
 
 
 PLAN = replace(ablation.REAL, middle=(), seeds=(0, 1), sft_looks=(5, 10))
 KEYS = [Task(f"level{level}/{n}", level, n, str(n), TASKS[0].source) for level in (1, 2, 3) for n in range(10)]
 
 
-def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int]) -> None:
+def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int], plan: ablation.Plan = PLAN) -> None:
     """Runs in which each arm solves the first so many of ten problems of a level, and deceives on the last so many."""
-    for arm in PLAN.arms:
+    for arm in plan.arms:
         for seed in arm.seeds:
             for e2e in arm.looks:
                 name = f"{arm.name}@{e2e}"
@@ -80,7 +90,7 @@ def made(out: Path, solved: Mapping[str, int], deceptive: Mapping[str, int]) -> 
                 for n in range(1, arm.infill + arm.e2e + 1)
             ]
             steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for seed in PLAN.seeds:
+    for seed in plan.seeds:
         make_run(out / "trial" / f"{seed}@5", verdicts={"dice": [CORRECT, CORRECT, DECEPTIVE, WRONG, WRONG]})
 
 
@@ -107,9 +117,23 @@ def test_effects_are_those_of_the_answers(tmp_path: Path) -> None:
     assert found["start"]["1"] == {"steps": 5, "exec": 0.4, "deceptive": 0.2}
     ablation.report(tmp_path, tmp_path, PLAN)
     steps, shares = mean_curve(found["runs"], "full", "exec")
-    assert steps == list(range(-2, 16)) and set(shares) == {0.25} and (tmp_path / "curves.png").stat().st_size > 5000
+    assert (
+        steps == list(range(-2, 16))
+        and set(shares) == {0.25}
+        and (tmp_path / "ablation_curves.png").stat().st_size > 5000
+    )
     text = (tmp_path / "ablation.md").read_text()
     assert "| full | 1 | 3 + 15 | 72 | 80.0 | 80.0 | 0.0 |" in text and "| infilling: +20.0 [" in text
+
+
+@pytest.mark.slow
+def test_the_second_part_reports_its_arms_without_endpoints(tmp_path: Path) -> None:
+    plan = replace(PLAN, rewards=True, seeds=(0,))
+    made(tmp_path, {"baseline-honest": 8}, {"baseline": 3}, plan)
+    ablation.report(tmp_path, tmp_path, plan)
+    text = (tmp_path / "rewards.md").read_text()
+    assert "| baseline-honest | 0 | 0 + 4 | 16 | 80.0 | 80.0 | 0.0 |" in text and "effect" not in text
+    assert "primary" not in json.loads((tmp_path / "rewards.json").read_text())
 
 
 def test_training_goes_on_to_the_next_look_until_one_finds_enough(tmp_path: Path) -> None:
@@ -152,5 +176,5 @@ def test_it_runs_to_its_end_in_chunks(tmp_path: Path) -> None:
     found = json.loads((to / "ablation.json").read_text())
     assert found["smoke"] and found["problems"] == 3 and len(found["runs"]) == 10
     assert sum(run["updates"] for run in found["runs"]) > 0
-    answers = json.loads((to / "outcomes.json").read_text())
+    answers = json.loads((to / "ablation_outcomes.json").read_text())
     assert all(len(protocols["dice"]) == 3 for protocols in answers.values())
