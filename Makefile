@@ -22,8 +22,8 @@ types: .venv/.ready
 quick-tests: .venv/.ready
 	@$(PY) -m pytest -q -n 2 -m "not process and not slow and not gpu"
 
-test: .venv/.ready  ## the test suite without its slow tests; three at a time, since many of them wait for processes
-	@$(PY) -m pytest -q -n 3 --dist loadgroup -m "not slow"
+test: .venv/.ready  ## the test suite without its slow tests; four at a time, since many of them wait for processes
+	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "not slow"
 
 test-all: .venv/.ready  ## the whole test suite
 	@$(PY) -m pytest -q -n 2 --dist loadgroup
