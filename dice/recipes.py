@@ -126,7 +126,7 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
         row_tokens=6144, batch_rows=batch_rows, micro_rows=micro_rows, epochs=3.0,
         lr=1e-5, schedule="constant_with_warmup", warmup=0.03, beta2=0.999, weight_decay=0.0,
         activation_checkpointing="block", exec_every=200, exec_max_new_tokens=4096,
-        checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50,
+        checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50, final_checkpoint="weights",
     )  # fmt: skip
 
 

@@ -133,6 +133,9 @@ class SFTConfig:
     checkpoint_seconds: float = 120.0
     """Checkpoint at either interval, whichever comes first."""
     keep_checkpoints: int = 2
+    final_checkpoint: Literal["full", "weights"] = "full"
+    """full: a finished run can be made longer. weights: its last checkpoint leaves out the moments, two thirds of
+    it."""
 
     def check(self) -> SFTConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""

@@ -184,12 +184,22 @@ class Weights:
             weight.copy_(tensors[f"weight.{name}"])
             state = self.optimizer.state[weight]
             state["step"].fill_(step)
-            for moment in MOMENTS:
-                state[moment].copy_(tensors[f"{moment}.{name}"])
+            for moment in MOMENTS:  # not in the last checkpoint of a finished run
+                state[moment].copy_(tensors.get(f"{moment}.{name}", state[moment]))
         if self.average is not None:
             for name, value, weight in zip(self.names, self.average, self.params, strict=True):
                 value.copy_(tensors.get(f"average.{name}", weight))  # averaging may begin in a later chunk
         self.publish(self.params)
+
+
+def without_moments(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of what `Weights.tensors` returned, what is not there only to train further."""
+    return {name: tensor for name, tensor in tensors.items() if name.partition(".")[0] not in MOMENTS}
+
+
+def stored_bytes(tensors: dict[str, Tensor]) -> int:
+    """Bytes of the whole of `tensors`, which may be sharded."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _gradient(weight: Tensor) -> Tensor:

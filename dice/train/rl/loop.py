@@ -29,6 +29,7 @@ from dice.model.sdar import SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.prompts import infill, infill_with_example
 from dice.train.noise import step_generator
+from dice.train.plan.disk import DiskNeed, check_disk
 from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum
 from dice.train.rl.episode import Episode, write_episodes
@@ -42,6 +43,7 @@ from dice.train.rl.verification import VerifierPool
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
 from dice.train.session import TERMINATED, Interrupted, compute_dtype
+from dice.train.weights import stored_bytes
 
 # FlexAttention computes in tiles of this many tokens, so a row of the update is made of whole tiles.
 TILE_TOKENS = 128
@@ -135,8 +137,19 @@ def _prepare(config: RLConfig, context: RunContext) -> _Setup:
         say=say,
         reference=load_model(model_folder, device=world.device) if config.reference == "initial" else None,
     )
+    need = _disk_need(config, policy, parameters)
+    assert config.out is not None
+    folder = Path(config.out)
+    world.broadcast_from_leader(lambda: check_disk(need, folder, say))
     held_out = HeldOut.read(config, prompt_builder, room, say, curriculum.problem_ids)
     return _Setup(model_folder, traits, parameters, prompt_builder, curriculum, held_out, decoding, policy)
+
+
+def _disk_need(config: RLConfig, policy: Policy, parameters: int) -> DiskNeed:
+    """Episodes and kept verdicts not counted."""
+    checkpoint = stored_bytes(policy.tensors())
+    exported = parameters * getattr(torch, config.export_dtype).itemsize
+    return DiskNeed(checkpoint, checkpoint, exported, config.keep_checkpoints)
 
 
 def _infill_prompt(config: RLConfig) -> InfillPrompt:
