@@ -170,7 +170,7 @@ def _reason(error: BaseException | None) -> str:
     if isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
     system = _system_error(error)
-    if system is not None:
+    if system is not None and system.strerror:
         return system.strerror
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 

@@ -30,11 +30,12 @@ from dice.train.engine import pick_engine
 from dice.train.exec_eval import ExecTrial
 from dice.train.initial_model import initial_model
 from dice.train.lora import add_adapters
+from dice.train.optimizer import lr_scale
 from dice.train.packing import batch_rows
+from dice.train.plan.choose import choose_recompute
 from dice.train.plan.disk import DiskNeed, check_disk
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
-from dice.train.schedule import lr_scale
 from dice.train.session import TERMINATED, TrainingError, compute_dtype
 from dice.train.sft_data import SFTData, load_data
 from dice.train.sft_objective import Score, SFTObjective, micro_rows
@@ -68,7 +69,7 @@ def train_sft(config: SFTConfig) -> SFTResult:
         except torch.OutOfMemoryError:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
             less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
-            raise MachineError(f"{message}{less}.") from None
+            raise MachineError(f"{message}{less}; `dice plan` says what fits.") from None
 
 
 @dataclass
@@ -117,11 +118,15 @@ def _prepare(config: SFTConfig, context: RunContext) -> _Setup:
     max_steps = _max_steps(config, data)
     progress = _resume(context, weights, identity, lambda reached: _share_done(config, reached, max_steps) >= 1.0)
     log.begin(config.to_json() | {"max_steps": max_steps, **identity}, progress.step, world.device)
+    recompute = choose_recompute(
+        config, model.config, world, tokens=size * config.row_tokens * (1 if data.rows.causal else 2),
+        moments=config.moments, average=config.ema is not None, gathered=not config.reshard, dtype=dtype, say=log.say,
+    )  # fmt: skip
     engine = pick_engine(
         weights.model, data.rows.filled(0, min(len(data.rows), size), size), data.block_size,
         model_config.mask_token_id,
         attention=config.attention, compiled=world.device.type == "cuda" if config.compile is None else config.compile,
-        say=log.say, recompute=config.activation_checkpointing == "block", dtype=dtype,
+        say=log.say, recompute=recompute, dtype=dtype,
     )  # fmt: skip
     log.say(
         f"{identity['parameters'] / 1e6:.1f}M parameters, {world}, "

@@ -29,6 +29,7 @@ from dice.model.sdar import SDAR
 from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
+from dice.train.plan.choose import choose_recompute
 from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
 from dice.train.rl.objective import token_terms
 from dice.train.rl.replay import Replay, replay
@@ -50,6 +51,8 @@ class PolicyConfig:
     beta2: float = 0.999
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """How AdamW's moments are kept; bfloat16, rounded at random, takes half the memory."""
     clip_grad: float = 1.0
 
     clip_ratio: float = 0.2
@@ -83,9 +86,12 @@ class PolicyConfig:
     attention: Attention = "auto"
     compile: bool | None = None
     """torch.compile the model; default: on CUDA."""
-    activation_checkpointing: Literal["none", "block"] = "none"
-    """block: keep only each block's input and compute the block again in the backward pass; less memory, a third more
-    work."""
+    activation_checkpointing: Literal["auto", "none", "ffn", "block"] = "none"
+    """What is computed again in the backward pass instead of being kept: nothing, the feed-forward half of each block
+    (less memory, a fifth more work), or the whole block (least memory, a third more work). auto: on a GPU as little as
+    its memory asks for, by the plan that `dice plan` prints."""
+    recompute_layers: int | None = None
+    """Only in this many blocks, the first ones; default: in all, and auto chooses."""
 
     def check(self) -> PolicyConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
@@ -175,7 +181,6 @@ class Policy:
             if one is not None and one.config.traits.kind != "block_diffusion":
                 raise UserError(f"The policy is trained on block-diffusion traces; {one.config.family} has none.")
         self.config, self.say = config.check(), say
-        self.recompute = config.activation_checkpointing == "block"
         self.world = world or World(torch.device("cpu"))
         self.device = self.world.device
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
@@ -283,7 +288,6 @@ class Policy:
                 self.distribution,
             )  # fmt: skip
             found.total.backward()
-            self.weights.collect()
             total += found.total.detach()
             old = found.log_p if known.old is None else known.old
             anchor = old if known.anchor is None else known.anchor
@@ -333,10 +337,14 @@ class Policy:
 
     def _pick_engine(self, batch: Minibatch) -> Engine:
         compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
+        recompute = choose_recompute(
+            self.config, self.model.config, self.world, tokens=self.config.micro_rows * self.config.row_tokens,
+            moments=self.config.moments, reference=self.reference is not None, dtype=self.compute_dtype, say=self.say,
+        )  # fmt: skip
         return pick_engine(
             self.model, next(iter(batch)).rows, self.block_size, self.mask_id,
             attention=self.config.attention, compiled=compiled, say=self.say,
-            recompute=self.recompute, dtype=self.compute_dtype,
+            recompute=recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
     def _check_length(self, replays: Sequence[Replay]) -> None:
