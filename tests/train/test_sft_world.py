@@ -71,11 +71,7 @@ def test_two_processes_follow_one(short: SFTConfig, whole: Path, tmp_path: Path)
     launched = torchrun(
         tmp_path / "launch",
         job(replace(short, out=tmp_path / "two", activation_checkpointing="block")),
-        job(
-            replace(
-                short, out=tmp_path / "small", activation_checkpointing="ffn", recompute_layers=1, moments="bfloat16"
-            )
-        ),
+        job(replace(halves, out=tmp_path / "small")),
         job(replace(uneven, out=tmp_path / "uneven", reshard=False)),
         job(replace(short, out=tmp_path / "handed_over")),
     )

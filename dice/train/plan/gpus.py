@@ -48,6 +48,7 @@ class Measured:
 
 # By hidden size. Between two of them the logarithm is interpolated, beyond them the nearest one holds.
 MEASURED = (
+    Measured(384, 0.1675, 0.845, "benchmarks/README.md (nano on one H200: 1.35 million clean tokens/s)"),
     Measured(768, 0.2094, 0.845, "benchmarks/train/mini.json (H100), benchmarks/README.md (two H200: 422 of 2 x 250)"),
     Measured(2048, 0.4371, 0.95, "benchmarks/train/1.7b.json (H100); on several GPUs between its neighbours"),
     Measured(4096, 0.54, 1.0, "8B on two H200, blocks recomputed: 4,550 clean tokens/s a GPU; no file was kept of it"),
@@ -58,6 +59,9 @@ DECODED_TOKENS_PER_S, DECODED_PARAMETERS, DECODE_SOURCE = (
     8.19e9,
     "benchmarks/engine/h200.json (64 texts, t = 2)",
 )
+# benchmarks/train/rl_step_h100.json: nano, whole kernels, by the plain decoder.
+SMALL_TOKENS_PER_S, SMALL_PARAMETERS = 12_700.0, 0.5e9
+SMALL_SOURCE = "benchmarks/train/rl_step_h100.json (nano, plain decoder)"
 # benchmarks/README.md: verdicts a minute by construction with 16 workers beside one H200.
 VERDICTS_PER_S, VERDICT_SOURCE = 369 / 60, "benchmarks/verifier/isolation_rates.json (369 a minute, 16 cores)"
 

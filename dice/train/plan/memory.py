@@ -6,6 +6,7 @@ runs on a GPU. Against measured peaks: tests/train/test_plan.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -57,6 +58,7 @@ class Memory:
         return sum(asdict(self).values())
 
 
+@functools.cache
 def parameters(config: SDARConfig) -> int:
     """Numbers in a model of this shape."""
     with torch.device("meta"):
@@ -76,13 +78,14 @@ def kept_elements(config: SDARConfig, part: Part) -> int:
 
 
 def activation_bytes(layout: Layout, recompute: Recompute) -> float:
-    """Of all blocks at the end of the forward pass, with attention's normalisers in float32."""
+    """Of all blocks at the end of the forward pass, with what the norms and attention divided by in float32."""
     config = layout.config
+    queries = 2 * config.num_attention_heads + config.num_key_value_heads  # attention's, and norms of queries and keys
+    divisors = {"none": queries + 2, "ffn": queries + 1, "block": 0}
     total = 0.0
     for index in range(config.num_hidden_layers):
         part = recompute.of(index)
-        normalisers = 4 * config.num_attention_heads if part != "block" else 0
-        total += layout.tokens * (kept_elements(config, part) * layout.compute_bytes + normalisers)
+        total += layout.tokens * (kept_elements(config, part) * layout.compute_bytes + 4 * divisors[part])
     return total + layout.tokens * 2 * config.hidden_size * layout.compute_bytes  # the last norm's input and output
 
 
