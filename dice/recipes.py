@@ -229,7 +229,9 @@ def _paper_rl(*, max_active: int) -> RLConfig:
 
 
 def _dice_rl(paper: RLConfig) -> RLConfig:
-    policy = replace(paper.policy, minibatch=64, minibatch_unit="responses", fresh_optimizer=False)
+    policy = replace(
+        paper.policy, minibatch=64, minibatch_unit="responses", fresh_optimizer=False, old_logprobs="trace"
+    )
     return replace(
         paper, policy=policy, order="scheduled", infill_form="scaffold", infill_prompt="plain",
         protocol="dice", provenance="construction", trials=3, compile_timeout_s=60.0, run_timeout_s=30.0,

@@ -74,12 +74,13 @@ class PlanCommand:
         return 0 if plan.fits else 1
 
     def _changed_sft(self, config: SFTConfig) -> SFTConfig:
-        asked = {"row_tokens": self.row_tokens, "batch_rows": self.batch_rows, "micro_rows": self.micro_rows}
-        asked |= {"moments": self.moments}
+        asked: dict[str, object] = {"row_tokens": self.row_tokens, "micro_rows": self.micro_rows}
+        asked |= {"batch_rows": self.batch_rows, "moments": self.moments}
         return replace(config, **{name: value for name, value in asked.items() if value is not None})  # type: ignore[arg-type]
 
     def _changed_rl(self, config: RLConfig) -> RLConfig:
         asked: dict[str, object] = {"row_tokens": self.row_tokens, "micro_rows": self.micro_rows}
+        asked["moments"] = self.moments
         changes = {name: value for name, value in asked.items() if value is not None}
         return replace(config, policy=replace(config.policy, **changes))  # type: ignore[arg-type]
 
