@@ -85,9 +85,11 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
-            tensor = tensor.to(device=device, dtype=dtype or tensor.dtype)
+            tensor = tensor.to(
+                device
+            )  # before it is cast: PyTorch would cast on the CPU, and move what that made larger
             _check_finite(folder / file, name, tensor)
-            state[own_names[name]] = tensor
+            state[own_names[name]] = tensor.to(dtype or tensor.dtype)
     if config.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
