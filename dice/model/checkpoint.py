@@ -85,9 +85,8 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
-            tensor = tensor.to(
-                device
-            )  # before it is cast: PyTorch would cast on the CPU, and move what that made larger
+            # Moved before it is cast: in one go, PyTorch casts on the CPU and moves what that made larger.
+            tensor = tensor.to(device)
             _check_finite(folder / file, name, tensor)
             state[own_names[name]] = tensor.to(dtype or tensor.dtype)
     if config.tied:

@@ -120,7 +120,7 @@ def test_a_failed_save_keeps_the_old_checkpoint(tiny: SDAR, saved: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full_disk)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with pytest.raises(MachineError, match="No space left on device"):
         save_model(lively(TINY, seed=5), TINY, saved)
     assert torch.equal(load_model(saved).lm_head.weight, tiny.lm_head.weight)
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
