@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_model import TINY, lively
 
-from dice.errors import UserError
+from dice.errors import MachineError, UserError
 from dice.model import checkpoint
 from dice.model.checkpoint import CheckpointError, load_model, read_config, resolve_model, save_model
 from dice.model.sdar import SDAR
