@@ -25,6 +25,7 @@ from dice.commands.evaluate import Eval
 from dice.commands.generate import Generate
 from dice.commands.library import LibraryCommand
 from dice.commands.optimize import Optimize
+from dice.commands.plan import PlanCommand
 from dice.commands.report import ReportCommand
 from dice.commands.train import RECIPE_COMMANDS, Train
 from dice.commands.verify import Verify
@@ -55,6 +56,7 @@ Commands = OmitSubcommandPrefixes[
         | Annotated[Doctor, subcommand("doctor")]
         | Annotated[Data, subcommand("data")]
         | Annotated[Train, subcommand("train")]
+        | Annotated[PlanCommand, subcommand("plan")]
         | Annotated[Bench, subcommand("bench")]
     ]
 ]

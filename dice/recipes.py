@@ -125,8 +125,8 @@ def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
         model=model, block_size=4, noise="block", t_min=1e-3, stratified=False, response_prefix=EMPTY_THOUGHT,
         row_tokens=6144, batch_rows=batch_rows, micro_rows=micro_rows, epochs=3.0,
         lr=1e-5, schedule="constant_with_warmup", warmup=0.03, beta2=0.999, weight_decay=0.0,
-        activation_checkpointing="block", exec_every=200, exec_max_new_tokens=4096,
-        checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50,
+        activation_checkpointing="auto", exec_every=200, exec_max_new_tokens=4096,
+        checkpoint_every=200, checkpoint_seconds=1800.0, eval_every=50, final_checkpoint="weights",
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def _paper_rl(*, max_active: int) -> RLConfig:
         policy=PolicyConfig(
             lr=1e-6, beta2=0.999, weight_decay=0.0, clip_grad=1.0, clip_ratio=0.2, kl_coef=0.01, shrink=1,
             minibatch=256, minibatch_unit="rounds", fresh_optimizer=True,
-            row_tokens=24576, activation_checkpointing="block",
+            row_tokens=24576, activation_checkpointing="auto",
         ),
         reference="step", protocol="kernelbench-v0", provenance="any", trials=1,
         compile_timeout_s=180.0, run_timeout_s=180.0,
@@ -229,7 +229,9 @@ def _paper_rl(*, max_active: int) -> RLConfig:
 
 
 def _dice_rl(paper: RLConfig) -> RLConfig:
-    policy = replace(paper.policy, minibatch=64, minibatch_unit="responses", fresh_optimizer=False)
+    policy = replace(
+        paper.policy, minibatch=64, minibatch_unit="responses", fresh_optimizer=False, old_logprobs="trace"
+    )
     return replace(
         paper, policy=policy, order="scheduled", infill_form="scaffold", infill_prompt="plain",
         protocol="dice", provenance="construction", trials=3, compile_timeout_s=60.0, run_timeout_s=30.0,

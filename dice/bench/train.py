@@ -22,21 +22,19 @@ from torch import Tensor
 from dice.errors import MachineError
 from dice.model.sdar import SDAR, SDARConfig
 from dice.train.attention import DenseMask
-from dice.train.blocks import set_blocks, shard
+from dice.train.blocks import KEEP_ALL, RECOMPUTE_BLOCKS, Recompute, set_blocks, shard
 from dice.train.config import ModelShape, SFTConfig
 from dice.train.engine import Engine, pick_engine
 from dice.train.noise import Corruption, corrupt, step_generator
 from dice.train.packing import Document, PackedRows, pack
+from dice.train.plan.flops import training_flops
+from dice.train.plan.gpus import peak_flops
 from dice.train.sft_objective import deal, split_noise, weighted_loss
 from dice.train.weights import Weights
 from dice.train.world import World
 
 Figures = dict[str, Any]
 WARM_UP = 2  # steps of each before any is timed
-PEAKS = {  # dense bf16 FLOP/s by the makers' data sheets; the first name that the device's name contains
-    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12,
-    "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,6 @@ class TrainBench:
         for micro, part in deal(parts, self.world):
             loss = contender.loss(micro, part) / trained
             loss.backward()
-            self.weights.collect()
             total += loss.detach()
         self.weights.clip(1.0)
         self.weights.update(0.0, 0)
@@ -190,11 +187,11 @@ class TrainBench:
         compiled = self.world.device.type == "cuda"
         engine = pick_engine(
             model, probe, self.plan.block_size, mask_id,
-            attention="auto", compiled=compiled, say=self.say, recompute=setting.recompute, dtype=self.dtype,
+            attention="auto", compiled=compiled, say=self.say, recompute=_recompute(setting), dtype=self.dtype,
         )  # fmt: skip
         compiled = "compiled" in engine.name
         return Contender(
-            "ours", lambda: set_blocks(model, compiled=compiled, recompute=setting.recompute),
+            "ours", lambda: set_blocks(model, compiled=compiled, recompute=_recompute(setting)),
             lambda batch, noise: weighted_loss(engine, model, batch, noise, mask_id)[0], setting, engine.name,
         )  # fmt: skip
 
@@ -202,7 +199,7 @@ class TrainBench:
         model, mask_id = self.weights.model, self.plan.model.mask_token_id
         engine = Engine(model.hidden, DenseMask(self.plan.block_size), "dense")
         return Contender(
-            "stock", lambda: set_blocks(model, compiled=False, recompute=setting.recompute),
+            "stock", lambda: set_blocks(model, compiled=False, recompute=_recompute(setting)),
             lambda batch, noise: stock_loss(engine, model, batch, noise, mask_id), setting, engine.name,
         )  # fmt: skip
 
@@ -222,6 +219,10 @@ class TrainBench:
         }
 
 
+def _recompute(setting: Setting) -> Recompute:
+    return RECOMPUTE_BLOCKS if setting.recompute else KEEP_ALL
+
+
 def stock_loss(engine: Engine, model: SDAR, batch: PackedRows, noise: Corruption, mask_id: int) -> Tensor:
     """`weighted_loss` the plain way: logits and cross-entropy of every noisy position."""
     noisy = torch.where(noise.masked, mask_id, batch.tokens)
@@ -234,21 +235,9 @@ def needed_flops(config: SDARConfig, batch: PackedRows, noise: Corruption) -> fl
     """What a step must compute, forward and backward: every matrix of the blocks for each token of [noisy ; clean],
     attention for each pair that the mask allows, and the head for each hidden token. Recomputed blocks, masked pairs
     and logits that nobody asked for are not counted."""
-    head_size = config.num_attention_heads * config.head_dim
-    key_size = config.num_key_value_heads * config.head_dim
-    projections = config.hidden_size * (2 * head_size + 2 * key_size)
-    block = projections + 3 * config.hidden_size * config.intermediate_size
     # A noisy token sees its block and the clean blocks before it, a clean one as many.
     pairs = 2 * int(((batch.positions // config.block_size + 1) * config.block_size).sum())
-    linear = 6 * config.num_hidden_layers * block * 2 * batch.tokens.numel()
-    attention = 12 * config.num_hidden_layers * head_size * pairs
-    return float(linear + attention + 6 * config.hidden_size * config.vocab_size * int(noise.masked.sum()))
-
-
-def peak_flops(device: torch.device) -> float | None:
-    """The device's dense bf16 rate; None where the table does not know it."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for known, peak in PEAKS.items() if known in name), None)
+    return training_flops(config, tokens=2 * batch.tokens.numel(), pairs=pairs, predicted=int(noise.masked.sum()))
 
 
 def random_rows(plan: TrainBenchPlan) -> PackedRows:

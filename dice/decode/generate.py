@@ -40,13 +40,15 @@ def generate(
     on_step: Callable[[StepEvent], None] | None = None,
     seeds: Sequence[int] | None = None,
     on_trace: Callable[[int, Trace], None] | None = None,
+    *,
+    engine: bool | None = None,
 ) -> list[Trace]:
     """Write an answer to each prompt (token ids); traces come back in the order of `prompts`.
 
     The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`. On a GPU with Triton the
     engine writes the first two kinds where DICE_ENGINE is 1; elsewhere a plain loop does, and both write the same but
-    for rounding.
+    for rounding. `engine` True or False asks for one of them, the engine also on a CPU.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
@@ -60,10 +62,11 @@ def generate(
         return _reported(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
     if isinstance(config, DiffusionConfig):
         raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
-    if kind == "autoregressive" and not _has_engine(model):
+    chosen = _has_engine(model) if engine is None else engine
+    if kind == "autoregressive" and not chosen:
         return _reported(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
     texts = new_texts(model, prompts, config, prompt_seeds(config.seed, seeds, len(prompts)))
-    return write(model, texts, config, on_step, on_trace)
+    return write(model, texts, config, on_step, on_trace, engine=chosen)
 
 
 def write(
@@ -72,9 +75,11 @@ def write(
     config: DecodeConfig,
     on_step: Callable[[StepEvent], None] | None = None,
     on_trace: Callable[[int, Trace], None] | None = None,
+    *,
+    engine: bool | None = None,
 ) -> list[Trace]:
     """Write what is masked in `texts`, block by block: by the engine where it runs, else by the plain loop."""
-    if not _has_engine(model):
+    if not (_has_engine(model) if engine is None else engine):
         return denoise(model, texts, config, on_step, on_trace)
     from dice.decode.engine.batch import denoise_batch
 

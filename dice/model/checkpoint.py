@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
@@ -16,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dice.errors import UserError
+from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 from dice.files.atomic import sync
 from dice.files.bounded import parse_json, read_bytes
@@ -82,9 +85,10 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
-            tensor = tensor.to(device=device, dtype=dtype or tensor.dtype)
+            # Moved before it is cast: in one go, PyTorch casts on the CPU and moves what that made larger.
+            tensor = tensor.to(device)
             _check_finite(folder / file, name, tensor)
-            state[own_names[name]] = tensor
+            state[own_names[name]] = tensor.to(dtype or tensor.dtype)
     if config.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True, assign=True)
@@ -119,6 +123,7 @@ def save_model(
     `COMPANION_FILES` are copied, or the files themselves; config.json names code (`auto_map`) only if it is among them.
     A head that shares the embedding's weights is not stored twice. The folder appears whole or not at all: everything
     is written beside it first, then renamed. An existing checkpoint there is replaced; any other folder is refused.
+    Raises `CheckpointError`, and `MachineError` where the disk is full.
     """
     path = Path(path)
     state = model.state_dict() if isinstance(model, SDAR) else model
@@ -229,12 +234,23 @@ def _write_weights(folder: Path, state: dict[str, Tensor], dtype: torch.dtype, m
         file = SINGLE_NAME if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # Cloning detaches fused projections from their shared storage, which safetensors would refuse.
         tensors = {name: state[name].detach().to("cpu", dtype).contiguous().clone() for name in names}
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        _save_file(tensors, folder / file)
         weight_map.update(dict.fromkeys(names, file))
     if len(shards) > 1:
         total = sum(tensor.numel() for tensor in state.values()) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         _write_json(folder / INDEX_NAME, index)
+
+
+def _save_file(tensors: dict[str, Tensor], file: Path) -> None:
+    """Raises `OSError` for what the system refuses, which safetensors only quotes."""
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(file)) from None
 
 
 def _shards(state: dict[str, Tensor], itemsize: int, max_shard_bytes: int) -> list[list[str]]:
@@ -276,7 +292,8 @@ def _replacing(path: Path) -> Iterator[Path]:
         fresh.rename(path)
         sync(path.parent)
     except OSError as error:
-        raise CheckpointError(f"Cannot write the model folder {path}: {error.strerror or error}.") from error
+        kind = MachineError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else CheckpointError
+        raise kind(f"Cannot write the model folder {path}: {error.strerror or error}.") from error
     finally:
         if old.exists() and not path.exists():
             old.rename(path)

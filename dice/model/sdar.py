@@ -175,7 +175,19 @@ class Layer(nn.Module):
         mask: Tensor | BlockMask | None,
         store: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, store)
+        return self.after_attention(self.through_attention(x, cos, sin, mask, store))
+
+    def through_attention(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | BlockMask | None,
+        store: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        return x + self.self_attn(self.input_layernorm(x), cos, sin, mask, store)
+
+    def after_attention(self, x: Tensor) -> Tensor:
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def step(self, x: Tensor, window: Window, cache: KVCache, layer: int) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,37 +15,71 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from dice.model.sdar import SDAR
+from dice.model.sdar import SDAR, Layer
 from dice.train.world import World
 
+Part = Literal["none", "ffn", "block"]
 
-def set_blocks(model: SDAR, *, compiled: bool, recompute: bool) -> None:
-    """Compile the forward of each block, and keep only its input for the backward pass (`recompute`), or undo both.
 
-    All blocks share one compiled graph, so that compiling takes as long for many as for one. Only `forward` is
-    replaced, on the instances: parameter names stay, and what FSDP does around a block stays outside the graph. Forward
-    passes that fill a cache, which are of any length and need no gradient, run as before.
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What is computed again in the backward pass, where the forward pass then keeps its input alone: the whole of a
+    block, or its feed-forward half. In the first `layers` blocks; None: in all."""
+
+    part: Part = "none"
+    layers: int | None = None
+
+    def of(self, layer: int) -> Part:
+        return self.part if self.layers is None or layer < self.layers else "none"
+
+    def __str__(self) -> str:
+        what = {"none": "nothing", "ffn": "the feed-forward half of blocks", "block": "blocks"}[self.part]
+        return what if self.layers is None or self.part == "none" else f"{what} (the first {self.layers})"
+
+
+KEEP_ALL, RECOMPUTE_BLOCKS = Recompute("none"), Recompute("block")
+
+
+def set_blocks(model: SDAR, *, compiled: bool, recompute: Recompute = KEEP_ALL) -> None:
+    """Compile the forward of each block, and let it keep less for the backward pass, or undo both.
+
+    All blocks that recompute the same share one compiled graph, so that compiling takes as long for many as for one.
+    Only `forward` is replaced, on the instances: parameter names stay, and what FSDP does around a block stays outside
+    the graph. Forward passes that fill a cache, which are of any length and need no gradient, run as before.
     """
-    for layer in model.model.layers:
+    for index, layer in enumerate(model.model.blocks()):
         vars(layer).pop("forward", None)
-        if compiled or recompute:
-            layer.forward = _TrainingForward(layer.forward, compiled, recompute)
+        if compiled or recompute.of(index) != "none":
+            vars(layer)["forward"] = _TrainingForward(layer, compiled, recompute.of(index))
 
 
 class _TrainingForward:
-    """Stands for a block's own `forward`, the method `plain`."""
+    """Stands for the `forward` of the block `layer`."""
 
-    def __init__(self, plain: Callable[..., Tensor], compiled: bool, recompute: bool) -> None:
-        self._plain, self._how = plain, (compiled, recompute)
-        self._run = torch.compile(plain, dynamic=False) if compiled else plain
-        if recompute:
-            self._run = functools.partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
+    def __init__(self, layer: Layer, compiled: bool, part: Part) -> None:
+        self._layer, self._how = layer, (compiled, part)
+        self._plain: Any = layer.forward
+        self._whole = _training(layer.forward, compiled, part == "block")
+        self._first = _training(layer.through_attention, compiled, False)
+        self._second = _training(layer.after_attention, compiled, True)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, mask: object, store: object = None) -> Tensor:
-        return self._run(x, cos, sin, mask) if store is None else self._plain(x, cos, sin, mask, store)
+        if store is not None:
+            return self._plain(x, cos, sin, mask, store)
+        if self._how[1] == "ffn":
+            return self._second(self._first(x, cos, sin, mask))
+        return self._whole(x, cos, sin, mask)
 
     def __deepcopy__(self, memo: dict[int, object]) -> _TrainingForward:
-        return _TrainingForward(copy.deepcopy(self._plain, memo), *self._how)  # a method of the copied block
+        copied = copy.deepcopy(self._plain, memo)  # a method of the copied block
+        return _TrainingForward(copied.__self__, *self._how)
+
+
+def _training(plain: Callable[..., Tensor], compiled: bool, recompute: bool) -> Callable[..., Tensor]:
+    run: Callable[..., Tensor] = torch.compile(plain, dynamic=False) if compiled else plain
+    if recompute:
+        return functools.partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+    return run
 
 
 def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> None:

@@ -26,7 +26,10 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future as TorchFuture
 
 from dice.errors import MachineError, UserError
 from dice.files import JsonObject
@@ -47,6 +50,20 @@ class Restored:
 
     manifest: JsonObject
     names: frozenset[str]
+
+
+class _Writer(FileSystemWriter):
+    """Says in the process where it happens what the system said. An error that travels to the others leaves its causes
+    behind, and of a full disk nothing would be left but how far PyTorch's archive had come."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            system = _system_error(error)
+            if system is None:
+                raise
+            raise OSError(system.errno, system.strerror) from None
 
 
 class Checkpoints:
@@ -125,7 +142,7 @@ class Checkpoints:
     def _write(self, step: int, tensors: dict[str, Tensor], manifest: JsonObject) -> None:
         final, pending = self.folder / f"step-{step:08d}", self.folder / f"{PENDING}{step:08d}"
         try:
-            writer = FileSystemWriter(pending)
+            writer = _Writer(pending)
             alone = self._group is None
             state_dict_saver.save(tensors, storage_writer=writer, process_group=self._group, no_dist=alone)
             if not self.world.leads:
@@ -152,12 +169,19 @@ def _reason(error: BaseException | None) -> str:
     """What went wrong in the first process where it did, in a line: what the system said, where it was the system."""
     if isinstance(error, CheckpointException) and error.failures:
         error = error.failures[min(error.failures)][0]
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    system = _system_error(error)
+    if system is not None and system.strerror:
+        return system.strerror
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """What the system said that `error` comes from: a writer that cannot finish complains of that, not of the disk."""
     while error is not None:
         if isinstance(error, OSError) and error.strerror:
-            return error.strerror
-        error = error.__cause__ or error.__context__  # a writer that cannot finish complains of that, not of the disk
-    return text
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

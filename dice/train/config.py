@@ -8,7 +8,7 @@ from typing import Literal
 
 from dice.errors import UserError
 from dice.train.noise import Noise
-from dice.train.schedule import Schedule
+from dice.train.optimizer import Schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +88,8 @@ class SFTConfig:
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
     """On matrices only, not on norm scales."""
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """How AdamW's moments are kept; bfloat16, rounded at random, takes half the memory."""
     clip: float = 1.0
     ema: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is validated and exported."""
@@ -105,9 +107,12 @@ class SFTConfig:
     """FlexAttention or a dense mask; auto: FlexAttention on CUDA if it passes its check there, else dense."""
     compile: bool | None = None
     """torch.compile each transformer block; default: on CUDA, where a failure falls back to eager."""
-    activation_checkpointing: Literal["none", "block"] = "none"
-    """block: keep only each block's input and compute the block again in the backward pass; less memory, a third more
-    work."""
+    activation_checkpointing: Literal["auto", "none", "ffn", "block"] = "none"
+    """What is computed again in the backward pass instead of being kept: nothing, the feed-forward half of each block
+    (less memory, a fifth more work), or the whole block (least memory, a third more work). auto: on a GPU as little as
+    its memory asks for, by the plan that `dice plan` prints."""
+    recompute_layers: int | None = None
+    """Only in this many blocks, the first ones; default: in all, and auto chooses."""
     reshard: bool = True
     """Several processes share the weights (FSDP2). True: a block's gathered weights are freed after its forward pass
     and gathered again for the backward one; False: all are gathered at once and kept, which is faster for small models
@@ -133,6 +138,9 @@ class SFTConfig:
     checkpoint_seconds: float = 120.0
     """Checkpoint at either interval, whichever comes first."""
     keep_checkpoints: int = 2
+    final_checkpoint: Literal["full", "weights"] = "full"
+    """full: a finished run can be made longer. weights: its last checkpoint leaves out the moments, two thirds of
+    it."""
 
     def check(self) -> SFTConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
@@ -151,6 +159,7 @@ class SFTConfig:
         positive: tuple[str, ...] = ("row_tokens", "batch_rows", "micro_rows", "lr", "clip", "log_every", "eval_every")
         positive += ("eval_rows", "lora_alpha", "exec_every", "exec_problems", "exec_batch", "exec_max_new_tokens")
         positive += ("checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "epochs", "max_steps", "block_size")
+        positive += ("recompute_layers",)
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:

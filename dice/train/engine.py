@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from dice.errors import MachineError, UserError
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles
-from dice.train.blocks import set_blocks
+from dice.train.blocks import KEEP_ALL, Recompute, set_blocks
 from dice.train.packing import PackedRows
 
 Attention = Literal["auto", "flex", "dense"]
@@ -54,7 +54,7 @@ def pick_engine(
     attention: Attention,
     compiled: bool,
     say: Callable[[str], None],
-    recompute: bool = False,
+    recompute: Recompute = KEEP_ALL,
     dtype: torch.dtype | None = None,
 ) -> Engine:
     """The fastest engine that agrees with the reference (dense mask, eager) on the micro-batch `probe`.
@@ -62,7 +62,7 @@ def pick_engine(
     Tried in order: flex before dense, compiled before eager, as far as asked for. Each that raises or differs is
     named through `say`. They are tried on a model of two such blocks, because `model` may be sharded, and too large for
     the dense mask of a whole micro-batch. The probe has the shape of training: what is compiled to check serves it too.
-    `recompute`: compute blocks again in the backward pass instead of keeping what they computed. `dtype`: what a
+    `recompute`: what is computed again in the backward pass instead of being kept. `dtype`: what a
     sharded model computes in; its parameters do not tell.
     Raises `MachineError` when FlexAttention was demanded and fails, `UserError` when it cannot serve these shapes.
     """
@@ -79,7 +79,7 @@ def pick_engine(
         problem = None
         if engine.name != "dense":  # which is the reference
             trial = trial or _two_blocks(model, dtype or model.lm_head.weight.dtype)
-            set_blocks(trial, compiled=how, recompute=recompute)
+            set_blocks(trial, compiled=how, recompute=_of_two_blocks(recompute))
             reference = Engine(trial.hidden, DenseMask(block_size), "dense")
             problem = disagreement(replace(engine, hidden=trial.hidden), reference, trial, probe, mask_id)
         if problem is None:
@@ -87,6 +87,11 @@ def pick_engine(
             return engine
         say(f"Not using {engine.name} attention: {problem}.")
     raise MachineError("FlexAttention does not work on this machine; use attention=dense.")
+
+
+def _of_two_blocks(recompute: Recompute) -> Recompute:
+    """With a block of each kind that the model has."""
+    return recompute if recompute.layers is None else replace(recompute, layers=min(1, recompute.layers))
 
 
 def _two_blocks(model: SDAR, dtype: torch.dtype) -> SDAR:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
-from dice.errors import MachineError
+from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 from dice.model.checkpoint import resolve_model, save_model
 from dice.model.config import PROMPT_KEY
@@ -29,14 +30,16 @@ from dice.train.engine import pick_engine
 from dice.train.exec_eval import ExecTrial
 from dice.train.initial_model import initial_model
 from dice.train.lora import add_adapters
+from dice.train.optimizer import lr_scale
 from dice.train.packing import batch_rows
+from dice.train.plan.choose import choose_recompute
+from dice.train.plan.disk import DiskNeed, check_disk
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
-from dice.train.schedule import lr_scale
 from dice.train.session import TERMINATED, TrainingError, compute_dtype
 from dice.train.sft_data import SFTData, load_data
 from dice.train.sft_objective import Score, SFTObjective, micro_rows
-from dice.train.weights import Weights
+from dice.train.weights import Weights, stored_bytes, without_moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def train_sft(config: SFTConfig) -> SFTResult:
         except torch.OutOfMemoryError:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
             less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
-            raise MachineError(f"{message}{less}.") from None
+            raise MachineError(f"{message}{less}; `dice plan` says what fits.") from None
 
 
 @dataclass
@@ -110,14 +113,20 @@ def _prepare(config: SFTConfig, context: RunContext) -> _Setup:
     shard(model, world, dtype, reshard=config.reshard)
     weights = Weights(model, config, dtype, config.ema)
     identity = _identity(config, data, weights)
-    progress = _resume(context, weights, identity)
+    need = disk_need(config, weights)
+    world.broadcast_from_leader(lambda: check_disk(need, log.folder, log.say))
     max_steps = _max_steps(config, data)
+    progress = _resume(context, weights, identity, lambda reached: _share_done(config, reached, max_steps) >= 1.0)
     log.begin(config.to_json() | {"max_steps": max_steps, **identity}, progress.step, world.device)
+    recompute = choose_recompute(
+        config, model.config, world, tokens=size * config.row_tokens * (1 if data.rows.causal else 2),
+        moments=config.moments, average=config.ema is not None, gathered=not config.reshard, dtype=dtype, say=log.say,
+    )  # fmt: skip
     engine = pick_engine(
         weights.model, data.rows.filled(0, min(len(data.rows), size), size), data.block_size,
         model_config.mask_token_id,
         attention=config.attention, compiled=world.device.type == "cuda" if config.compile is None else config.compile,
-        say=log.say, recompute=config.activation_checkpointing == "block", dtype=dtype,
+        say=log.say, recompute=recompute, dtype=dtype,
     )  # fmt: skip
     log.say(
         f"{identity['parameters'] / 1e6:.1f}M parameters, {world}, "
@@ -145,8 +154,25 @@ def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> JsonObject:
     }
 
 
-def _resume(context: RunContext, weights: Weights, identity: JsonObject) -> Progress:
-    """Fill `weights` from the newest checkpoint, where there is one. Raises `UserError` for another run's."""
+def disk_need(config: SFTConfig, weights: Weights) -> DiskNeed:
+    tensors = weights.tensors()
+    final = tensors if config.final_checkpoint == "full" else without_moments(tensors)
+    model = sum(weight.numel() for weight in weights.master.parameters())
+    exported = model * getattr(torch, config.export_dtype).itemsize
+    return DiskNeed(stored_bytes(tensors), stored_bytes(final), exported, config.keep_checkpoints)
+
+
+def _share_done(config: SFTConfig, progress: Progress, max_steps: int) -> float:
+    """Of the run: by steps or by training time, whichever is further, at most 1."""
+    by_time = progress.seconds / config.max_seconds if config.max_seconds else 0.0
+    return min(1.0, max(progress.step / max_steps, by_time))
+
+
+def _resume(
+    context: RunContext, weights: Weights, identity: JsonObject, finished: Callable[[Progress], bool]
+) -> Progress:
+    """Fill `weights` from the newest checkpoint, where there is one. Raises `UserError` for another run's, and where
+    training is to go on from a last checkpoint without moments."""
     folder, log = context.log.folder, context.log
     tensors = weights.tensors()
     restored, notes = context.checkpoints.load(tensors, lambda manifest: check_identity(folder, manifest, identity))
@@ -155,7 +181,13 @@ def _resume(context: RunContext, weights: Weights, identity: JsonObject) -> Prog
     if restored is None:
         return Progress()
     progress = Progress(*(restored.manifest[name] for name in ("step", "seconds", "tokens")))
-    weights.load({name: tensors[name] for name in restored.names}, progress.step)
+    kept = {name: tensors[name] for name in restored.names}
+    if not finished(progress) and without_moments(kept).keys() == kept.keys():
+        raise UserError(
+            f"The run in {folder} ended with a checkpoint without moments (final_checkpoint=weights), so it cannot be "
+            f"made longer; start another one with model={folder / 'model'}."
+        )
+    weights.load(kept, progress.step)
     log.say(f"Resuming after step {progress.step:,}.")
     return progress
 
@@ -206,8 +238,7 @@ class _Run:
 
     def share_done(self, step: int) -> float:
         """Of the run after `step` steps: by steps or by training time, whichever is further, at most 1."""
-        by_time = self.progress.seconds / self.config.max_seconds if self.config.max_seconds else 0.0
-        return min(1.0, max(step / self.max_steps, by_time))
+        return _share_done(self.config, replace(self.progress, step=step), self.max_steps)
 
     def _due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.share_done(self.progress.step) >= 1.0
@@ -262,16 +293,19 @@ class _Run:
 
     def _save(self) -> None:
         manifest = {"identity": self.setup.identity} | asdict(self.progress)
-        self.checkpoints.save(self.progress.step, self.weights.tensors(), manifest)
+        tensors = self.weights.tensors()
+        if self.config.final_checkpoint == "weights" and self.share_done(self.progress.step) >= 1.0:
+            tensors = without_moments(tensors)
+        self.checkpoints.save(self.progress.step, tensors, manifest)
 
     def _finish(self, reason: str) -> SFTResult:
         path, setup, progress = self.log.folder / "model", self.setup, self.progress
         dtype = getattr(torch, self.config.export_dtype)
-        self.checkpoints.settle()
-        state = self.weights.export(self.world.leads)
+        state = self.weights.export(self.world.leads)  # while the last checkpoint is being written
         self.world.broadcast_from_leader(
             lambda: save_model(state, setup.model_config, path, setup.tokenizer_folder, dtype=dtype)
         )
+        self.world.all_gather(self.checkpoints.settle)
         self.log.say(
             f"{reason} after step {progress.step:,} ({duration(progress.seconds)} of training); model in {path}"
         )

@@ -64,7 +64,6 @@ class SFTObjective:
         for micro, part in deal(self._parts(batch, noise), self.world):
             total, found = weighted_loss(self.engine, self.weights.model, micro, part, self.mask_id)
             (total / trained).backward()
-            self.weights.collect()
             sums += found
         return Score.of(self.world.all_reduce_sum(sums), trained, int(noise.masked.sum()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from dice.model.sdar import SDAR
 from dice.train.blocks import gathered, is_sharded, reshard
 from dice.train.lora import adapter_scale, merged
+from dice.train.optimizer import BFloat16AdamW
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -30,6 +31,8 @@ class AdamWSettings(Protocol):
     def adam_eps(self) -> float: ...
     @property
     def weight_decay(self) -> float: ...
+    @property
+    def moments(self) -> Literal["float32", "bfloat16"]: ...
 
 
 class Weights:
@@ -54,29 +57,35 @@ class Weights:
         shared = compute_dtype == master.lm_head.weight.dtype or is_sharded(master)
         self.model = master if shared else copy.deepcopy(master).to(compute_dtype)
         self._copies: list[Tensor] = list(self.model.parameters())
+        if self.model is not master:
+            self._collect_gradients()
         self.average = None if ema is None else [weight.detach().clone() for weight in self.params]
         self._decay = ema
         decayed = [weight for weight in self.params if weight.ndim > 1]
         others = [weight for weight in self.params if weight.ndim <= 1]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.adam_eps,
-            fused=self.params[0].is_cuda,
+        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        settings: dict[str, Any] = {"lr": config.lr, "betas": (config.beta1, config.beta2), "eps": config.adam_eps}
+        small = config.moments == "bfloat16"
+        self.optimizer: torch.optim.AdamW = (
+            BFloat16AdamW(groups, **settings)
+            if small
+            else torch.optim.AdamW(groups, **settings, fused=self.params[0].is_cuda)
         )
         for weight in self.params:  # AdamW's first step would make them; a checkpoint is loaded before it
-            moments = {moment: torch.zeros_like(weight) for moment in MOMENTS}
+            dtype = torch.bfloat16 if small else weight.dtype
+            moments = {moment: torch.zeros_like(weight, dtype=dtype) for moment in MOMENTS}
             self.optimizer.state[weight] = {"step": torch.tensor(0.0, device=weight.device), **moments}
 
-    @torch.no_grad()
-    def collect(self) -> None:
-        """Add the gradients of one micro-batch to the master's."""
-        if self.model is self.master:
-            return
-        totals = [_gradient(weight) for weight in self.params]
-        torch._foreach_add_(totals, [_gradient(part).float() for part in self._copies])
-        self.model.zero_grad(set_to_none=True)
+    def _collect_gradients(self) -> None:
+        """Add each gradient of the copies to the master's as soon as a backward pass has it, and let go of it: all of
+        them at once would take as much memory as the copies."""
+        for weight, part in zip(self.params, self._copies, strict=True):
+
+            def collect(part: Tensor, weight: Tensor = weight) -> None:
+                _gradient(weight).add_(_gradient(part))
+                part.grad = None
+
+            part.register_post_accumulate_grad_hook(collect)
 
     def clip(self, limit: float) -> float:
         """Scale the gradient down to norm `limit`; returns the norm it had."""
@@ -184,12 +193,22 @@ class Weights:
             weight.copy_(tensors[f"weight.{name}"])
             state = self.optimizer.state[weight]
             state["step"].fill_(step)
-            for moment in MOMENTS:
-                state[moment].copy_(tensors[f"{moment}.{name}"])
+            for moment in MOMENTS:  # not in the last checkpoint of a finished run
+                state[moment].copy_(tensors.get(f"{moment}.{name}", state[moment]))
         if self.average is not None:
             for name, value, weight in zip(self.names, self.average, self.params, strict=True):
                 value.copy_(tensors.get(f"average.{name}", weight))  # averaging may begin in a later chunk
         self.publish(self.params)
+
+
+def without_moments(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of what `Weights.tensors` returned, what is not there only to train further."""
+    return {name: tensor for name, tensor in tensors.items() if name.partition(".")[0] not in MOMENTS}
+
+
+def stored_bytes(tensors: dict[str, Tensor]) -> int:
+    """Bytes of the whole of `tensors`, which may be sharded."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _gradient(weight: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_model import TINY, lively
 
-from dice.errors import UserError
+from dice.errors import MachineError, UserError
 from dice.model import checkpoint
 from dice.model.checkpoint import CheckpointError, load_model, read_config, resolve_model, save_model
 from dice.model.sdar import SDAR
@@ -120,7 +120,7 @@ def test_a_failed_save_keeps_the_old_checkpoint(tiny: SDAR, saved: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full_disk)
-    with pytest.raises(CheckpointError, match="No space left on device"):
+    with pytest.raises(MachineError, match="No space left on device"):
         save_model(lively(TINY, seed=5), TINY, saved)
     assert torch.equal(load_model(saved).lm_head.weight, tiny.lm_head.weight)
     assert [path.name for path in saved.parent.iterdir()] == ["model"]

@@ -12,8 +12,10 @@ from rl_policies import layouts, policy_of, weights_of
 from rl_traces import made_up_trace, random_prompt
 from training_helpers import tiny_model
 
+import dice.train.rl.policy
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
+from dice.train.loss import TokenScores, score_tokens
 from dice.train.session import TrainingError
 
 
@@ -38,16 +40,16 @@ def test_gradient_that_is_not_a_number_leaves_the_weights() -> None:
 def test_memory_that_runs_out_leaves_the_weights(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = tiny_model(dtype=torch.float32), layouts()
     policy = policy_of(model, dtype, row_tokens=96, minibatch=7)
-    before, collect, calls = weights_of(policy), policy.weights.collect, []
+    before, calls = weights_of(policy), []
 
-    def failing() -> None:
+    def failing(*given: Any) -> TokenScores:
         calls.append(None)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("no room")
-        collect()
+        return score_tokens(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(policy.weights, "collect", failing)
+        patched.setattr(dice.train.rl.policy, "score_tokens", failing)
         with pytest.raises(MachineError, match="memory ran out with micro_rows 1 of row_tokens 96; lower either"):
             policy.update(samples)
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(policy), strict=True))

@@ -254,6 +254,29 @@ def test_the_sampler_is_the_policy(short: Path) -> None:
     assert first["mismatch_mean"] < 1e-5
 
 
+def test_the_engine_writes_what_the_plain_loop_does(brief: RLConfig, tmp_path: Path) -> None:
+    """Equal seeds in float32: the same answers, rewards and, rounding aside, the same weights at the end."""
+    found = {}
+    for engine in ("off", "on"):
+        out = tmp_path / engine / "run"
+        out.parent.mkdir()
+        changed = replace(brief, out=out, engine=engine, staleness=0, generate_steps=1)  # type: ignore[arg-type]
+        changed = replace(changed, policy=replace(changed.policy, minibatch=2, old_logprobs="trace"))
+        assert run(changed) == 0, said(changed)
+        assert "scored again" not in said(changed)
+        found[engine] = out
+    rewards = [[line["reward"] for line in metrics(out) if "reward" in line] for out in found.values()]
+    assert rewards[0] == rewards[1] and len(rewards[0]) == 2
+    answers = [[one.trace.token_ids for one in read_episodes(out / "episodes")] for out in found.values()]
+    assert answers[0] == answers[1]
+    ours, theirs = (load_model(out / "model").state_dict() for out in found.values())
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-2, atol=1e-4)
+    line = next(line for line in metrics(found["on"]) if "update_s" in line)
+    assert {"decode_s", "verify_s", "wait_s", "update_s", "update_flops_s"} <= set(line)
+    assert line["verify_s"] >= 0 and line["work"] > 0 and "mfu" not in line, "a CPU's peak is not known"
+
+
 def test_steps_without_any_difference_update_nothing(
     config: RLConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

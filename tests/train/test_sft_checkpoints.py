@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from launching import finish, torchrun
+from training_helpers import checkpoint, tiny_model
 
+import dice.train.sft
 from dice.errors import MachineError, UserError
-from dice.train.checkpoints import Checkpoints
+from dice.model.checkpoint import load_model, save_model
+from dice.train.checkpoints import PENDING, Checkpoints
+from dice.train.config import SFTConfig
+from dice.train.plan.disk import DiskNeed, check_disk
+from dice.train.sft import train_sft
+from dice.train.weights import stored_bytes
+from dice.train.world import World
+from tests.conftest import PATIENCE_S
 
 SYNCS = 5  # tensors, their index, manifest, folder, parent folder: what a save makes durable, in this order
 
@@ -106,3 +122,124 @@ def test_a_folder_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     ) as told:
         save(tmp_path / "file", 1)
     assert "\n" not in str(told.value)
+
+
+SAVE_LARGE = """
+import sys, torch
+from pathlib import Path
+from dice.train.checkpoints import Checkpoints
+with Checkpoints(Path(sys.argv[1]), 2) as checkpoints:
+    for step in (1, 2):
+        large = torch.zeros(step * 20_000_000 - 19_999_900)
+        checkpoints.save(step, {"a": torch.full((100,), float(step)), "large": large}, {})
+"""
+
+
+def test_killed_while_the_background_writes(tmp_path: Path) -> None:
+    """A process of its own, ended with -9 when a part of its second checkpoint's tensors is on the disk."""
+    child = subprocess.Popen([sys.executable, "-c", SAVE_LARGE, str(tmp_path)])
+    written = tmp_path / f"{PENDING}00000002" / "__0_0.distcp"
+    deadline = time.monotonic() + PATIENCE_S
+    while not (written.exists() and written.stat().st_size > 0):
+        assert child.poll() is None and time.monotonic() < deadline
+    child.kill()
+    child.wait()
+    assert written.exists(), "it was ended too late to show anything"
+    values = {"a": torch.zeros(100), "large": torch.zeros(100)}
+    restored, notes = Checkpoints(tmp_path, keep=2).load({"a": values["a"]})
+    assert restored is not None and restored.manifest["step"] == 1 and notes == []
+    assert values["a"].tolist() == [1.0] * 100
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a file system can only be mounted by root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(folder: Path, world: World) -> str:
+    """What is said where the second checkpoint does not fit."""
+    try:
+        with Checkpoints(folder, keep=2, world=world) as checkpoints:
+            for step in (1, 2):
+                checkpoints.save(step, {"a": torch.full((step**3 * 100_000,), float(step))}, {})
+                checkpoints.settle()
+    except MachineError as error:
+        return str(error)
+    return "written"
+
+
+def fill_together(folder: Path) -> str:
+    return fill(folder, World(torch.device("cpu"), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+
+
+def test_a_full_disk_is_said_as_such_and_leaves_the_last_checkpoint(small_disk: Path) -> None:
+    sentence = f"Cannot write checkpoint {small_disk}/step-00000002: No space left on device; the last good one is "
+    assert fill(small_disk, World(torch.device("cpu"))) == f"{sentence}step-00000001."
+    assert [path.name for path in small_disk.iterdir()] == ["step-00000001"]
+
+
+def test_several_processes_say_that_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
+    output = finish(torchrun(tmp_path / "launch", partial(fill_together, small_disk)))
+    assert output.count("step-00000002: No space left on device; the last good one is step-00000001.") == 2
+    assert [path.name for path in small_disk.iterdir()] == ["step-00000001"]
+
+
+def test_a_model_that_does_not_fit_on_the_disk_is_said(small_disk: Path) -> None:
+    model = tiny_model()
+    large = replace(model.config, hidden_size=512, vocab_size=1000)
+    state = {"model.embed_tokens.weight": torch.zeros(1000, 1024)}
+    with pytest.raises(MachineError, match=r"Cannot write the model folder .*: No space left on device\.$"):
+        save_model(state, large, small_disk / "model")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_run_that_the_disk_cannot_hold_does_not_start(toy: SFTConfig, small_disk: Path) -> None:
+    config = replace(toy, out=small_disk / "run", max_steps=2)
+    with pytest.raises(MachineError, match=r"has 3\.1 MB for this run, which needs .* lower keep_checkpoints") as told:
+        train_sft(config)
+    assert "\n" not in str(told.value) and not list((small_disk / "run").glob("checkpoints/*"))
+
+
+def test_what_a_run_has_written_already_counts_as_room_for_it(small_disk: Path) -> None:
+    need, said = DiskNeed(checkpoint=300_000, final=300_000, export=0, kept=0), list[str]()
+    need = replace(need, checkpoint=need.checkpoint - 64 * 1024**2 + 2_500_000)
+    (small_disk / "step-00000001").write_bytes(bytes(2_000_000))
+    check_disk(need, small_disk, said.append)
+    assert len(said) == 1
+    with pytest.raises(MachineError, match="lower keep_checkpoints"):
+        check_disk(replace(need, checkpoint=need.checkpoint + 2_000_000), small_disk, said.append)
+
+
+def test_disk_need_is_what_a_run_writes(toy: SFTConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs: list[DiskNeed] = []
+    monkeypatch.setattr(dice.train.sft, "check_disk", lambda need, *_: needs.append(need))
+    config = replace(toy, out=tmp_path, max_steps=2, checkpoint_every=1, final_checkpoint="weights", ema=0.9)
+    train_sft(replace(config, export_dtype="bfloat16"))
+    full, last = stored_bytes(checkpoint(tmp_path, 1)), stored_bytes(checkpoint(tmp_path, 2))
+    exported = stored_bytes(load_model(tmp_path / "model").state_dict())
+    assert needs == [DiskNeed(checkpoint=full, final=last, export=exported, kept=2)]
+    assert full == 2 * last == 8 * exported, "weights, average, two moments; then half of them; then bfloat16"
+
+
+def test_a_last_checkpoint_without_moments_ends_a_run(toy: SFTConfig, tmp_path: Path) -> None:
+    config = replace(toy, out=tmp_path, max_steps=3, checkpoint_every=1, final_checkpoint="weights", ema=None)
+    assert train_sft(replace(config, stop_after_seconds=1e-9)).step == 1
+    assert train_sft(config).finished
+    full, last = ((tmp_path / "checkpoints" / f"step-0000000{step}" / "__0_0.distcp").stat().st_size for step in (2, 3))
+    assert last < 0.45 * full
+    before = load_model(tmp_path / "model").state_dict()
+    assert train_sft(config).finished
+    after = load_model(tmp_path / "model").state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    with pytest.raises(UserError, match=r"ended with a checkpoint without moments .* so it cannot be made longer"):
+        train_sft(replace(config, max_steps=4))

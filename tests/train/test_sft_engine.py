@@ -15,7 +15,7 @@ import dice.train.engine
 from dice.errors import MachineError
 from dice.model.sdar import SDAR
 from dice.train.attention import DenseMask, FlexMask, fits_tiles, tiles
-from dice.train.blocks import set_blocks
+from dice.train.blocks import RECOMPUTE_BLOCKS, set_blocks
 from dice.train.engine import Engine, disagreement, pick_engine
 from dice.train.packing import PackedRows, pack
 
@@ -153,7 +153,7 @@ def test_blocks_share_one_compiled_graph_and_decoding_stays_eager(monkeypatch: p
     monkeypatch.setattr(dice.train.engine.torch, "compile", lambda f, **how: compile_with(f, backend=count, **how))
     model, batch = SDAR(replace(tiny_model(4, torch.float32).config, num_hidden_layers=12)), long_rows(4)
     engine = pick_engine(
-        model, batch, 4, MASK_ID, attention="dense", compiled=True, say=pytest.fail, recompute=True
+        model, batch, 4, MASK_ID, attention="dense", compiled=True, say=pytest.fail, recompute=RECOMPUTE_BLOCKS
     )  # fmt: skip
     for _ in range(2):
         engine(batch.tokens, batch).sum().backward()
@@ -165,7 +165,7 @@ def test_blocks_share_one_compiled_graph_and_decoding_stays_eager(monkeypatch: p
 
 def test_a_copied_model_computes_with_its_own_weights() -> None:
     model, batch = tiny_model(4), long_rows(4)
-    set_blocks(model, compiled=False, recompute=True)
+    set_blocks(model, compiled=False, recompute=RECOMPUTE_BLOCKS)
     copied = copy.deepcopy(model)
     with torch.no_grad():
         for weight in model.model.layers.parameters():

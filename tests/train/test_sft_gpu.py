@@ -13,6 +13,7 @@ from test_sft_world import job, metrics
 from training_helpers import MASK_ID, PAD_ID, random_documents, tiny_model
 
 from dice.model.sdar import SDAR
+from dice.train.blocks import KEEP_ALL, RECOMPUTE_BLOCKS, Recompute
 from dice.train.config import SFTConfig
 from dice.train.engine import pick_engine
 from dice.train.loss import masked_cross_entropy
@@ -22,8 +23,8 @@ from dice.train.sft import train_sft
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_blocks_share_one_compiled_graph(recompute: bool) -> None:
+@pytest.mark.parametrize("recompute", [KEEP_ALL, Recompute("ffn"), RECOMPUTE_BLOCKS, Recompute("block", 5)], ids=str)
+def test_blocks_share_one_compiled_graph(recompute: Recompute) -> None:
     torch._dynamo.reset()
     model = SDAR(replace(tiny_model(4).config, num_hidden_layers=12)).to(device="cuda", dtype=torch.bfloat16)
     batch = pack(random_documents(30, longest=300), row_tokens=384, block_size=4, pad_id=PAD_ID).to("cuda")

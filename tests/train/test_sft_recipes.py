@@ -19,7 +19,7 @@ from dice.recipes import EMPTY_THOUGHT, SFT_RECIPES, SHAPES, mini_sft, nano_sft
 from dice.train.attention import fits_tiles
 from dice.train.config import SFTConfig
 from dice.train.initial_model import new_model_config
-from dice.train.schedule import lr_scale
+from dice.train.optimizer import lr_scale
 from dice.train.sft import SFTResult
 
 ROOT = Path(__file__).parents[2]

@@ -67,15 +67,22 @@ def test_two_processes_follow_one(short: SFTConfig, whole: Path, tmp_path: Path)
     uneven = replace(short, micro_rows=3, batch_rows=3)
     train_sft(replace(uneven, out=tmp_path / "uneven_alone"))
     train_sft(replace(short, out=tmp_path / "handed_over", stop_after_seconds=1e-9))
+    halves = replace(short, activation_checkpointing="ffn", recompute_layers=1, moments="bfloat16")
     launched = torchrun(
         tmp_path / "launch",
         job(replace(short, out=tmp_path / "two", activation_checkpointing="block")),
+        job(replace(halves, out=tmp_path / "small")),
         job(replace(uneven, out=tmp_path / "uneven", reshard=False)),
         job(replace(short, out=tmp_path / "handed_over")),
     )
     output = finish(launched)
-    assert output.count("finished\n") == 6 and output.count("Resuming after step 1.") == 1
-    assert output.count("2 x cpu") == 3, "only one process speaks"
+    assert output.count("finished\n") == 8 and output.count("Resuming after step 1.") == 1
+    assert output.count("2 x cpu") == 4, "only one process speaks"
+    small, wide = checkpoint(tmp_path / "small", 6), checkpoint(tmp_path / "two", 6)
+    assert {small[name].dtype for name in small if name.startswith("exp_avg")} == {torch.bfloat16}
+    apart = torch.cat([(small[name] - wide[name]).flatten() for name in small if name.startswith("exp_avg.")])
+    whole_moments = torch.cat([wide[name].flatten() for name in small if name.startswith("exp_avg.")])
+    assert 0 < float(apart.norm() / whole_moments.norm()) < 0.05
     assert_follows(tmp_path / "two", whole)
     assert_follows(tmp_path / "uneven", tmp_path / "uneven_alone")
     assert_follows(tmp_path / "handed_over", whole)

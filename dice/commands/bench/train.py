@@ -46,8 +46,9 @@ class BenchTrain:
     """Print the result as JSON."""
 
     def run(self) -> int:
-        from dice.bench.train import TrainBench, TrainBenchPlan, peak_flops
+        from dice.bench.train import TrainBench, TrainBenchPlan
         from dice.recipes import SHAPES
+        from dice.train.plan.gpus import peak_flops
         from dice.train.runlog import versions
         from dice.train.world import joined
         from dice.verify.roofline import driver_version

@@ -46,7 +46,7 @@ CURVES = (
     ("step_s", "seconds of a step", False),
     ("tokens_per_s", "tokens / s", False),
 )
-PARTS = ("decode_s", "verify_s", "update_s", "save_s")
+PARTS = ("decode_s", "verify_s", "wait_s", "update_s", "save_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,11 @@ def new_engine(model: SDAR, slots: int, context: int, block_size: int | None = N
     )  # fmt: skip
 
 
+def plain_engine(model: SDAR, slots: int, context: int, block_size: int | None = None) -> Engine:
+    """An engine without kernels or graphs, where there is no GPU for them."""
+    return Engine(model, slots=slots, context=context, block_size=block_size)
+
+
 def position_bytes(model: SDAR) -> int:
     """What the keys and values of one position take."""
     config = model.config
@@ -66,11 +71,12 @@ def denoise_batch(
     config: DecodeConfig,
     on_step: Callable[[StepEvent], None] | None = None,
     on_trace: Callable[[int, Trace], None] | None = None,
-    make_engine: Callable[..., Engine] = new_engine,
+    make_engine: Callable[..., Engine] | None = None,
 ) -> list[Trace]:
     """`block_diffusion.denoise` by the engine, for models of every kind that it runs."""
     if not texts:
         return []
+    make_engine = make_engine or (new_engine if can_run(model) else plain_engine)
     slots, context = min(config.max_active, len(texts)), max(text.length for text in texts)
     engine = _engine(model, slots, context, texts[0].block_size, make_engine)
 

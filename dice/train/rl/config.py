@@ -76,6 +76,9 @@ class RLConfig:
     """Longest response. Problems whose prompt leaves no room for it are left out, and counted."""
     max_active: int = 64
     """Responses decoded at once, by each process."""
+    engine: Literal["auto", "on", "off"] = "auto"
+    """Who decodes. on: the engine, in this process and on its weights; it frees its cache before the update. off: the
+    plain loop. auto: as everywhere, the engine on a GPU where DICE_ENGINE is 1."""
     staleness: Literal[0, 1] = 0
     """0: every response comes from the current weights. 1: a step is decoded while verdicts on the one before are
     awaited, so from weights one update old, which `policy.mismatch_cap` corrects for. It hides the wait for the last
@@ -181,6 +184,8 @@ class RLConfig:
             raise UserError(f"infill_prompt {self.infill_prompt} goes with one-shot prompts; compact ones are plain.")
         if self.verify_workers is not None and self.verify_workers < 1:
             raise UserError("verify_workers must be at least 1.")
+        if self.policy.old_logprobs == "trace" and (self.staleness or self.top_p < 1 or self.top_k):
+            raise UserError("policy.old_logprobs trace goes with staleness 0, top_p 1 and top_k 0.")
         self.policy.check()
         return self
 

@@ -29,6 +29,8 @@ from dice.model.sdar import SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.prompts import infill, infill_with_example
 from dice.train.noise import step_generator
+from dice.train.plan.disk import DiskNeed, check_disk
+from dice.train.plan.gpus import peak_flops
 from dice.train.rl.config import RLConfig
 from dice.train.rl.curriculum import Curriculum
 from dice.train.rl.episode import Episode, write_episodes
@@ -42,6 +44,7 @@ from dice.train.rl.verification import VerifierPool
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
 from dice.train.session import TERMINATED, Interrupted, compute_dtype
+from dice.train.weights import stored_bytes
 
 # FlexAttention computes in tiles of this many tokens, so a row of the update is made of whole tiles.
 TILE_TOKENS = 128
@@ -135,8 +138,19 @@ def _prepare(config: RLConfig, context: RunContext) -> _Setup:
         say=say,
         reference=load_model(model_folder, device=world.device) if config.reference == "initial" else None,
     )
+    need = _disk_need(config, policy, parameters)
+    assert config.out is not None
+    folder = Path(config.out)
+    world.broadcast_from_leader(lambda: check_disk(need, folder, say))
     held_out = HeldOut.read(config, prompt_builder, room, say, curriculum.problem_ids)
     return _Setup(model_folder, traits, parameters, prompt_builder, curriculum, held_out, decoding, policy)
+
+
+def _disk_need(config: RLConfig, policy: Policy, parameters: int) -> DiskNeed:
+    """Episodes and kept verdicts not counted."""
+    checkpoint = stored_bytes(policy.tensors())
+    exported = parameters * getattr(torch, config.export_dtype).itemsize
+    return DiskNeed(checkpoint, checkpoint, exported, config.keep_checkpoints)
 
 
 def _infill_prompt(config: RLConfig) -> InfillPrompt:
@@ -179,7 +193,13 @@ class _Run:
         self.world, self.log, self.checkpoints, self.stopped, self.started = context
         self.policy, self.curriculum = setup.policy, setup.curriculum
         self.rollouts = Rollouts(
-            lambda: setup.policy.sampler, setup.prompt_builder, pool, setup.decoding, self.stopped, self.world
+            lambda: setup.policy.sampler,
+            setup.prompt_builder,
+            pool,
+            setup.decoding,
+            self.stopped,
+            self.world,
+            {"auto": None, "on": True, "off": False}[config.engine],
         )
         self.identity = {"tasks_sha256": self.curriculum.digest} | {name: getattr(config, name) for name in IDENTITY}
         self.step, self.seconds = 0, 0.0
@@ -246,8 +266,9 @@ class _Run:
 
     def _verified(self, batch: Batch) -> list[Episode]:
         """The batch's episodes, with verdicts, rewards, and advantages normalised within each problem's answers."""
-        with self._part("verify"):
+        with self._part("wait"):
             verdicts = self.rollouts.verdicts(batch)
+        (self.part_seconds["verify"],) = self.world.all_reduce_max(batch.pending.seconds)
         rewards = [reward(verdict, self.config) for verdict in verdicts]
         groups = defaultdict(list)
         for index, request in enumerate(batch.requests):
@@ -284,12 +305,15 @@ class _Run:
         faults = int(self.world.all_reduce_sum(torch.tensor(self.pool.faults)))
         self.pool.faults = 0
         self.seconds += seconds
+        speed = self._speed(stats, parts)
         self.log.metrics(
-            step=self.step, stage=stage, **measured, **stats, faults=faults, **parts, step_s=seconds,
+            step=self.step, stage=stage, **measured, **stats, faults=faults, **parts, **speed, step_s=seconds,
             seconds=self.seconds,
         )  # fmt: skip
         left = self.seconds / self.step * (self.config.steps - self.step)
         spent = ", ".join(f"{name.removesuffix('_s')} {duration(value)}" for name, value in parts.items())
+        if "mfu" in speed:
+            spent += f"; MFU of the update {speed['mfu']:.1%}"
         self.log.show(
             self.step / self.config.steps,
             f"step {self.step:,}/{self.config.steps:,} {stage}  reward {measured['reward']:.3f}  "
@@ -297,6 +321,15 @@ class _Run:
             f"{measured['flat_groups']:.0f} of {measured['groups']:.0f} groups flat  {duration(seconds)} ({spent})  "
             f"ETA {duration(left)}",
         )
+
+    def _speed(self, stats: dict[str, float], parts: dict[str, float]) -> dict[str, float]:
+        """How fast the update computed, on each GPU or CPU: operations a second, and where the peak is known its share
+        of that."""
+        if not stats:
+            return {}
+        rate = stats["work"] / max(parts["update_s"], 1e-3) / self.world.size
+        peak = peak_flops(self.world.device)
+        return {"update_flops_s": rate} | ({"mfu": rate / peak} if peak else {})
 
     def _evaluate(self) -> None:
         """Exec on the problems of `eval_data`, where it is due and not known yet."""

@@ -29,6 +29,8 @@ from dice.model.sdar import SDAR
 from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
+from dice.train.plan.choose import choose_recompute
+from dice.train.plan.flops import training_flops
 from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
 from dice.train.rl.objective import token_terms
 from dice.train.rl.replay import Replay, replay
@@ -38,6 +40,10 @@ from dice.train.world import World
 
 ScoredTrace = tuple[Trace, float]
 """A trace and its advantage, the same for all of its tokens."""
+
+
+# How far log-probabilities of a trace may be from the trainer's on average, by the type that both compute in.
+ROUNDING = {torch.bfloat16: 0.01, torch.float32: 1e-4, torch.float64: 1e-4}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +56,8 @@ class PolicyConfig:
     beta2: float = 0.999
     adam_eps: float = 1e-8
     weight_decay: float = 0.0
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """How AdamW's moments are kept; bfloat16, rounded at random, takes half the memory."""
     clip_grad: float = 1.0
 
     clip_ratio: float = 0.2
@@ -68,6 +76,10 @@ class PolicyConfig:
     """Weigh each token with min(trainer's / sampler's probability, this), both before the first update: the correction
     for responses that are one update old (staleness 1). None: no correction."""
 
+    old_logprobs: Literal["score", "trace"] = "score"
+    """Where the log-probabilities before the first update come from, in a step of several: from a forward pass over all
+    samples (score), or from the traces, whose tokens were recorded with them (trace). The traces are tried on some
+    rows first, and where they are further from the trainer's than rounding explains, everything is scored."""
     minibatch: int = 64
     """Responses per optimiser update, at most; the samples of a call are divided evenly."""
     minibatch_unit: Literal["responses", "rounds"] = "responses"
@@ -83,9 +95,12 @@ class PolicyConfig:
     attention: Attention = "auto"
     compile: bool | None = None
     """torch.compile the model; default: on CUDA."""
-    activation_checkpointing: Literal["none", "block"] = "none"
-    """block: keep only each block's input and compute the block again in the backward pass; less memory, a third more
-    work."""
+    activation_checkpointing: Literal["auto", "none", "ffn", "block"] = "none"
+    """What is computed again in the backward pass instead of being kept: nothing, the feed-forward half of each block
+    (less memory, a fifth more work), or the whole block (least memory, a third more work). auto: on a GPU as little as
+    its memory asks for, by the plan that `dice plan` prints."""
+    recompute_layers: int | None = None
+    """Only in this many blocks, the first ones; default: in all, and auto chooses."""
 
     def check(self) -> PolicyConfig:
         """Return self, or raise `UserError` naming the first setting that cannot work."""
@@ -97,6 +112,8 @@ class PolicyConfig:
             raise UserError(f"kl_coef must not be negative, but is {self.kl_coef}.")
         if self.mismatch_cap is not None and not self.mismatch_cap > 0:
             raise UserError(f"mismatch_cap must be positive or None, not {self.mismatch_cap}.")
+        if self.old_logprobs == "trace" and self.shrink > 1:
+            raise UserError("old_logprobs trace goes with shrink 1: with joined rounds, others are asked for.")
         return self
 
 
@@ -104,6 +121,7 @@ class PolicyConfig:
 class UpdateStats:
     """What one call of `Policy.update` did. Means are over targets, the tokens learned from.
 
+    `work`: the floating-point operations that it needed, of all processes (what was recomputed or scored not counted).
     `mismatch_*`: |log-probability by the trainer before the first update - that recorded by the sampler|; rounding
     only, where shrink is 1 and the sampler did not truncate. `nll`: the mean negative log-probability of the samples
     before the first update. `tokens`: positions that one pass over the samples reads, padding not counted.
@@ -114,6 +132,7 @@ class UpdateStats:
     updates: int
     targets: int
     tokens: int
+    work: float
     rows: int
     loss: float
     kl: float
@@ -175,7 +194,6 @@ class Policy:
             if one is not None and one.config.traits.kind != "block_diffusion":
                 raise UserError(f"The policy is trained on block-diffusion traces; {one.config.family} has none.")
         self.config, self.say = config.check(), say
-        self.recompute = config.activation_checkpointing == "block"
         self.world = world or World(torch.device("cpu"))
         self.device = self.world.device
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
@@ -254,16 +272,33 @@ class Policy:
     def _learn(self, batches: Sequence[Minibatch]) -> list[_Step]:
         """The loop: everything that must be known of the weights as they are now, then one update per minibatch."""
         engine = self._engine = self._engine or self._pick_engine(batches[0])
-        before = [self._before(engine, batch, changed=batch is not batches[0]) for batch in batches]
+        scored = self.config.old_logprobs == "score" or len(batches) == 1 or not self._traces_agree(engine, batches[1])
+        before = [self._before(engine, batch, changed=batch is not batches[0], scored=scored) for batch in batches]
         return [self._update(engine, batch, known) for batch, known in zip(batches, before, strict=True)]
 
-    def _before(self, engine: Engine, batch: Minibatch, changed: bool) -> list[_Before]:
-        """`changed`: whether the weights will have changed when it is the turn of `batch`."""
+    def _traces_agree(self, engine: Engine, batch: Minibatch) -> bool:
+        """Whether the log-probabilities in the traces are those of the trainer, but for rounding: by the first rows of
+        each process."""
+        micro = next(iter(batch))
+        gap = (self._score(engine, self.model, micro) - micro.sampled).abs().sum().double()
+        total, count = self.world.all_reduce_sum(torch.stack((gap, gap.new_tensor(float(len(micro.sampled)))))).tolist()
+        limit = ROUNDING[self.compute_dtype]
+        if total <= limit * max(1.0, count):
+            return True
+        self.say(
+            f"The traces' log-probabilities differ from the trainer's by {total / count:.2g} on average, where "
+            f"rounding explains {limit:.2g}: all samples are scored again."
+        )
+        return False
+
+    def _before(self, engine: Engine, batch: Minibatch, changed: bool, scored: bool) -> list[_Before]:
+        """`changed`: whether the weights will have changed when it is the turn of `batch`. `scored`: what the policy
+        makes of its targets is computed, and not taken from the traces."""
         known = []
         for micro in batch:
             old = anchor = None
             if changed:
-                old = self._score(engine, self.model, micro)
+                old = self._score(engine, self.model, micro) if scored else micro.sampled
             if self.reference is not None:
                 with torch.no_grad():
                     anchor = self._score(engine.of(self.reference), self.reference, micro)
@@ -283,7 +318,6 @@ class Policy:
                 self.distribution,
             )  # fmt: skip
             found.total.backward()
-            self.weights.collect()
             total += found.total.detach()
             old = found.log_p if known.old is None else known.old
             anchor = old if known.anchor is None else known.anchor
@@ -333,10 +367,14 @@ class Policy:
 
     def _pick_engine(self, batch: Minibatch) -> Engine:
         compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
+        recompute = choose_recompute(
+            self.config, self.model.config, self.world, tokens=self.config.micro_rows * self.config.row_tokens,
+            moments=self.config.moments, reference=self.reference is not None, dtype=self.compute_dtype, say=self.say,
+        )  # fmt: skip
         return pick_engine(
             self.model, next(iter(batch)).rows, self.block_size, self.mask_id,
             attention=self.config.attention, compiled=compiled, say=self.say,
-            recompute=self.recompute, dtype=self.compute_dtype,
+            recompute=recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
     def _check_length(self, replays: Sequence[Replay]) -> None:
@@ -354,10 +392,20 @@ class Policy:
                 "written by this model, with this temperature and vocab_limit? The weights are unchanged."
             )
 
+    def _work(self, batches: Sequence[Minibatch], targets: int) -> float:
+        """Padding is taken for tokens that see little."""
+        size = self.block_size
+        seen = sum(int(((batch.rows.positions // size + 1) * size).sum()) for batch in batches)
+        pairs = float(self.world.all_reduce_sum(torch.tensor(float(seen), dtype=torch.float64)))
+        tokens = sum(batch.rows.tokens_read for batch in batches)
+        return training_flops(self.model.config, tokens=tokens, pairs=pairs, predicted=targets)
+
     def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
         new, old, anchor, sampled, advantage = self.world.all_gather_cat(torch.cat([step.columns for step in steps], 1))
         terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio)
-        mismatch = (old - sampled).abs().sort().values
+        # The first update's are always scored; those of later ones may have been taken from the traces.
+        first = self.world.all_gather_cat(steps[0].columns)
+        mismatch = ((old - sampled) if self.config.old_logprobs == "score" else first[1] - first[3]).abs().sort().values
         norms = [step.grad_norm for step in steps]
         return UpdateStats(
             samples=samples,
@@ -365,6 +413,7 @@ class Policy:
             updates=len(steps),
             targets=len(new),
             tokens=sum(batch.rows.tokens_read for batch in batches),
+            work=self._work(batches, len(new)),
             rows=self.world.size * sum(len(batch.rows) for batch in batches),
             loss=sum(step.loss for step in steps) / len(steps),
             kl=float(terms.kl.mean()),

@@ -58,7 +58,10 @@ class Rollouts:
         config: DecodeConfig,
         stopped: StopSignal,
         world: World,
+        engine: bool | None = None,
     ) -> None:
+        """`engine`: whether it decodes, see `generate`."""
+        self.engine = engine
         self.sampler, self.prompt_builder, self.pool, self.config = sampler, prompt_builder, pool, config
         self.stopped, self.world = stopped, world
         self._scaffold_stops = prompt_builder.stop_ids()
@@ -104,7 +107,8 @@ class Rollouts:
             batch.verify(index, answers[index][0])
 
         prompts = [batch.requests[index].prompt_ids for index in own]
-        generate(model, prompts, config, on_step, [seeds[index] for index in own], on_trace)
+        own_seeds = [seeds[index] for index in own]
+        generate(model, prompts, config, on_step, own_seeds, on_trace, engine=self.engine)
         batch.pending.close()
         torch.cuda.empty_cache()  # for the kernels, which run in processes of their own
         if not all(math.isfinite(sum(trace.logprobs)) for _, trace in answers.values()):

@@ -60,6 +60,8 @@ class PendingVerdicts:
         # Fewer pairs than the verifier's stream reads ahead, so that calling off need not wait for one to end.
         self._room = threading.Semaphore(PAIRS_PER_WORKER * workers)
         self._called_off = threading.Event()
+        self._began: float | None = None
+        self._ended = 0.0
         self._failure = ""
         self._thread = threading.Thread(target=self._work, name="verification", daemon=True)
         if at_once:
@@ -68,12 +70,20 @@ class PendingVerdicts:
     def put(self, key: int, problem: Problem, kernel: Kernel) -> None:
         self.pairs[key] = problem, kernel
         self._waiting.put(key)
+        if self._began is None and self._thread.ident:
+            self._began = time.monotonic()
 
     def close(self) -> None:
         """There are no more pairs."""
         self._waiting.put(None)
         if not self._thread.ident:
+            self._began = time.monotonic()
             self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """From the first pair to the last verdict so far."""
+        return max(0.0, self._ended - self._began) if self._began is not None else 0.0
 
     def call_off(self) -> None:
         """Verify nothing more, and kill what is being verified."""
@@ -114,6 +124,7 @@ class PendingVerdicts:
         try:
             for place, verdict in self._verifier.verify_many(pairs(), self._workers):
                 self.verdicts[order[place]] = verdict
+                self._ended = time.monotonic()
                 self._room.release()
         except Interrupted:
             return
