@@ -1,0 +1,130 @@
+"""What runs on each host of a cluster: the verifier of that machine, which owns its cores and GPUs.
+
+One process a host, an actor of Ray's. It is trusted: kernels run in the jailed processes of its verifier, as on one
+machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dice.kernel import Kernel
+from dice.launch import leave_working_directory
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+from dice.verify.options import default_cache_dir, probe_cuda, toolchain, visible_gpus
+from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.supervisor.devices import MAX_CONCURRENT
+from dice.verify.supervisor.job import ProblemFault
+from dice.verify.verdict_cache import harness_version
+
+MakeVerifier = Callable[[int], Verifier]
+"""From the cores that Ray gives a host to the verifier there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a verdict depends on besides the pair and its options: hosts of one kind give the same verdicts."""
+
+    backend: str
+    device: str
+    toolchain: str
+    torch: str
+    verifier: str  # hash of the verifier's source
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.toolchain}, torch {self.torch}, verifier {self.verifier}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """`lacking`: guarantees that its sandbox does not give."""
+
+    name: str
+    kind: Kind
+    memory: int  # bytes of one GPU, or of the host where it emulates
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalVerifier:
+    """Makes the verifier of a host: all cores and GPUs that Ray gave to the process."""
+
+    backend: str
+    options: Options
+
+    def __call__(self, cores: int) -> Verifier:
+        gpus = visible_gpus() if self.backend == "cuda" else ()
+        return Verifier(
+            backend=self.backend,
+            options=replace(self.options, cache_dir=default_cache_dir()),
+            devices=gpus,
+            max_concurrent=MAX_CONCURRENT if gpus else cores,
+            builds=cores,
+        )
+
+
+class Host:
+    """Verifies for drivers elsewhere, `jobs` at once, each in a thread of Ray's. `job` is the driver's number for what
+    it asks, by which it may call it off."""
+
+    def __init__(self, make: MakeVerifier, cores: int, jobs: int) -> None:
+        leave_working_directory()
+        self._make, self._cores, self._jobs = make, cores, jobs
+        self._name = socket.gethostname()
+        self._lock = threading.Lock()
+        self._under_way: dict[int, Cancellation] = {}
+
+    @cached_property
+    def _verifier(self) -> Verifier:
+        return self._make(self._cores)
+
+    def facts(self) -> HostFacts:
+        """Starts the verifier. Raises `BackendUnavailable`, `MachineryError`."""
+        verifier = self._verifier
+        lacking = verifier.lacking()
+        emulated = verifier.backend == "emulated"
+        device = "CPU" if emulated else str(probe_cuda()["device"])
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if emulated else int(probe_cuda()["memory"])
+        kind = Kind(
+            verifier.backend, device, toolchain(verifier.backend), importlib.metadata.version("torch"),
+            harness_version(),
+        )  # fmt: skip
+        return HostFacts(self._name, kind, memory, lacking)
+
+    def verify(self, job: int, problem: Problem, kernel: Kernel, options: Options | None) -> Verdict:
+        """As `Verifier.verify`; the verdict says where it was reached. `options` None: those of the host."""
+        own = options and replace(options, cache_dir=self._verifier.options.cache_dir)
+        with self._cancellable(job) as cancellation:
+            verdict = self._verifier.verify(problem, kernel, own, workers=self._jobs, cancellation=cancellation)
+        return replace(verdict, host=self._name)
+
+    def find_fault(self, job: int, problem: Problem) -> ProblemFault | None:
+        with self._cancellable(job):
+            return self._verifier.find_faults([problem])[0]
+
+    def cancel(self, job: int) -> None:
+        """Kill what a job has running. A job that has ended is none."""
+        with self._lock:
+            cancellation = self._under_way.get(job)
+        if cancellation is not None:
+            cancellation.cancel()
+
+    @contextlib.contextmanager
+    def _cancellable(self, job: int) -> Iterator[Cancellation]:
+        cancellation = Cancellation()
+        with self._lock:
+            self._under_way[job] = cancellation
+        try:
+            yield cancellation
+        finally:
+            with self._lock:
+                del self._under_way[job]
