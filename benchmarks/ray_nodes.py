@@ -1,6 +1,6 @@
 """Several Ray nodes on one machine, for tests and measurements: real processes, nothing listens but on loopback.
 
-    with RayNodes(4, cpus=2) as cluster: ...connect(cluster.address)
+with RayNodes(4, cpus=2) as cluster: ...connect(cluster.address)
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def connect(address: str) -> None:
     if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher
 
     if ray.is_initialized():
         return
@@ -57,6 +58,8 @@ def connect(address: str) -> None:
     try:
         with contextlib.chdir(EMPTY_FOLDER):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        # What Ray says of processes that were lost is said by us, in verdicts and logs: its lines go to stdout.
+        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
     except RuntimeError as error:

@@ -11,20 +11,22 @@ import importlib.metadata
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dice.kernel import Kernel
 from dice.launch import leave_working_directory
 from dice.problem import Problem
-from dice.verdict import Verdict
+from dice.verdict import Backend, Verdict
 from dice.verify import Options, Verifier
 from dice.verify.options import default_cache_dir, probe_cuda, toolchain, visible_gpus
 from dice.verify.sandbox.cancel import Cancellation
 from dice.verify.supervisor.devices import MAX_CONCURRENT
 from dice.verify.supervisor.job import ProblemFault
 from dice.verify.verdict_cache import harness_version
+
+WITHIN_REACH = {"network", "local sockets"}  # guarantees without which a kernel reaches Ray, which runs anything
 
 MakeVerifier = Callable[[int], Verifier]
 """From the cores that Ray gives a host to the verifier there."""
@@ -42,6 +44,33 @@ class Kind:
 
     def __str__(self) -> str:
         return f"{self.device}, {self.toolchain}, torch {self.torch}, verifier {self.verifier}"
+
+
+def kind_of(backend: Backend) -> Kind:
+    """Of this machine."""
+    device = "CPU" if backend == "emulated" else str(probe_cuda()["device"])
+    return Kind(backend, device, toolchain(backend), importlib.metadata.version("torch"), harness_version())
+
+
+def why_apart(kinds: Mapping[str, Kind]) -> str:
+    """Why verdicts of these hosts must not stand side by side, in a sentence; empty where they may."""
+    groups: dict[Kind, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(kind, []).append(name)
+    if len(groups) < 2:
+        return ""
+    told = "; ".join(f"{', '.join(sorted(names))}: {kind}" for kind, names in sorted(groups.items(), key=str))
+    return f"The hosts differ, so their verdicts and times do too ({told})."
+
+
+def exposure(name: str, lacking: Iterable[str]) -> str:
+    """Why kernels must not run on a host with Ray, in a sentence; empty where they may."""
+    if not WITHIN_REACH & set(lacking) or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        return ""
+    return (
+        f"Kernels on {name} could reach Ray and run anything on the cluster, since its sandbox does not keep them from "
+        f"the network: switch on Ray's tokens (RAY_AUTH_MODE=token), or see `dice doctor` there."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +120,9 @@ class Host:
         """Starts the verifier. Raises `BackendUnavailable`, `MachineryError`."""
         verifier = self._verifier
         lacking = verifier.lacking()
-        emulated = verifier.backend == "emulated"
-        device = "CPU" if emulated else str(probe_cuda()["device"])
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if emulated else int(probe_cuda()["memory"])
-        kind = Kind(
-            verifier.backend, device, toolchain(verifier.backend), importlib.metadata.version("torch"),
-            harness_version(),
-        )  # fmt: skip
-        return HostFacts(self._name, kind, memory, lacking)
+        on_gpu = verifier.backend == "cuda"
+        memory = int(probe_cuda()["memory"]) if on_gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return HostFacts(self._name, kind_of(verifier.backend), memory, lacking)
 
     def verify(self, job: int, problem: Problem, kernel: Kernel, options: Options | None) -> Verdict:
         """As `Verifier.verify`; the verdict says where it was reached. `options` None: those of the host."""

@@ -237,7 +237,8 @@ class Hosts:
         """Start a host on a node; a sentence where it cannot verify."""
         gpus = node.gpus if self._gpus else 0
         places = node.cpus + MAX_CONCURRENT * gpus
-        there: Any = ray.remote(
+        actor_class: Any = ray.remote
+        there = actor_class(
             num_cpus=node.cpus, num_gpus=gpus, scheduling_strategy=pinned(node), max_restarts=0, max_task_retries=0,
             max_concurrency=places, concurrency_groups={CONTROL: 1},
         )(Host)  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dice.cluster.connect import Node, connect, nodes
-from dice.cluster.host import HostFacts, Kind, LocalVerifier, MakeVerifier
+from dice.cluster.host import HostFacts, Kind, LocalVerifier, MakeVerifier, exposure, why_apart
 from dice.cluster.hosts import Hosts, NoHost, Poisonous
 from dice.cluster.job import Job
 from dice.errors import MachineError, UserError
@@ -22,7 +22,6 @@ from dice.verify.verdict_cache import FILE, VerdictCache, cache_key, harness_ver
 
 FAULTS = 3  # hosts whose machinery may fail on a pair, before that is its verdict
 MOST_WORKERS = 4096  # jobs that one driver keeps under way, a thread for each; several drivers may share out the pairs
-WITHIN_REACH = ("network", "local sockets")  # guarantees without which a kernel reaches Ray, which runs anything
 
 
 class ClusterVerifier(Verifier):
@@ -136,42 +135,42 @@ class ClusterVerifier(Verifier):
         return found
 
     def _check(self, found: list[HostFacts]) -> Callable[[HostFacts], bool]:
-        """Which hosts may judge together. Raises `MachineError` where they differ in what must be alike."""
-        _require_alike(found)
+        """Which hosts may judge together. Raises `MachineError` where some of those `found` may not."""
+        for one in found:
+            if why := _unfit(one):
+                raise MachineError(why)
+        apart = why_apart({f"{one.name} {place}": one.kind for place, one in enumerate(found)})
+        if apart and not self._mixed:
+            raise MachineError(f"{apart} Take nodes of one kind, or give --mixed-hosts.")
         kinds = {one.kind for one in found}
-        if len(kinds) > 1 and not self._mixed:
-            groups = "; ".join(
-                f"{', '.join(sorted(one.name for one in found if one.kind == kind))}: {kind}"
-                for kind in sorted(kinds, key=str)
-            )
-            raise MachineError(
-                f"The hosts differ, so their verdicts and times do too ({groups}): take nodes of one kind, or give "
-                f"--mixed-hosts."
-            )
-        return lambda one: not _exposed(one) and _same_code(one) and (self._mixed or one.kind in kinds)
+        return lambda one: not _unfit(one) and (self._mixed or one.kind in kinds)
 
 
-def _require_alike(found: list[HostFacts]) -> None:
-    """Raises `MachineError` for a host with other code, or where kernels could reach Ray."""
-    for one in found:
-        if not _same_code(one):
-            raise MachineError(
-                f"{one.name} runs another DICE (verifier {one.kind.verifier}, here {harness_version()}): install the "
-                f"same on all hosts."
-            )
-        if _exposed(one):
-            raise MachineError(
-                f"Kernels on {one.name} could reach Ray and run anything on the cluster, since its sandbox does not "
-                f"keep them from the network: switch on Ray's tokens (RAY_AUTH_MODE=token), or see `dice doctor` there."
-            )
+def on_cluster(address: str, mixed: bool = False) -> Callable[..., Verifier]:
+    """What makes verifiers of a cluster where `Verifier` makes those of one machine, from the same arguments. Cores and
+    GPUs are Ray's to give. Raises `MachineError`, `UserError`."""
+
+    def make(
+        *,
+        devices: Sequence[int | str] | None = None,
+        max_concurrent: int | None = None,
+        builds: int | None = None,
+        **settings: Any,
+    ) -> ClusterVerifier:
+        if devices:
+            raise UserError("GPUs by name are those of one machine; a cluster's are used as Ray has them.")
+        return ClusterVerifier(address, mixed=mixed, **settings)
+
+    connect(address)
+    return make
 
 
-def _same_code(one: HostFacts) -> bool:
-    return one.kind.verifier == harness_version()
-
-
-def _exposed(one: HostFacts) -> bool:
-    return bool(set(WITHIN_REACH) & set(one.lacking)) and os.environ.get("RAY_AUTH_MODE", "").lower() != "token"
+def _unfit(one: HostFacts) -> str:
+    """Why a host must not verify for this process; empty where it may."""
+    if one.kind.verifier != harness_version():
+        theirs, ours = one.kind.verifier, harness_version()
+        return f"{one.name} runs another DICE (verifier {theirs}, here {ours}): install the same on all hosts."
+    return exposure(one.name, one.lacking)
 
 
 def _own_part(present: list[Node], number: int, count: int) -> Callable[[Node], bool]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 import dice
-from dice.commands.arguments import Backend, Endpoint, Protocol, Remasking, at_least, options
+from dice.commands.arguments import Backend, Clustered, Endpoint, Protocol, Remasking, at_least, options
 from dice.commands.endpoint_args import lines_of
 from dice.commands.progress import bars
 from dice.errors import UserError
@@ -43,7 +43,7 @@ OTHER_DEFAULTS: DecodingSettings = {"max_new_tokens": 4096, "temperature": 0.0}
 
 
 @dataclass
-class Eval:
+class Eval(Clustered):
     """Evaluate a model on KernelBench, or any problems, under one or several protocols. A killed run goes on.
 
     An answer is generated once; each protocol judges the same answers, also later: --reverify.
@@ -264,7 +264,9 @@ def _judging(args: Eval) -> Any:
     if not args.protocol:
         raise UserError("Give at least one --protocol.")
     at_least(1, workers=args.workers)
-    resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
+    make = args.make_verifier
+    if not args.cluster:
+        resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
     asked = options(
         trials=args.trials,
         timing=args.timing,
@@ -274,7 +276,15 @@ def _judging(args: Eval) -> Any:
         scale=args.scale,
         compile_baseline=args.compile_baseline,
     )
-    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers, cache=args.cache)
+    return Judging(
+        tuple(dict.fromkeys(args.protocol)),
+        args.backend,
+        asked,
+        args.workers,
+        cache=args.cache,
+        make=make,
+        elsewhere=bool(args.cluster),
+    )
 
 
 def _kind(args: Eval, row: PaperRow | None) -> str:

@@ -21,20 +21,43 @@ PROBLEM = Problem("", "fake")
 
 
 def pair(number: int, problem: Problem = PROBLEM, **does: object) -> tuple[Problem, Kernel]:
-    """`does`: sleep (seconds), die (always | a file that is not there yet), outcome."""
+    """`does`: sleep (seconds), die ("always", or a file that is not there yet), outcome, only (a word for a node: the
+    outcome is that of this node alone)."""
     return problem, Kernel(json.dumps({"number": number, **does}))
 
 
-class FakeVerifier(Verifier):
-    """Every job writes a line into `journal`: its number, begun or ended."""
+@dataclass(frozen=True)
+class Fake:
+    """Makes the fake verifier of a host.
 
-    def __init__(self, journal: Path | None, without: tuple[str, ...] = ()) -> None:
+    Every job writes lines into `journal`: its number and what became of it, and the node. `odd`: a node that is said to
+    be unlike the others, in what `oddity` names (toolchain, code, memory, sandbox).
+    """
+
+    journal: Path | None = None
+    odd: str = ""
+    oddity: str = ""
+
+    def __call__(self, cores: int) -> Verifier:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        if node == self.odd:
+            _differ(self.oddity)
+        lacking = ("network",) if node == self.odd and self.oddity == "sandbox" else ()
+        return FakeVerifier(self.journal, "odd" if node == self.odd else "usual", lacking)
+
+
+class FakeVerifier(Verifier):
+    """Decides by what the kernel says."""
+
+    def __init__(self, journal: Path | None, node: str, lacking: tuple[str, ...]) -> None:
         self.backend = "emulated"
         self.options = Options()
-        self._journal, self._without = journal, without
+        self._journal, self._node, self._lacks = journal, node, lacking
 
     def lacking(self) -> tuple[str, ...]:
-        return self._without
+        return self._lacks
 
     def verify(
         self,
@@ -46,7 +69,7 @@ class FakeVerifier(Verifier):
         cancellation: Cancellation | None = None,
     ) -> Verdict:
         does = json.loads(kernel.source)
-        self._note(f"{does['number']} begun")
+        self._note(does["number"], "begun")
         die = does.get("die", "")
         if die == "always":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,28 +79,39 @@ class FakeVerifier(Verifier):
         until = time.monotonic() + does.get("sleep", 0)
         while time.monotonic() < until:
             if cancellation is not None and cancellation.cancelled:
-                self._note(f"{does['number']} called off")
+                self._note(does["number"], "called_off")
                 cancellation.check()
             time.sleep(min(STEP_S, max(0.0, until - time.monotonic())))
-        self._note(f"{does['number']} ended")
-        outcome = does.get("outcome", "correct")
-        return Verdict(outcome, "infra" if outcome == "infra_error" else "done", str(does["number"]))
+        self._note(does["number"], "ended")
+        outcome = does.get("outcome", "correct") if does.get("only", self._node) == self._node else "correct"
+        return Verdict(outcome, "infra" if outcome == "infra_error" else "done", f"{does['number']} {self._node}")
 
     def find_faults(self, problems, progress=lambda done, total: None):  # type: ignore[no-untyped-def]
         return [ProblemFault(f"{one.name} is unfit", own=True) for one in problems]
 
-    def _note(self, line: str) -> None:
+    def _note(self, number: int, what: str) -> None:
         if self._journal is not None:
             with self._journal.open("a") as file:
-                file.write(line + "\n")
+                file.write(f"{number} {what} {self._node}\n")
 
 
-@dataclass(frozen=True)
-class Fake:
-    """Makes the fake verifier of a host."""
+def _differ(oddity: str) -> None:
+    """Have this process say something else of its machine."""
+    from dice.cluster import host
 
-    journal: Path | None = None
-    without: tuple[str, ...] = ()
+    if oddity == "toolchain":
+        host.toolchain = lambda backend: "g++ 9"
+    elif oddity == "code":
+        host.harness_version = lambda: "another"
+    elif oddity == "memory":
+        host.os = _Large()  # type: ignore[assignment]
 
-    def __call__(self, cores: int) -> Verifier:
-        return FakeVerifier(self.journal, self.without)
+
+class _Large:
+    """`os` of a machine with twice the memory."""
+
+    environ = os.environ
+
+    @staticmethod
+    def sysconf(name: str) -> int:
+        return (2 if name == "SC_PHYS_PAGES" else 1) * os.sysconf(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from dice.train.rl.verification import VerifierPool
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
 from dice.train.session import TERMINATED, Interrupted, compute_dtype
+from dice.verify import Verifier
 
 # FlexAttention computes in tiles of this many tokens, so a row of the update is made of whole tiles.
 TILE_TOKENS = 128
@@ -62,13 +63,14 @@ class RLResult:
     model: Path
 
 
-def train_rl(config: RLConfig) -> RLResult:
+def train_rl(config: RLConfig, make_verifier: Callable[..., Verifier] | None = None) -> RLResult:
     """Train, or go on training, the run in `config.out`; export the model to `out/model` at the end of every call.
 
     Raises `UserError` for unusable settings or data and for an update that is not a number, `MachineError` when memory
     or disk run out or the verifier stays broken. Checkpoints written before stay usable, and the same call goes on.
     SIGTERM and Ctrl-C give up the step under way and end the call with a checkpoint of the last whole one.
-    Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all.
+    Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all. `make_verifier`:
+    see `VerifierPool.open`.
     """
     config.check()
     assert config.out is not None
@@ -76,7 +78,7 @@ def train_rl(config: RLConfig) -> RLResult:
     with run_context(folder, "rl", config.device, config.keep_checkpoints) as context:
         try:
             setup = _prepare(config, context)
-            opening = VerifierPool.open(config, context.world, context.stopped, context.log.say)
+            opening = VerifierPool.open(config, context.world, context.stopped, context.log.say, make_verifier)
             with context.world.opened(opening) as pool:
                 return _Run(config, context, setup, pool).train()
         except torch.OutOfMemoryError:
