@@ -42,8 +42,10 @@ class RayNodes:
         (self.folder / "ray").mkdir()
         self._before = {name: os.environ.get(name) for name in self._environment}
         os.environ.update(self._environment)
+        from ray._private import ray_constants
         from ray.cluster_utils import Cluster
 
+        ray_constants.ENABLE_RAY_CLUSTER = False  # where Ray was imported before
         self._cluster = Cluster()
         for _ in range(self._count):
             self.add()

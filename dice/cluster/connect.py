@@ -47,14 +47,15 @@ def connect(address: str) -> None:
     if address != "auto":
         _check_address(address)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent to anybody
-    if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
+    from ray._private import ray_constants
     from ray._private.ray_logging import global_worker_stdstream_dispatcher
 
     if ray.is_initialized():
         return
     address = _running(address)
+    if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
+        ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         with contextlib.chdir(EMPTY_FOLDER):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)

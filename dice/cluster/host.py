@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 from dice.verify.supervisor.job import ProblemFault
 from dice.verify.verdict_cache import harness_version
 
+PARENT_S = 1.0  # seconds between two looks at whether the node's own process is there
 WITHIN_REACH = {"network", "local sockets"}  # guarantees without which a kernel reaches Ray, which runs anything
 
 MakeVerifier = Callable[[int], Verifier]
@@ -101,12 +103,20 @@ class LocalVerifier:
         )
 
 
+def _end_with_parent(parent: int) -> None:
+    """Ray's own process of this node started us. When it is gone nobody hears us, and another may use the GPUs."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_S)
+    os._exit(1)
+
+
 class Host:
     """Verifies for drivers elsewhere, `jobs` at once, each in a thread of Ray's. `job` is the driver's number for what
     it asks, by which it may call it off."""
 
     def __init__(self, make: MakeVerifier, cores: int, jobs: int) -> None:
         leave_working_directory()
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent", daemon=True).start()
         self._make, self._cores, self._jobs = make, cores, jobs
         self._name = socket.gethostname()
         self._lock = threading.Lock()

@@ -165,16 +165,15 @@ class Hosts:
 
     def _choose(self, job: Job) -> Member | None:
         """The host with the smallest share of its places taken, of those that may have the job."""
-        free = [one for one in self._members.values() if len(one.jobs) < one.places]
-        if job.strikes:
-            free = [one for one in free if one.suspect is None]
-        if job.large or job.group in self._large:
-            most = max((one.facts.memory for one in self._members.values()), default=0)
-            free = [one for one in free if one.facts.memory == most]
         now = time.monotonic()
-        rested = [one for one in free if one.rests_until <= now]
-        others = [one for one in rested or free if one.node.id != job.avoids]
-        return min(others or rested or free, key=lambda one: one.load, default=None)
+        able = list(self._members.values())
+        able = [one for one in able if one.rests_until <= now] or able
+        able = [one for one in able if one.node.id != job.avoids] or able
+        if job.large or job.group in self._large:
+            most = max((one.facts.memory for one in able), default=0)
+            able = [one for one in able if one.facts.memory == most]
+        free = [one for one in able if len(one.jobs) < one.places and not (job.strikes and one.suspect)]
+        return min(free, key=lambda one: one.load, default=None)
 
     def _lose(self, member: Member, why: str) -> None:
         """A host is gone: told by the first of its jobs that hears of it."""
@@ -198,9 +197,17 @@ class Hosts:
         while not self._closed.is_set():
             self._look.wait(LOOK_S)
             self._look.clear()
+            try:
+                alive = {node.id: node for node in nodes()}
+            except ray.exceptions.RayError as error:  # the head is away
+                log.info("the cluster does not say which nodes it has: %s", error)
+                continue
+            for member in self.members:
+                if member.node.id not in alive:
+                    self._lose(member, "its node is gone")
             present = {member.node.id for member in self.members} | self._refused | self._hiring
-            for node in nodes() if not self._closed.is_set() else ():
-                if node.id not in present and self._wanted(node):
+            for node in alive.values():
+                if node.id not in present and self._wanted(node) and not self._closed.is_set():
                     self._hiring.add(node.id)
                     threading.Thread(target=self._replace, args=(node,), name="cluster-hire", daemon=True).start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ def ray_nodes(count: int) -> RayNodes:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[RayNodes]:
     """Two nodes of two cores each."""
-    pytest.importorskip("ray")
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed (the extra `cluster`)")
     with ray_nodes(NODES) as nodes:
         yield nodes

@@ -136,7 +136,7 @@ def test_a_lost_node_loses_no_job_and_one_that_joins_works(cluster: RayNodes, jo
         cluster.add()
         wait_until(lambda: hosts.default_workers == PLACES + 2)
     cluster.kill_node(-1)
-    wait_until(lambda: len(nodes()) == NODES)
+    wait_until(lambda: len(nodes()) == NODES and not cluster.actors())
 
 
 def test_a_pair_that_ends_its_hosts_is_set_aside_and_takes_no_other_with_it(cluster: RayNodes, journal: Path) -> None:
