@@ -91,7 +91,11 @@ class RayNodes:
 
     def actors(self) -> list[int]:
         """The processes of our hosts."""
-        return [pid for pid in self.processes() if _title(pid).startswith("ray::Host")]
+        return self.titled("ray::Host")
+
+    def titled(self, beginning: str) -> list[int]:
+        """The processes whose title begins so."""
+        return [pid for pid in self.processes() if _title(pid).startswith(beginning)]
 
     def processes(self) -> list[int]:
         """All that the cluster consists of: whatever was started with its folder in the environment."""

@@ -68,15 +68,15 @@ class Member:
 class Hosts:
     """Hires a host on every node, and again where one was lost or joins later. Thread-safe.
 
-    `wanted` says on which nodes; `check` is given all hosts that there are at first, and says which may join
-    later.
+    `wanted` says on which nodes, `gpus` with how many of their GPUs; `check` is given all hosts that there are at
+    first, and says which may join later.
     """
 
     def __init__(
         self,
         make: MakeVerifier,
         wanted: Callable[[Node], bool],
-        gpus: bool,
+        gpus: Callable[[Node], int],
         check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]],
     ) -> None:
         """Raises `MachineError` where no node can verify, and what `check` raises."""
@@ -242,7 +242,7 @@ class Hosts:
 
     def _hire(self, node: Node) -> Member | str:
         """Start a host on a node; a sentence where it cannot verify."""
-        gpus = node.gpus if self._gpus else 0
+        gpus = self._gpus(node)
         places = node.cpus + MAX_CONCURRENT * gpus
         actor_class: Any = ray.remote
         there = actor_class(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ class ClusterVerifier(Verifier):
 
     `verify`, `verify_many` and `find_faults` are those of `Verifier`, and so are verdicts, but that they say their
     host. Verdicts are kept where this process runs. `mixed`: hosts may differ in GPU and toolchain. `part` (number,
-    count): take every count-th host only, for drivers that share a cluster.
+    count): take every count-th host only, for drivers that share a cluster. `taken`: GPUs of nodes, by id, that this
+    process uses otherwise.
 
     Raises `MachineError` where no host can verify or hosts differ, `UserError` for what is no address. A pair that ends
     its host again and again, and one that no host can take, gets a verdict `infra_error`.
@@ -44,6 +45,7 @@ class ClusterVerifier(Verifier):
         cache: Path | bool = False,
         mixed: bool = False,
         part: tuple[int, int] = (0, 1),
+        taken: Mapping[str, int] | None = None,
         make: MakeVerifier | None = None,
     ) -> None:
         connect(address)
@@ -53,10 +55,14 @@ class ClusterVerifier(Verifier):
             backend = "cuda" if any(node.gpus for node in nodes()) else "emulated"
         own = _own_part(nodes(), *part)
         on_gpus = backend == "cuda"
+
+        def gpus(node: Node) -> int:
+            return node.gpus - (taken or {}).get(node.id, 0) if on_gpus else 0
+
         self._hosts = Hosts(
             make or LocalVerifier(backend, self.options),
-            lambda node: (node.gpus > 0 or not on_gpus) and own(node),
-            on_gpus,
+            lambda node: own(node) and (gpus(node) > 0 or not on_gpus),
+            gpus,
             self._check,
         )
         self.backend = self._hosts.members[0].facts.kind.backend  # type: ignore[assignment]

@@ -65,6 +65,15 @@ class Clustered:
         """Makes verifiers, as `Verifier` does. Raises `UserError`, and `MachineError` where there is no cluster."""
         return verifier_maker(self.cluster, self.mixed_hosts)
 
+    def require_backend(self, backend: str) -> None:
+        """Raises `MachineError` where no kernel could be verified, before any work is spent."""
+        if self.cluster:
+            verifier_maker(self.cluster, self.mixed_hosts)
+        else:
+            from dice.verify.options import resolve_backend
+
+            resolve_backend(backend)
+
 
 def verifier_maker(cluster: str, mixed_hosts: bool) -> Callable[..., Verifier]:
     """See `Clustered`."""

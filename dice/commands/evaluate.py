@@ -259,14 +259,11 @@ def _rejudge(args: Eval, folder: RunFolder) -> Done:
 
 def _judging(args: Eval) -> Any:
     from dice.evaluate.run import Judging
-    from dice.verify.options import resolve_backend
 
     if not args.protocol:
         raise UserError("Give at least one --protocol.")
     at_least(1, workers=args.workers)
-    make = args.make_verifier
-    if not args.cluster:
-        resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
+    args.require_backend(args.backend)  # says that it cannot run before a model is loaded
     asked = options(
         trials=args.trials,
         timing=args.timing,
@@ -276,15 +273,8 @@ def _judging(args: Eval) -> Any:
         scale=args.scale,
         compile_baseline=args.compile_baseline,
     )
-    return Judging(
-        tuple(dict.fromkeys(args.protocol)),
-        args.backend,
-        asked,
-        args.workers,
-        cache=args.cache,
-        make=make,
-        elsewhere=bool(args.cluster),
-    )
+    protocols, away = tuple(dict.fromkeys(args.protocol)), bool(args.cluster)
+    return Judging(protocols, args.backend, asked, args.workers, None, args.cache, args.make_verifier, away)
 
 
 def _kind(args: Eval, row: PaperRow | None) -> str:

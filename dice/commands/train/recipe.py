@@ -52,8 +52,13 @@ class Rl:
         from dice.train.rl.loop import train_rl
 
         config = configure(Rl, "rl", self.flags, RL_RECIPES, "nano_rl")
-        maker = verifier_maker(config.cluster, config.mixed_hosts)
-        result = train_rl(config, maker if config.cluster else None)
+        if not config.cluster:
+            result = train_rl(config.check())
+        else:
+            verifier_maker(config.cluster, config.mixed_hosts)  # says at once where there is no cluster
+            from dice.cluster.training import train_on_cluster
+
+            result = train_on_cluster(config.check())
         return _end(result.step, result.reason, result.model)
 
 

@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from dice.train.rl.policy import Policy, PolicyConfig
 from dice.train.rl.released import released_infill
 from dice.train.rl.requests import InfillPrompt, PromptBuilder
 from dice.train.rl.reward import advantages, reward
-from dice.train.rl.rollout import Batch, Rollouts
+from dice.train.rl.rollout import Batch, Rollouts, Write, write_here
 from dice.train.rl.verification import VerifierPool
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
@@ -53,6 +53,10 @@ IDENTITY = (
 )  # fmt: skip
 
 
+OpenEngines = Callable[[SDARConfig], AbstractContextManager[Write]]
+"""Starts what writes responses with models of a configuration, for the time of a context."""
+
+
 @dataclass(frozen=True, slots=True)
 class RLResult:
     """How a call ended: steps done in all, whether the run is complete, and why it stopped."""
@@ -63,14 +67,16 @@ class RLResult:
     model: Path
 
 
-def train_rl(config: RLConfig, make_verifier: Callable[..., Verifier] | None = None) -> RLResult:
+def train_rl(
+    config: RLConfig, make_verifier: Callable[..., Verifier] | None = None, open_engines: OpenEngines | None = None
+) -> RLResult:
     """Train, or go on training, the run in `config.out`; export the model to `out/model` at the end of every call.
 
     Raises `UserError` for unusable settings or data and for an update that is not a number, `MachineError` when memory
     or disk run out or the verifier stays broken. Checkpoints written before stay usable, and the same call goes on.
     SIGTERM and Ctrl-C give up the step under way and end the call with a checkpoint of the last whole one.
     Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all. `make_verifier`:
-    see `VerifierPool.open`.
+    see `VerifierPool.open`. `open_engines`: has responses written elsewhere.
     """
     config.check()
     assert config.out is not None
@@ -79,8 +85,9 @@ def train_rl(config: RLConfig, make_verifier: Callable[..., Verifier] | None = N
         try:
             setup = _prepare(config, context)
             opening = VerifierPool.open(config, context.world, context.stopped, context.log.say, make_verifier)
-            with context.world.opened(opening) as pool:
-                return _Run(config, context, setup, pool).train()
+            writing = open_engines(setup.model_config) if open_engines is not None else nullcontext(write_here)
+            with writing as write, context.world.opened(opening) as pool:
+                return _Run(config, context, setup, pool, write).train()
         except torch.OutOfMemoryError:
             raise MachineError(
                 f"The GPU's memory ran out; lower max_active ({config.max_active}) if it was in decoding, or the "
@@ -176,13 +183,14 @@ class _Run:
     `rollouts_ahead` holds the responses to steps that are not done yet.
     """
 
-    def __init__(self, config: RLConfig, context: RunContext, setup: _Setup, pool: VerifierPool) -> None:
+    def __init__(self, config: RLConfig, context: RunContext, setup: _Setup, pool: VerifierPool, write: Write) -> None:
         self.config, self.setup, self.pool = config, setup, pool
         self.world, self.log, self.checkpoints, self.stopped, self.started = context
         self.policy, self.curriculum = setup.policy, setup.curriculum
         self.rollouts = Rollouts(
-            lambda: setup.policy.sampler, setup.prompt_builder, pool, setup.decoding, self.stopped, self.world
-        )
+            lambda: setup.policy.sampler, setup.prompt_builder, pool, setup.decoding, self.stopped, self.world,
+            lambda: self.step, write,
+        )  # fmt: skip
         self.identity = {"tasks_sha256": self.curriculum.digest} | {name: getattr(config, name) for name in IDENTITY}
         self.step, self.seconds = 0, 0.0
         self.step_begun = time.monotonic()
