@@ -112,6 +112,7 @@ class Verdict:
     no_timing: str = ""  # why `timing` is None
     backend: str = ""  # "cuda" | "emulated"
     device: str = ""
+    host: str = ""  # the machine of a cluster that reached it; "" for this one
     sandbox: str = ""  # the isolation this verdict was reached under: mechanisms, see dice/verify/sandbox/jail.py
     lacking: tuple[
         str, ...

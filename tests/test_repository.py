@@ -32,8 +32,10 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     "generation": {*NOUNS, "verify", "model", "decode"},
     "loading": {*NOUNS, "verify"},
     "optimize": {*NOUNS, "endpoint", "verify", "model", "decode", "synth", "generation"},
+    "cluster": {*NOUNS, "verify", "model", "decode", "train"},
     "commands": {
         *NOUNS,
+        "cluster",
         "evaluate",
         "endpoint",
         "verify",
@@ -122,7 +124,7 @@ def test_rooms_of_the_synthetic_corpus_import_downwards(path: Path) -> None:
     assert all(synth_floor(parts) <= own for parts in below)
 
 
-@pytest.mark.parametrize("place", ["data", "evaluate", "synth", "optimize"])
+@pytest.mark.parametrize("place", ["data", "evaluate", "synth", "optimize", "cluster"])
 def test_rooms_have_no_circle(place: str) -> None:
     """No file or folder of a place imports, over others, itself."""
     folder = PACKAGE / place
@@ -151,6 +153,20 @@ def test_supervising_needs_no_torch() -> None:
     probe += "sys.exit(bool({'torch', 'dice.verify.candidate', 'dice.verify.reference'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_the_cluster_imports_ray() -> None:
+    """Without it, everything else works."""
+    others = [path for path in PACKAGE.rglob("*.py") if "cluster" not in path.parts and imports_ray(path)]
+    assert not others
+    assert imports_ray(PACKAGE / "cluster" / "hosts.py")
+
+
+def imports_ray(path: Path) -> bool:
+    nodes = list(ast.walk(syntax.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return any(name.split(".")[0] == "ray" for name in names)
 
 
 def tracked(*patterns: str) -> list[Path]:

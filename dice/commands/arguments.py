@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -20,7 +20,7 @@ from tyro.constructors import (
 from dice.errors import UserError
 
 if TYPE_CHECKING:
-    from dice.verify import Options
+    from dice.verify import Options, Verifier
 
 Backend = Literal["auto", "cuda", "emulated"]
 Provenance = Literal["any", "construction", "evidence"]
@@ -49,6 +49,46 @@ class Endpoint:
     """USD for a million tokens of answers."""
     max_cost: float = 0.0
     """USD that all calls with one --out may cost together; nothing is sent that might exceed it. 0: no limit."""
+
+
+@dataclass(kw_only=True)
+class Clustered:
+    """For commands that may verify on other machines, too."""
+
+    cluster: str = ""
+    """Verify on all hosts of a Ray cluster: HOST:PORT of its head, or auto for the one that this machine is of."""
+    mixed_hosts: bool = False
+    """With --cluster: hosts may differ in GPU and compiler. Every verdict says where it was reached."""
+
+    @property
+    def make_verifier(self) -> Callable[..., Verifier]:
+        """Makes verifiers, as `Verifier` does. Raises `UserError`, and `MachineError` where there is no cluster."""
+        return verifier_maker(self.cluster, self.mixed_hosts)
+
+    def require_backend(self, backend: str) -> None:
+        """Raises `MachineError` where no kernel could be verified, before any work is spent."""
+        if self.cluster:
+            verifier_maker(self.cluster, self.mixed_hosts)
+        else:
+            from dice.verify.options import resolve_backend
+
+            resolve_backend(backend)
+
+
+def verifier_maker(cluster: str, mixed_hosts: bool) -> Callable[..., Verifier]:
+    """See `Clustered`."""
+    if not cluster:
+        if mixed_hosts:
+            raise UserError("--mixed-hosts is of a cluster; give --cluster, too.")
+        from dice.verify import Verifier
+
+        return Verifier
+    from dice.cluster.connect import connect
+
+    connect(cluster)  # before what needs Ray to be imported
+    from dice.cluster.verifier import on_cluster
+
+    return on_cluster(cluster, mixed_hosts)
 
 
 @TYPES.primitive_rule

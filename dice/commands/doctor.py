@@ -19,6 +19,8 @@ from dice.files import JsonObject
 from dice.terminal import Console
 
 if TYPE_CHECKING:
+    from dice.cluster.host import Kind
+    from dice.verdict import Backend
     from dice.verify.supervisor.guarantees import Guarantee
 
 GENERAL_ADVICE = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; docker: --security-opt seccomp=...)"
@@ -49,7 +51,13 @@ class Doctor:
     probe: bool = False
     """Also verify hostile kernels among others (about a minute), and exit with 1 where a promise is not kept."""
 
+    cluster: str = ""
+    """Examine every node of a Ray cluster instead: HOST:PORT of its head, or auto for the one that this machine is of.
+    Exit code 1 where they must not verify together."""
+
     def run(self) -> int:
+        if self.cluster:
+            return _examine_cluster(self.cluster, self.json)
         findings = examine()
         can = {finding.name: finding.state == "ok" for finding in findings}
         backends = [name for name in ("cuda", "emulated") if can[f"{name} backend"]]
@@ -64,6 +72,57 @@ class Doctor:
             said = {"backends": backends, "findings": [asdict(finding) for finding in findings]}
             print(json.dumps(said | ({"probes": probed} if probed else {})))
         return 3 if not backends else 1 if probed.get("broken") else 0
+
+
+def _examine_cluster(address: str, as_json: bool) -> int:
+    """Tell of every node, and whether verdicts of all of them may stand side by side."""
+    from dice.cluster.connect import connect, on_every_node
+    from dice.cluster.host import exposure, why_apart
+
+    connect(address)
+    console = Console(highlight=False, soft_wrap=True)
+    kinds: dict[str, dict[str, Kind]] = {"cuda": {}, "emulated": {}}
+    troubles: list[str] = []
+    told: list[JsonObject] = []
+    for node, answer in on_every_node(_examine_node):
+        name = str(node)
+        if isinstance(answer, Exception):
+            troubles.append(f"{name} could not be examined: {str(answer).strip().splitlines()[-1][:200]}")
+            continue
+        findings, found, lacking = answer
+        for backend, kind in found.items():
+            kinds[backend][name] = kind
+        troubles += filter(None, [exposure(name, lacking)])
+        ray_has = Finding("Ray", "info", f"hands out {node.cpus} cores and {node.gpus} GPUs")
+        told.append({"node": name, "findings": [asdict(finding) for finding in (ray_has, *findings)]})
+        if not as_json:
+            console.print(Text(f"{name}", style="bold"))
+            for finding in (ray_has, *findings):
+                console.print(_line(finding))
+            console.print()
+    backend = "cuda" if kinds["cuda"] else "emulated"
+    troubles += filter(None, [why_apart(kinds[backend])])
+    able = len(kinds[backend])
+    if as_json:
+        print(json.dumps({"backend": backend if able else None, "hosts": able, "troubles": troubles, "nodes": told}))
+    else:
+        for trouble in troubles:
+            console.print(Text(trouble, style="bold yellow"))
+        console.print(
+            f"{able} of {len(told)} nodes can check kernels" + (f" on the {backend} backend." if able else ".")
+        )
+    return 3 if not able else 1 if troubles else 0
+
+
+def _examine_node() -> tuple[list[Finding], dict[str, Kind], tuple[str, ...]]:
+    """What a node finds of itself, what its verdicts depend on by backend, and what its sandbox lacks."""
+    from dice.cluster.host import kind_of
+
+    findings = examine()
+    state = {finding.name.strip(): finding.state for finding in findings}
+    backends: tuple[Backend, ...] = ("cuda", "emulated")
+    kinds = {str(one): kind_of(one) for one in backends if state[f"{one} backend"] == "ok"}
+    return findings, kinds, tuple(name for name, found in state.items() if found == "missing")
 
 
 def _line(finding: Finding) -> Text:

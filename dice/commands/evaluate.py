@@ -17,7 +17,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 import dice
-from dice.commands.arguments import Backend, Endpoint, Protocol, Remasking, at_least, options
+from dice.commands.arguments import Backend, Clustered, Endpoint, Protocol, Remasking, at_least, options
 from dice.commands.endpoint_args import lines_of
 from dice.commands.progress import bars
 from dice.errors import UserError
@@ -43,7 +43,7 @@ OTHER_DEFAULTS: DecodingSettings = {"max_new_tokens": 4096, "temperature": 0.0}
 
 
 @dataclass
-class Eval:
+class Eval(Clustered):
     """Evaluate a model on KernelBench, or any problems, under one or several protocols. A killed run goes on.
 
     An answer is generated once; each protocol judges the same answers, also later: --reverify.
@@ -259,12 +259,11 @@ def _rejudge(args: Eval, folder: RunFolder) -> Done:
 
 def _judging(args: Eval) -> Any:
     from dice.evaluate.run import Judging
-    from dice.verify.options import resolve_backend
 
     if not args.protocol:
         raise UserError("Give at least one --protocol.")
     at_least(1, workers=args.workers)
-    resolve_backend(args.backend)  # says that it cannot run here before a model is loaded
+    args.require_backend(args.backend)  # says that it cannot run before a model is loaded
     asked = options(
         trials=args.trials,
         timing=args.timing,
@@ -274,7 +273,8 @@ def _judging(args: Eval) -> Any:
         scale=args.scale,
         compile_baseline=args.compile_baseline,
     )
-    return Judging(tuple(dict.fromkeys(args.protocol)), args.backend, asked, args.workers, cache=args.cache)
+    protocols, away = tuple(dict.fromkeys(args.protocol)), bool(args.cluster)
+    return Judging(protocols, args.backend, asked, args.workers, None, args.cache, args.make_verifier, away)
 
 
 def _kind(args: Eval, row: PaperRow | None) -> str:

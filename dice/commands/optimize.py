@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Backend, Endpoint, at_least, options, spare
+from dice.commands.arguments import Backend, Clustered, Endpoint, at_least, options, spare
 from dice.commands.endpoint_args import key_of, settings_of
 from dice.commands.progress import bars
 from dice.errors import UserError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Optimize:
+class Optimize(Clustered):
     """Cut a module into regions, have each written as a CUDA kernel, and put together what is right and wins.
 
     Example: dice optimize module.py -o module_fast.py
@@ -76,9 +76,8 @@ class Optimize:
             from dice.optimize.export import require_free
 
             require_free(self.export)
-        from dice.verify import Verifier
-
-        with Verifier(backend=self.backend, options=options(compile_baseline=self.compile_baseline)) as verifier:
+        asked = options(compile_baseline=self.compile_baseline)
+        with self.make_verifier(backend=self.backend, options=asked) as verifier:
             from dice.optimize.library import Library
             from dice.optimize.run import optimize_module
             from dice.optimize.search import Policy

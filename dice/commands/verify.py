@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Backend, Protocol, Provenance, at_least, options
+from dice.commands.arguments import Backend, Clustered, Protocol, Provenance, at_least, options
 from dice.commands.progress import bars
 from dice.commands.verdict_view import STYLE, exit_code, show_verdict
 from dice.errors import UserError
@@ -24,7 +24,7 @@ MESSAGE = 120  # characters of one in a table
 
 
 @dataclass
-class Verify:
+class Verify(Clustered):
     """Compile, run and check kernels against the PyTorch module they replace.
 
     Example: dice verify problem.py kernel.py
@@ -89,7 +89,6 @@ class Verify:
 
 def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdict]:
     """In the order of `kernels`."""
-    from dice.verify import Verifier
     from dice.verify.stream import Progress as Rate
 
     asked = options(
@@ -106,7 +105,7 @@ def _verify(args: Verify, problem: Problem, kernels: list[Kernel]) -> list[Verdi
         profile=args.profile,
     )
     with (
-        Verifier(backend=args.backend, options=asked, cache=args.cache) as verifier,
+        args.make_verifier(backend=args.backend, options=asked, cache=args.cache) as verifier,
         bars(shown=len(kernels) > 1) as show,
     ):
 

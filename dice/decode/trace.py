@@ -35,6 +35,7 @@ class Trace:
       one step each, and the mask id `NO_MASK`.
     - `forwards`: model calls that this text took part in, the prefill included.
     - `stop_reason`: "stop" (a stop id ended it) or "length".
+    - `weights`: in training, after how many updates of the weights it was written; None elsewhere.
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,6 +49,7 @@ class Trace:
     mode: str
     forwards: int
     stop_reason: StopReason
+    weights: int | None = None
 
     def __post_init__(self) -> None:
         if not len(self.token_ids) == len(self.steps) == len(self.logprobs):

@@ -38,7 +38,8 @@ Show = Callable[[str, int, int], None]  # what is done, how many, of how many
 class Judging:
     """How answers are judged. `options` under another protocol each. `devices` None: all GPUs.
 
-    `cache`: verdicts are kept for other runs, and taken from them.
+    `cache`: verdicts are kept for other runs, and taken from them. `make` makes verifiers, as `Verifier` does;
+    `elsewhere`: they use no GPU of this machine.
     """
 
     protocols: tuple[str, ...] = ("dice",)
@@ -47,18 +48,20 @@ class Judging:
     workers: int | None = None
     devices: tuple[str, ...] | None = None
     cache: bool = False
+    make: Callable[..., Verifier] = Verifier
+    elsewhere: bool = False
 
     def verifier(self, protocol: str, without: int | None = None, timed: bool = True) -> Verifier:
         """`without`: a GPU that something else computes on. `timed`: whether timing is done where it is asked for."""
         devices: Sequence[str] | None = self.devices
-        if without is not None:
+        if without is not None and not self.elsewhere:
             from dice.verify.options import visible_gpus
 
             names = visible_gpus()
             devices = [name for name in devices or names if name != names[without]]
         timing = self.options.timing and timed
         options = replace(self.options, protocol=protocol, timing=timing)  # type: ignore[arg-type]
-        return Verifier(backend=self.backend, options=options, devices=devices, cache=self.cache)
+        return self.make(backend=self.backend, options=options, devices=devices, cache=self.cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,7 @@ def _spare_gpu(judging: Judging, occupied: int) -> bool:
     """Whether a GPU is left to time kernels on, or none is needed."""
     from dice.verify.options import resolve_backend, visible_gpus
 
-    if resolve_backend(judging.backend) != "cuda":
+    if judging.elsewhere or resolve_backend(judging.backend) != "cuda":
         return True
     names = visible_gpus()
     return any(name != names[occupied] for name in judging.devices or names)

@@ -116,9 +116,31 @@ class Verifier:
         if self._cache is not None:
             self._cache.close()
 
-    def verify(self, problem: Problem, kernel: Kernel, options: Options | None = None) -> Verdict:
-        """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe."""
-        return self._verify(problem, kernel, options or self.options, 1, Cancellation(single=True))
+    def verify(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options | None = None,
+        *,
+        workers: int = 1,
+        cancellation: Cancellation | None = None,
+    ) -> Verdict:
+        """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe.
+
+        Whoever verifies many in threads of its own says how many at once (`workers`), and may call them off: raises
+        `Cancelled` then.
+        """
+        return self._verify(
+            problem, kernel, options or self.options, workers, cancellation or Cancellation(single=True)
+        )
+
+    def lacking(self) -> tuple[str, ...]:
+        """The guarantees that candidates' sandbox does not give on this machine, found by trying. Raises
+        `MachineryError`."""
+        spawner = Spawner(self._get_zygote(), Cancellation())
+        self._builds.prepare(spawner)
+        with self._devices.device() as device:
+            return self._services(device, spawner, 1).lacking
 
     def find_faults(
         self, problems: Sequence[Problem], progress: Callable[[int, int], None] = lambda done, total: None

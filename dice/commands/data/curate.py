@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Backend, at_least, options
+from dice.commands.arguments import Backend, Clustered, at_least, options
 from dice.commands.progress import bars
 from dice.errors import UserError
 from dice.files import JsonObject
@@ -28,7 +28,7 @@ UNKNOWN_SIZE = "unknown until the hub answers"
 
 
 @dataclass
-class Measure:
+class Measure(Clustered):
     """Verify and time every pair of a set: right or why not, honest or not, how fast. An interrupted run resumes.
 
     Example: dice data measure samples.parquet -o measured
@@ -89,6 +89,7 @@ class Measure:
                 options=asked,
                 workers=self.workers or None,
                 devices=self.devices or None,
+                make_verifier=self.make_verifier,
                 progress=partial(show, "measuring"),
                 advise=lambda sentence: print(f"dice: {sentence}", file=sys.stderr, flush=True),
             )

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import tyro
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import TYPES, numbers
+from dice.commands.arguments import TYPES, numbers, verifier_maker
 from dice.errors import UserError
 
 Config = TypeVar("Config")
@@ -51,7 +51,14 @@ class Rl:
         from dice.recipes import RL_RECIPES
         from dice.train.rl.loop import train_rl
 
-        result = train_rl(configure(Rl, "rl", self.flags, RL_RECIPES, "nano_rl"))
+        config = configure(Rl, "rl", self.flags, RL_RECIPES, "nano_rl")
+        if not config.cluster:
+            result = train_rl(config.check())
+        else:
+            verifier_maker(config.cluster, config.mixed_hosts)  # says at once where there is no cluster
+            from dice.cluster.training import train_on_cluster
+
+            result = train_on_cluster(config.check())
         return _end(result.step, result.reason, result.model)
 
 

@@ -100,6 +100,13 @@ class RLConfig:
     verify_devices: tuple[str, ...] | None = None
     """GPUs that kernels run on, as CUDA_VISIBLE_DEVICES names them; default: all that PyTorch sees. Several processes
     deal them out, so that by default the kernels of each run on its own."""
+    cluster: str = ""
+    """Verify on all hosts of a Ray cluster instead: HOST:PORT of its head, or auto for the one that this machine is of.
+    Each of several processes takes its part of the hosts."""
+    mixed_hosts: bool = False
+    """With `cluster`: hosts may differ in GPU and compiler."""
+    engines: int = 0
+    """With `cluster`: decode on so many of its GPUs, a process each, instead of here. Kernels run on the others."""
     protocol: Protocol = "dice"
     """How right is judged, and so what is rewarded. dice: right on hardened inputs, and honest. kernelbench-v0: right
     when executed, as in the paper, whose reward asks nothing else: a deceptive kernel is rewarded. All:
@@ -182,6 +189,10 @@ class RLConfig:
             raise UserError("infill_prompt released goes with `released_code`, a checkout that has the prompt.")
         if self.infill_prompt != "plain" and self.prompt == "compact":
             raise UserError(f"infill_prompt {self.infill_prompt} goes with one-shot prompts; compact ones are plain.")
+        if self.engines < 0 or (self.engines and not self.cluster):
+            raise UserError("engines are processes of a cluster, none or some; they go with `cluster`.")
+        if self.cluster and self.verify_devices:
+            raise UserError("verify_devices are GPUs of this machine, and `cluster` has kernels run on others.")
         if self.verify_workers is not None and self.verify_workers < 1:
             raise UserError("verify_workers must be at least 1.")
         if self.policy.old_logprobs == "trace" and (self.staleness or self.top_p < 1 or self.top_k):

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,12 +40,13 @@ from dice.train.rl.policy import Policy, PolicyConfig
 from dice.train.rl.released import released_infill
 from dice.train.rl.requests import InfillPrompt, PromptBuilder
 from dice.train.rl.reward import advantages, reward
-from dice.train.rl.rollout import Batch, Rollouts
+from dice.train.rl.rollout import Batch, Rollouts, Write, write_here
 from dice.train.rl.verification import VerifierPool
 from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
 from dice.train.session import TERMINATED, Interrupted, compute_dtype
 from dice.train.weights import stored_bytes
+from dice.verify import Verifier
 
 # FlexAttention computes in tiles of this many tokens, so a row of the update is made of whole tiles.
 TILE_TOKENS = 128
@@ -53,6 +55,10 @@ IDENTITY = (
     "infill_steps", "generate_steps", "problems", "responses", "order", "infill_form", "infill_prompt", "protocol",
     "seed",
 )  # fmt: skip
+
+
+OpenEngines = Callable[[SDARConfig], AbstractContextManager[Write]]
+"""Starts what writes responses with models of a configuration, for the time of a context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +71,16 @@ class RLResult:
     model: Path
 
 
-def train_rl(config: RLConfig) -> RLResult:
+def train_rl(
+    config: RLConfig, make_verifier: Callable[..., Verifier] | None = None, open_engines: OpenEngines | None = None
+) -> RLResult:
     """Train, or go on training, the run in `config.out`; export the model to `out/model` at the end of every call.
 
     Raises `UserError` for unusable settings or data and for an update that is not a number, `MachineError` when memory
     or disk run out or the verifier stays broken. Checkpoints written before stay usable, and the same call goes on.
     SIGTERM and Ctrl-C give up the step under way and end the call with a checkpoint of the last whole one.
-    Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all.
+    Torchrun's processes all call this; a signal to one of them, or an error in one, ends it in all. `make_verifier`:
+    see `VerifierPool.open`. `open_engines`: has responses written elsewhere.
     """
     config.check()
     assert config.out is not None
@@ -79,9 +88,11 @@ def train_rl(config: RLConfig) -> RLResult:
     with run_context(folder, "rl", config.device, config.keep_checkpoints) as context:
         try:
             setup = _prepare(config, context)
-            opening = VerifierPool.open(config, context.world, context.stopped, context.log.say)
-            with context.world.opened(opening) as pool:
-                return _Run(config, context, setup, pool).train()
+            opening = VerifierPool.open(config, context.world, context.stopped, context.log.say, make_verifier)
+            here = partial(write_here, engine={"auto": None, "on": True, "off": False}[config.engine])
+            writing = open_engines(setup.model_config) if open_engines is not None else nullcontext(here)
+            with writing as write, context.world.opened(opening) as pool:
+                return _Run(config, context, setup, pool, write).train()
         except torch.OutOfMemoryError:
             raise MachineError(
                 f"The GPU's memory ran out; lower max_active ({config.max_active}) if it was in decoding, or the "
@@ -188,19 +199,14 @@ class _Run:
     `rollouts_ahead` holds the responses to steps that are not done yet.
     """
 
-    def __init__(self, config: RLConfig, context: RunContext, setup: _Setup, pool: VerifierPool) -> None:
+    def __init__(self, config: RLConfig, context: RunContext, setup: _Setup, pool: VerifierPool, write: Write) -> None:
         self.config, self.setup, self.pool = config, setup, pool
         self.world, self.log, self.checkpoints, self.stopped, self.started = context
         self.policy, self.curriculum = setup.policy, setup.curriculum
         self.rollouts = Rollouts(
-            lambda: setup.policy.sampler,
-            setup.prompt_builder,
-            pool,
-            setup.decoding,
-            self.stopped,
-            self.world,
-            {"auto": None, "on": True, "off": False}[config.engine],
-        )
+            lambda: setup.policy.sampler, setup.prompt_builder, pool, setup.decoding, self.stopped, self.world,
+            lambda: self.step, write,
+        )  # fmt: skip
         self.identity = {"tasks_sha256": self.curriculum.digest} | {name: getattr(config, name) for name in IDENTITY}
         self.step, self.seconds = 0, 0.0
         self.step_begun = time.monotonic()

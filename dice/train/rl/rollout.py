@@ -23,6 +23,33 @@ from dice.train.world import World
 from dice.verdict import Verdict
 
 Answer = tuple[Kernel | None, Trace]
+Write = Callable[
+    [SDAR, int, Sequence[Sequence[int]], DecodeConfig, Sequence[int], Callable[[], None], Callable[[int, Trace], None]],
+    None,
+]
+"""Writes answers with a model whose weights are of a version: to prompts, with their seeds; calls a check now and then,
+which may raise, and hands each trace over with its prompt's place. See `write_here`."""
+
+
+def write_here(
+    model: SDAR,
+    version: int,
+    prompts: Sequence[Sequence[int]],
+    config: DecodeConfig,
+    seeds: Sequence[int],
+    check: Callable[[], None],
+    on_trace: Callable[[int, Trace], None],
+    engine: bool | None = None,
+) -> None:
+    """In this process. `engine`: whether it decodes, see `generate`."""
+
+    def on_step(event: StepEvent) -> None:
+        check()
+
+    def ended(place: int, trace: Trace) -> None:
+        on_trace(place, replace(trace, weights=version))
+
+    generate(model, prompts, config, on_step, seeds, ended, engine=engine)
 
 
 @dataclass
@@ -46,8 +73,9 @@ class Batch:
 class Rollouts:
     """The sampler and the verifier side by side.
 
-    `sampler()` is the model with the newest weights; `config` says how responses are decoded. All processes of `world`
-    call the same methods with the same arguments, and what one of them raises is raised in all.
+    `sampler()` is the model with the newest weights and `version()` says after how many updates; `config` says how
+    responses are decoded, and `write` does it, here or elsewhere. All processes of `world` call the same methods with
+    the same arguments, and what one of them raises is raised in all.
     """
 
     def __init__(
@@ -58,10 +86,10 @@ class Rollouts:
         config: DecodeConfig,
         stopped: StopSignal,
         world: World,
-        engine: bool | None = None,
+        version: Callable[[], int],
+        write: Write = write_here,
     ) -> None:
-        """`engine`: whether it decodes, see `generate`."""
-        self.engine = engine
+        self.version, self.write = version, write
         self.sampler, self.prompt_builder, self.pool, self.config = sampler, prompt_builder, pool, config
         self.stopped, self.world = stopped, world
         self._scaffold_stops = prompt_builder.stop_ids()
@@ -98,9 +126,6 @@ class Rollouts:
         """This process's share of the answers."""
         answers: dict[int, Answer] = {}
 
-        def on_step(event: StepEvent) -> None:
-            self.stopped.check()
-
         def on_trace(place: int, trace: Trace) -> None:
             index = own[place]
             answers[index] = self.prompt_builder.parse(batch.requests[index], trace)
@@ -108,7 +133,7 @@ class Rollouts:
 
         prompts = [batch.requests[index].prompt_ids for index in own]
         own_seeds = [seeds[index] for index in own]
-        generate(model, prompts, config, on_step, own_seeds, on_trace, engine=self.engine)
+        self.write(model, self.version(), prompts, config, own_seeds, self.stopped.check, on_trace)
         batch.pending.close()
         torch.cuda.empty_cache()  # for the kernels, which run in processes of their own
         if not all(math.isfinite(sum(trace.logprobs)) for _, trace in answers.values()):

@@ -147,18 +147,32 @@ class VerifierPool:
     @classmethod
     @contextmanager
     def open(
-        cls, config: RLConfig, world: World, stopped: StopSignal, say: Callable[[str], None]
+        cls,
+        config: RLConfig,
+        world: World,
+        stopped: StopSignal,
+        say: Callable[[str], None],
+        make_verifier: Callable[..., Verifier] | None = None,
     ) -> Iterator[VerifierPool]:
-        """A pool with a verifier of its own: each process verifies what it wrote, on its share of the machine."""
+        """A pool with a verifier of its own: each process verifies what it wrote, on its share of the machine.
+
+        `make_verifier` makes the verifier of other machines, of which `part` (rank, size) is this process's.
+        """
         options = Options(
             trials=config.trials, timing=config.speed_reward > 0, compile_timeout_s=config.compile_timeout_s,
             run_timeout_s=config.run_timeout_s, memory_mb=config.memory_mb, protocol=config.protocol,
         )  # fmt: skip
+        cache = Path(config.out) / FILE if config.keep_verdicts and config.out else False
+        if make_verifier is not None:
+            part = world.rank, world.size
+            with make_verifier(backend=config.backend, options=options, cache=cache, part=part) as verifier:
+                workers = config.verify_workers or verifier.default_workers
+                yield cls(verifier, workers, True, config.verifier_patience_s, stopped, say)
+            return
         backend = resolve_backend(config.backend)
         devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
         if config.staleness and not at_once:
             raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
-        cache = Path(config.out) / FILE if config.keep_verdicts and config.out else False
         cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
         max_concurrent = MAX_CONCURRENT if devices else cores
         with Verifier(

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import Protocol
 
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Cancelled, Child, Zygote
 from dice.verify.sandbox.roles import Role
+
+
+class Killable(Protocol):
+    """Work under way: a child of this machine, or a job on another one."""
+
+    def kill(self) -> None: ...
 
 
 class Cancellation:
@@ -16,7 +23,7 @@ class Cancellation:
     def __init__(self, single: bool = False) -> None:
         self.single = single
         self._lock = threading.Lock()
-        self._children: weakref.WeakSet[Child] = weakref.WeakSet()
+        self._children: weakref.WeakSet[Killable] = weakref.WeakSet()
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -27,7 +34,7 @@ class Cancellation:
         for child in children:
             child.kill()
 
-    def watch(self, child: Child) -> None:
+    def watch(self, child: Killable) -> None:
         """Have `child` killed when the work is called off. Raises `Cancelled` when it already was."""
         with self._lock:
             if not self.cancelled:
@@ -36,7 +43,7 @@ class Cancellation:
         child.kill()
         raise Cancelled
 
-    def forget(self, child: Child) -> None:
+    def forget(self, child: Killable) -> None:
         with self._lock:
             self._children.discard(child)
 

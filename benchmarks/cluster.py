@@ -1,0 +1,176 @@
+"""The driver of a cluster with hosts that only pretend to verify: its overhead, how it scales, what losing hosts costs.
+
+    PYTHONPATH=.:benchmarks python benchmarks/cluster.py [--out FILE.json] [--nodes 4] [--jobs 3000]
+
+Ray's processes are real, several nodes on one machine; a fake job sleeps and answers, so that cores do not matter.
+Every part is run by itself; results go to benchmarks/cluster/<host>.json as they come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_nodes import RayNodes
+from rich.console import Console
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify import Options, Verifier
+from dice.verify.sandbox.cancel import Cancellation
+
+HERE = Path(__file__).parent / "cluster"
+PROBLEM = Problem("# as long as a problem is\n" + "x = 1  # a line of it\n" * 80, "fake")
+SOURCE = "# as long as a kernel is\n" + "y = 2  # a line of one\n" * 200
+PLACES = 16  # jobs at once on a node, as on a host of 16 cores
+Pair = tuple[Problem, Kernel]
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """Makes a verifier whose jobs take as long as their kernels' first line says."""
+
+    def __call__(self, cores: int) -> Verifier:
+        return _Sleeping()
+
+
+class _Sleeping(Verifier):
+    def __init__(self) -> None:
+        self.backend = "emulated"
+        self.options = Options()
+
+    def lacking(self) -> tuple[str, ...]:
+        return ()
+
+    def verify(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options | None = None,
+        *,
+        workers: int = 1,
+        cancellation: Cancellation | None = None,
+    ) -> Verdict:
+        first = json.loads(kernel.source.partition("\n")[0])
+        time.sleep(first["sleep"])
+        return Verdict("correct", "done", str(first["number"]), errors=("an error of usual length " * 8,))
+
+
+def jobs(seconds: list[float]) -> Iterator[Pair]:
+    for number, one in enumerate(seconds):
+        yield PROBLEM, Kernel(f"{json.dumps({'number': number, 'sleep': one})}\n{SOURCE}")
+
+
+def mix(count: int, mean: float) -> list[float]:
+    """Times as verdicts take them: most near the mean, some several times as long; the same for every count."""
+    draw = random.Random(7)
+    return [min(draw.expovariate(1 / mean), 6 * mean) for _ in range(count)]
+
+
+def run(nodes: int, seconds: list[float], disturb: Callable[[RayNodes, threading.Event], None] | None = None) -> Any:
+    """All jobs through a cluster: seconds of wall and of the driver's CPU, and how often each was answered."""
+    from dice.cluster.verifier import ClusterVerifier
+
+    root = Path(__file__).parent.parent
+    path = {"PYTHONPATH": f"{root}:{Path(__file__).parent}"}
+    with RayNodes(nodes, cpus=PLACES, environment=path) as cluster:  # noqa: SIM117
+        with ClusterVerifier(cluster.address, backend="emulated", make=Sleeper()) as hosts:
+            list(hosts.verify_many(jobs([0.0] * 200)))  # connections are made
+            over = threading.Event()
+            if disturb is not None:
+                threading.Thread(target=disturb, args=(cluster, over), daemon=True).start()
+            begun, cpu = time.monotonic(), time.process_time()
+            answers = Counter(
+                int(verdict.message) if verdict.correct else -1 for _, verdict in hosts.verify_many(jobs(seconds))
+            )
+            wall, used = time.monotonic() - begun, time.process_time() - cpu
+            over.set()
+            lost_hosts = hosts.hosts_lost
+    return {
+        "nodes": nodes, "places": PLACES * nodes, "jobs": len(seconds), "wall_s": round(wall, 2),
+        "driver_cpu_s": round(used, 2), "sleep_s": round(sum(seconds), 1), "hosts_lost": lost_hosts,
+        "not_answered": sum(number not in answers for number in range(len(seconds))),
+        "answered_twice": sum(count > 1 for number, count in answers.items() if number >= 0),
+        "set_aside": answers[-1],
+    }  # fmt: skip
+
+
+def overhead(nodes: int, count: int) -> Any:
+    """Fake work that takes no time: what is left is the driver, Ray, and the hosts' own processes."""
+    found = [run(nodes, [0.0] * count) for _ in range(3)]
+    wall = statistics.median(one["wall_s"] for one in found)
+    cpu = statistics.median(one["driver_cpu_s"] for one in found)
+    return {
+        "runs": found, "verdicts_per_minute": round(60 * count / wall), "ms_a_verdict": round(1000 * wall / count, 3),
+        "driver_cpu_ms_a_verdict": round(1000 * cpu / count, 3),
+    }  # fmt: skip
+
+
+def scaling(nodes: int, count: int, mean: float) -> Any:
+    """The same sleeping mix for each node, on one node and on several."""
+    one = run(1, mix(count, mean))
+    many = run(nodes, [seconds for seconds in mix(count, mean) for _ in range(nodes)])
+    return {"one": one, "many": many, "share_of_linear": round(one["wall_s"] / many["wall_s"], 4)}
+
+
+def losses(nodes: int, count: int, mean: float) -> Any:
+    """Actors and a node are killed at random moments while the mix runs; the same without."""
+    seconds = mix(count, mean)
+    calm = run(nodes, seconds)
+
+    def disturb(cluster: RayNodes, over: threading.Event) -> None:
+        draw = random.Random(11)
+        for kill in range(4):
+            if over.wait(calm["wall_s"] / 5 * draw.uniform(0.7, 1.0)):
+                return
+            if kill == 2:
+                cluster.kill_node(-1)  # and it does not come back
+            else:
+                os.kill(draw.choice(cluster.actors()), signal.SIGKILL)
+
+    return {"calm": calm, "disturbed": run(nodes, seconds, disturb), "killed": "3 processes of hosts, 1 node of them"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE / f"{platform.node()}.json")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--mean", type=float, default=0.5, help="seconds that a job sleeps, on average")
+    parser.add_argument("--parts", nargs="*", default=["overhead", "scaling", "losses"])
+    args = parser.parse_args()
+    parts: dict[str, Callable[[], Any]] = {
+        "overhead": lambda: overhead(args.nodes, args.jobs),
+        "scaling": lambda: scaling(args.nodes, args.jobs // args.nodes, args.mean),
+        "losses": lambda: losses(args.nodes, args.jobs, args.mean),
+    }
+    import ray
+
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads(args.out.read_text()) if args.out.exists() else {}
+    results["machine"] = {
+        "cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
+        "ray": ray.__version__,
+    }  # fmt: skip
+    for name in args.parts:
+        load = os.getloadavg()[0]
+        results[name] = parts[name]() | {"load_before": round(load, 1)}
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+        Console().print(name, results[name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Several Ray nodes on one machine, for tests and measurements: real processes, nothing listens but on loopback.
+
+with RayNodes(4, cpus=2) as cluster: ...connect(cluster.address)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+}
+END_S = 30.0
+
+
+class RayNodes:
+    """A cluster of `count` nodes of `cpus` cores each, as they say; all its files are in one folder that goes with it.
+
+    `environment`: further variables of the nodes' processes. One for each process at a time.
+    """
+
+    def __init__(self, count: int, cpus: int = 2, environment: dict[str, str] | None = None) -> None:
+        self._count, self._cpus = count, cpus
+        self.folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))  # sockets have short names
+        self._environment = ENVIRONMENT | (environment or {}) | {"RAY_TMPDIR": str(self.folder)}
+        self._before: dict[str, str | None] = {}
+        self._cluster: Any = None
+        self.nodes: list[Any] = []
+
+    def __enter__(self) -> RayNodes:
+        (self.folder / "ray").mkdir()
+        self._before = {name: os.environ.get(name) for name in self._environment}
+        os.environ.update(self._environment)
+        from ray._private import ray_constants
+        from ray.cluster_utils import Cluster
+
+        ray_constants.ENABLE_RAY_CLUSTER = False  # where Ray was imported before
+        self._cluster = Cluster()
+        for _ in range(self._count):
+            self.add()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+        left = self._wait_for_the_end()
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if left and error is None:
+            raise AssertionError(f"Ray left processes behind: {left}")
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self) -> Any:
+        """One more node."""
+        node = self._cluster.add_node(
+            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False, object_store_memory=80 << 20
+        )
+        self.nodes.append(node)
+        return node
+
+    def raylet(self, place: int) -> int:
+        """The process that a node is: its workers end with it."""
+        ((_, processes),) = [one for one in self.nodes[place].all_processes.items() if one[0] == "raylet"]
+        return int(processes[0].process.pid)
+
+    def kill_node(self, place: int) -> None:
+        """As a power cut would."""
+        os.kill(self.raylet(place), signal.SIGKILL)
+
+    def actors(self) -> list[int]:
+        """The processes of our hosts."""
+        return self.titled("ray::Host")
+
+    def titled(self, beginning: str) -> list[int]:
+        """The processes whose title begins so."""
+        return [pid for pid in self.processes() if _title(pid).startswith(beginning)]
+
+    def processes(self) -> list[int]:
+        """All that the cluster consists of: whatever was started with its folder in the environment."""
+        mark = f"RAY_TMPDIR={self.folder}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(int(entry.name)):
+                        found.append(int(entry.name))
+        return found
+
+    def _wait_for_the_end(self) -> list[str]:
+        deadline = time.monotonic() + END_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        titles = [_title(pid) for pid in left]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return titles
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

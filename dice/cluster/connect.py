@@ -1,0 +1,144 @@
+"""Joining a cluster that somebody started, and what its nodes are."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dice.errors import MachineError, UserError
+
+T = TypeVar("T")
+
+REACH_S = 10.0  # seconds for the head to answer
+ASK_S = 180.0  # seconds for a node to answer a question that may start compilers and sandboxes
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Ray takes the driver's working directory among the folders that its workers import from, where files of other people
+# may lie. The root folder is nobody's.
+EMPTY_FOLDER = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine as Ray knows it. `cpus` and `gpus` are what Ray may hand out of it."""
+
+    id: str
+    name: str
+    cpus: int
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id[:8]})"
+
+
+def connect(address: str) -> None:
+    """Join the cluster at `address`, HOST:PORT of its head, or "auto" for the one that runs on this machine.
+
+    A process joins one cluster; joining again does nothing. Raises `MachineError` without Ray, without a cluster, and
+    where Ray or Python there are of another version; `UserError` for what is no address.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MachineError("--cluster needs Ray, which is not installed: pip install 'dice-kernels[cluster]'.")
+    if address != "auto":
+        _check_address(address)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent to anybody
+    import ray
+    from ray._private import ray_constants
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+    if ray.is_initialized():
+        return
+    address = _running(address)
+    if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
+        ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        with contextlib.chdir(EMPTY_FOLDER):
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        # What Ray says of processes that were lost is said by us, in verdicts and logs: its lines go to stdout.
+        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
+    except RuntimeError as error:
+        if "ersion mismatch" in str(error):
+            raise MachineError(f"The cluster at {address} runs other versions: {_mismatch(error)}.") from None
+        raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
+
+
+def nodes() -> list[Node]:
+    """The nodes that are alive and have cores to give, in a lasting order."""
+    import ray
+
+    found = [
+        Node(
+            one["NodeID"],
+            one.get("NodeManagerHostname") or one["NodeManagerAddress"],
+            int(one["Resources"].get("CPU", 0)),
+            int(one["Resources"].get("GPU", 0)),
+        )
+        for one in ray.nodes()
+        if one["Alive"]
+    ]
+    return sorted((one for one in found if one.cpus), key=lambda one: (one.name, one.id))
+
+
+def on_every_node(question: Callable[[], T]) -> Iterator[tuple[Node, T | Exception]]:
+    """What `question` answers in a process on each node, or why it did not. It takes none of the node's cores."""
+    import ray
+
+    asked = []
+    for node in nodes():
+        there: Any = ray.remote(num_cpus=0, max_retries=0)(question)
+        asked.append((node, there.options(scheduling_strategy=pinned(node)).remote()))
+    for node, answer in asked:
+        try:
+            yield node, ray.get(answer, timeout=ASK_S)
+        except ray.exceptions.RayTaskError as error:
+            yield node, error.cause
+        except ray.exceptions.RayError as error:
+            yield node, error
+
+
+def pinned(node: Node) -> Any:
+    """Ray's word for: on this node or nowhere."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def _check_address(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal()) or "/" in address:
+        raise UserError(f"--cluster takes auto or HOST:PORT of the cluster's head, not {address!r}.")
+
+
+def _running(address: str) -> str:
+    """The address of a head that answers. Ray itself would try for minutes."""
+    from ray._private.services import get_ray_address_from_environment
+
+    if address == "auto":
+        found = get_ray_address_from_environment("auto", None)
+        if not found:
+            raise MachineError("No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT.")
+        address = str(found)
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_S):
+            return address
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "no answer"
+        raise MachineError(f"No Ray cluster answers at {address}: {reason}.") from None
+
+
+def _mismatch(error: Exception) -> str:
+    """The two lines of Ray's message that name versions, as one."""
+    lines = [line.strip() for line in str(error).splitlines() if "Ray:" in line or "Python:" in line]
+    return "; ".join(dict.fromkeys(lines)) or _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:300]

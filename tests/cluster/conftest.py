@@ -1,0 +1,27 @@
+"""Ray nodes on this machine, kept for all tests of the room that leave them as they were."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+from ray_nodes import RayNodes
+
+from tests.conftest import ROOT
+
+NODES = 2
+
+
+def ray_nodes(count: int) -> RayNodes:
+    """Whose processes find the tests' fakes."""
+    return RayNodes(count, environment={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RayNodes]:
+    """Two nodes of two cores each."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed (the extra `cluster`)")
+    with ray_nodes(NODES) as nodes:
+        yield nodes

@@ -1,0 +1,249 @@
+"""The driver with hosts that only pretend to verify: who gets what, and that nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ray_nodes import RayNodes
+
+from dice.cluster.connect import nodes
+from dice.errors import MachineError, UserError
+from dice.problem import Problem
+from dice.verdict import Verdict
+from dice.verify.stream import WINDOW
+from tests.cluster.conftest import NODES
+from tests.cluster.fakes import PROBLEM, Fake, pair
+from tests.conftest import PATIENCE_S, ROOT
+
+pytestmark = pytest.mark.xdist_group("cluster")  # they share the nodes
+PLACES = 2 * NODES
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def verifier(cluster: RayNodes, *, make: Fake, **settings: object):  # type: ignore[no-untyped-def]
+    from dice.cluster.verifier import ClusterVerifier
+
+    return ClusterVerifier(cluster.address, make=make, **settings)  # type: ignore[arg-type]
+
+
+def lines(journal: Path, what: str) -> list[int]:
+    text = journal.read_text() if journal.exists() else ""
+    return [int(line.split()[0]) for line in text.splitlines() if line.split()[1:2] == [what]]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def numbers(found: list[tuple[int, Verdict]]) -> dict[int, int]:
+    """By index, the number of the pair that the verdict is on. Fails where an index comes twice."""
+    assert max(Counter(index for index, _ in found).values()) == 1
+    return {index: int(verdict.message.split()[0]) for index, verdict in found}
+
+
+def test_every_pair_gets_its_own_verdict_which_says_where(cluster: RayNodes, journal: Path) -> None:
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        found = list(hosts.verify_many(itertools.chain(map(pair, range(60)), map(pair, range(10)))))
+        assert numbers(found) == {index: index % 60 for index in range(70)}
+        assert {verdict.host for _, verdict in found} == {os.uname().nodename}
+        assert sorted(lines(journal, "ended")) == list(range(60))  # equal pairs once
+        ordered = [index for index, _ in hosts.verify_many(map(pair, range(100, 130)), ordered=True)]
+        assert ordered == list(range(30))
+        assert hosts.verify(*pair(7)).correct
+        assert [fault and fault.message for fault in hosts.find_faults([PROBLEM])] == ["fake is unfit"]
+        assert hosts.default_workers == PLACES
+
+
+def test_an_endless_source_is_read_as_there_is_room_and_leaving_calls_off(cluster: RayNodes, journal: Path) -> None:
+    read = itertools.count()
+    taken = 0
+
+    def endless() -> Iterator[object]:
+        nonlocal taken
+        for number in read:
+            taken = number + 1
+            yield pair(number, sleep=0.02 if number < 8 else PATIENCE_S)
+
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        stream = hosts.verify_many(endless())
+        for _ in range(8):
+            next(stream)
+        wait_until(lambda: len(lines(journal, "begun")) == 8 + PLACES)
+        time.sleep(0.2)  # whoever reads too much does so by now
+        assert taken <= 8 + WINDOW * PLACES + 1
+        assert len(lines(journal, "begun")) == 8 + PLACES  # no host has more than its places
+        stream.close()
+        wait_until(lambda: len(lines(journal, "called_off")) == PLACES)
+
+
+def test_the_host_with_the_most_room_gets_the_next_job(cluster: RayNodes, journal: Path) -> None:
+    """Of four jobs at once, each node of two places gets two."""
+    odd = nodes_of(cluster)[0]
+    with verifier(cluster, make=Fake(journal, odd=odd, oddity="memory")) as hosts:
+        found = list(hosts.verify_many([pair(number, sleep=0.5) for number in range(PLACES)]))
+    assert Counter(verdict.message.split()[1] for _, verdict in found) == {"odd": 2, "usual": 2}
+
+
+def nodes_of(cluster: RayNodes) -> list[str]:
+    from dice.cluster.connect import connect
+
+    connect(cluster.address)
+    return [node.id for node in nodes()]
+
+
+def test_a_lost_process_loses_no_job(cluster: RayNodes, journal: Path) -> None:
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        found = []
+        for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.05) for number in range(80)])):
+            found.append(one)
+            if count in (15, 45):
+                os.kill(cluster.actors()[0], signal.SIGKILL)
+        assert numbers(found) == {number: number for number in range(80)}
+        assert all(verdict.correct for _, verdict in found)
+        assert hosts.hosts_lost == 2
+        wait_until(lambda: hosts.default_workers == PLACES)  # both work again
+
+
+def test_a_lost_node_loses_no_job_and_one_that_joins_works(cluster: RayNodes, journal: Path) -> None:
+    cluster.add()
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        assert hosts.default_workers == PLACES + 2
+        found = []
+        for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.05) for number in range(60)])):
+            found.append(one)
+            if count == 10:
+                cluster.kill_node(-1)
+        assert numbers(found) == {number: number for number in range(60)}
+        assert all(verdict.correct for _, verdict in found)
+        wait_until(lambda: hosts.default_workers == PLACES)
+        cluster.add()
+        wait_until(lambda: hosts.default_workers == PLACES + 2)
+    cluster.kill_node(-1)
+    wait_until(lambda: len(nodes()) == NODES and not cluster.actors())
+
+
+def test_a_pair_that_ends_its_hosts_is_set_aside_and_takes_no_other_with_it(cluster: RayNodes, journal: Path) -> None:
+    pairs = [pair(number, sleep=0.05) for number in range(20)]
+    pairs.insert(5, pair(99, die="always"))
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        found = dict(hosts.verify_many(pairs))
+    poisonous = found.pop(5)
+    assert poisonous.outcome == "infra_error" and "was lost 3 times" in poisonous.message
+    assert len(found) == 20 and all(verdict.correct for verdict in found.values())
+    assert lines(journal, "begun").count(99) == 3
+
+
+def test_a_pair_that_ends_one_host_once_is_verified_on_another(
+    cluster: RayNodes, journal: Path, tmp_path: Path
+) -> None:
+    with verifier(cluster, make=Fake(journal)) as hosts:
+        assert hosts.verify(*pair(1, die=str(tmp_path / "died"))).correct
+
+
+def test_where_one_hosts_machinery_fails_another_is_asked(cluster: RayNodes, journal: Path) -> None:
+    """And the host that failed again and again is left alone for a while."""
+    odd = nodes_of(cluster)[0]
+    with verifier(cluster, make=Fake(journal, odd=odd, oddity="memory")) as hosts:
+        pairs = [pair(number, sleep=0.05, outcome="infra_error", only="odd") for number in range(30)]
+        found = list(hosts.verify_many(pairs))
+    assert all(verdict.correct for _, verdict in found)
+    tried = [line for line in journal.read_text().splitlines() if line.endswith("begun odd")]
+    assert 3 <= len(tried) <= 4  # the third sends it to rest, with one more under way
+
+
+def test_a_problem_too_large_for_a_host_goes_to_the_largest(cluster: RayNodes, journal: Path) -> None:
+    odd = nodes_of(cluster)[0]
+    with verifier(cluster, make=Fake(journal, odd=odd, oddity="memory")) as hosts:
+        large = [pair(number, Problem("# large"), outcome="unsupported", only="usual") for number in range(20)]
+        found = list(hosts.verify_many(large, 2))
+    assert {verdict.message.split()[1] for _, verdict in found} == {"odd"}
+    tried = [line for line in journal.read_text().splitlines() if line.endswith("begun usual")]
+    assert len(tried) <= 2  # those that were under way before anybody knew
+
+
+def test_the_driver_keeps_verdicts_and_goes_on_where_it_was_killed(cluster: RayNodes, tmp_path: Path) -> None:
+    journal, cache = tmp_path / "journal", tmp_path / "verdicts.sqlite"
+    script = (
+        "import sys; from pathlib import Path; from dice.cluster.verifier import ClusterVerifier\n"
+        "from tests.cluster.fakes import Fake, pair\n"
+        f"hosts = ClusterVerifier({cluster.address!r}, make=Fake(Path({str(journal)!r})), cache=Path({str(cache)!r}))\n"
+        "for index, verdict in hosts.verify_many([pair(number, sleep=0.05) for number in range(60)]):\n"
+        "    print(index, verdict.message.split()[0], flush=True)\n"
+        "hosts.close()\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        for _ in range(20):
+            driver.stdout.readline()
+        driver.kill()
+    wait_until(lambda: not cluster.actors())  # hosts end with their driver
+    verified = len(lines(journal, "ended"))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert sorted(int(line.split()[0]) for line in done.stdout.splitlines()) == list(range(60))
+    assert all(index == number for index, number in map(str.split, done.stdout.splitlines()))
+    again = len(lines(journal, "ended")) - verified
+    assert again <= 60 - 20  # those that were handed out are not verified again
+
+
+@pytest.mark.parametrize(
+    ("oddity", "said"),
+    [
+        ("toolchain", r"The hosts differ, so their verdicts and times do too \(.*g\+\+ 9.*--mixed-hosts"),
+        ("code", r"runs another DICE \(verifier another"),
+        ("sandbox", r"could reach Ray and run anything on the cluster.*RAY_AUTH_MODE=token"),
+    ],
+)
+def test_hosts_that_would_spoil_results_are_refused(
+    cluster: RayNodes, oddity: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = nodes_of(cluster)[0]
+    with pytest.raises(MachineError, match=said):
+        verifier(cluster, make=Fake(odd=odd, oddity=oddity))
+    wait_until(lambda: not cluster.actors())
+    if oddity == "toolchain":
+        with verifier(cluster, make=Fake(odd=odd, oddity=oddity), mixed=True) as hosts:
+            assert {kind.toolchain for kind in hosts.kinds} > {"g++ 9"}
+
+
+def test_several_drivers_each_take_a_part_of_the_hosts(cluster: RayNodes) -> None:
+    with (
+        verifier(cluster, make=Fake(), part=(0, 2)) as first,
+        verifier(cluster, make=Fake(), part=(1, 2)) as second,
+    ):
+        assert (first.default_workers, second.default_workers) == (2, 2)
+    with pytest.raises(UserError, match="3 processes verify on a cluster of 2 nodes"):
+        verifier(cluster, make=Fake(), part=(0, 3))
+
+
+def test_no_thread_is_left(cluster: RayNodes) -> None:
+    before = set(threading.enumerate())
+    with verifier(cluster, make=Fake()) as hosts:
+        assert len(list(hosts.verify_many(map(pair, range(5))))) == 5
+    wait_until(lambda: not {one for one in set(threading.enumerate()) - before if one.name.startswith("cluster")})
+    wait_until(lambda: not cluster.actors())
+
+
+@pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379"])
+def test_what_is_no_address_is_said(address: str) -> None:
+    from dice.cluster.connect import connect
+
+    with pytest.raises(UserError, match="takes auto or HOST:PORT"):
+        connect(address)
