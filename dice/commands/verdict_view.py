@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dice.terminal import Console
-from dice.verdict import BEYOND_ROOFLINE, Verdict
+from dice.verdict import BEYOND_ROOFLINE, Replaced, Verdict
 
 STYLE = {"correct": "bold green", "unsupported": "yellow", "infra_error": "yellow"}
 
@@ -22,6 +22,8 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
         rows.append(("labels", ", ".join(verdict.labels)))
     if verdict.provenance:
         rows.append(("provenance", provenance(verdict)))
+    if verdict.replaced is not None:
+        rows.append(("replaced", replaced(verdict.replaced)))
     if verdict.trials:
         rows.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
@@ -71,6 +73,19 @@ def provenance(verdict: Verdict) -> str:
     """How it is known who computed the outputs."""
     why = str(verdict.evidence.get("not_captured", ""))
     return f"{verdict.provenance} ({why})" if why else verdict.provenance
+
+
+def replaced(found: Replaced) -> str:
+    """How much of the reference PyTorch no longer computes, and what it still does."""
+    how = "by estimate" if found.estimated else "measured"
+    known = "" if found.known_by == "program" else ", as far as its process shows"
+    share = f"{100 * found.time_share:.3g}% of the reference's time"
+    parts = [f"{found.replaced} of {found.operators} operators, {share} ({how}{known})"]
+    if found.left:
+        parts.append("PyTorch still computes " + ", ".join(f"{name} x{count}" for name, count in found.left.items()))
+    if found.added:
+        parts.append("and for it " + ", ".join(found.added))
+    return "; ".join(parts)
 
 
 def show_verdict(console: Console, verdict: Verdict, title: str) -> None:

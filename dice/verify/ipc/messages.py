@@ -522,6 +522,11 @@ class MeasureCeilings:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeOperators:
+    """Time the operators that PyTorch computes in the reference. Answered by `OperatorsTimed`."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimeCompiled:
     """Time the reference under `torch.compile`. Answered by `CompiledTimed`."""
 
@@ -619,6 +624,14 @@ class WorkDescribed:
 @dataclass(frozen=True, slots=True)
 class NeededBytes:
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsTimed:
+    """Milliseconds of each call, by the operator's family, in the order of `OperatorCounts.costs`; empty where they
+    cannot be told."""
+
+    ms: dict[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)

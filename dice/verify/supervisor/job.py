@@ -143,6 +143,7 @@ class Job:
                 attempt.run_trial(number, step)
         attempt.refuse_idle()
         Measurement(attempt, gpu).run()
+        attempt.refuse_token_work()
         with self._turn(gpu):
             intervene(attempt, vary)
             profile(attempt)

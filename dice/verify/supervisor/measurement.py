@@ -61,6 +61,7 @@ class Measurement:
             except timing.Implausible as error:
                 record.deceptions = (*record.deceptions, error.kind)
                 raise VerdictReached("deceptive", "time", f"the kernel's times are not true: {error}") from None
+            record.operator_ms = self._ask_reference(m.TimeOperators(), m.OperatorsTimed).ms
         record.timing = contest.timing(**facts)
 
     def _ask_reference(self, command: Any, answer: type[T]) -> T:
