@@ -110,6 +110,18 @@ class Replaced:
     def operators_share(self) -> float:
         return self.replaced / self.operators if self.operators else 1.0
 
+    def describe(self) -> str:
+        """In one line: how much, and what PyTorch still computes."""
+        how = "by estimate" if self.estimated else "measured"
+        known = "" if self.known_by == "program" else ", as far as its process shows"
+        share = f"{100 * self.time_share:.3g}% of the reference's time"
+        parts = [f"{self.replaced} of {self.operators} operators, {share} ({how}{known})"]
+        if self.left:
+            parts.append("PyTorch still computes " + ", ".join(f"{kind} x{count}" for kind, count in self.left.items()))
+        if self.added:
+            parts.append("PyTorch computes for it " + ", ".join(self.added))
+        return "; ".join(parts)
+
     @classmethod
     def from_json(cls, data: JsonObject) -> Replaced:
         known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}

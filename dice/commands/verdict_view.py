@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dice.terminal import Console
-from dice.verdict import BEYOND_ROOFLINE, Replaced, Verdict
+from dice.verdict import BEYOND_ROOFLINE, ReplacedWork, Verdict
 
 STYLE = {"correct": "bold green", "unsupported": "yellow", "infra_error": "yellow"}
 
@@ -23,7 +23,7 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.provenance:
         rows.append(("provenance", provenance(verdict)))
     if verdict.replaced is not None:
-        rows.append(("replaced", replaced(verdict.replaced)))
+        rows.append(("replaced", verdict.replaced.describe()))
     if verdict.trials:
         rows.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
@@ -75,19 +75,6 @@ def provenance(verdict: Verdict) -> str:
     return f"{verdict.provenance} ({why})" if why else verdict.provenance
 
 
-def replaced(found: Replaced) -> str:
-    """How much of the reference PyTorch no longer computes, and what it still does."""
-    how = "by estimate" if found.estimated else "measured"
-    known = "" if found.known_by == "program" else ", as far as its process shows"
-    share = f"{100 * found.time_share:.3g}% of the reference's time"
-    parts = [f"{found.replaced} of {found.operators} operators, {share} ({how}{known})"]
-    if found.left:
-        parts.append("PyTorch still computes " + ", ".join(f"{name} x{count}" for name, count in found.left.items()))
-    if found.added:
-        parts.append("and for it " + ", ".join(found.added))
-    return "; ".join(parts)
-
-
 def show_verdict(console: Console, verdict: Verdict, title: str) -> None:
     """A table in a terminal, `name: value` lines elsewhere; then the errors, for the writer of the kernel."""
     rows = verdict_rows(verdict)
@@ -109,8 +96,9 @@ def show_verdict(console: Console, verdict: Verdict, title: str) -> None:
             console.print(f"  {line}", markup=False, highlight=False, style="dim", soft_wrap=not console.is_terminal)
 
 
-def exit_code(verdict: Verdict) -> int:
-    """0 for a correct kernel, 3 when this machine could not say, 1 for every other verdict."""
-    if verdict.correct:
+def exit_code(verdict: Verdict, replaced: ReplacedWork = "any") -> int:
+    """0 for a correct kernel that replaces as much as it is to, 3 when this machine could not say, 1 for every other
+    verdict."""
+    if verdict.solves(replaced):
         return 0
     return 1 if verdict.about_kernel else 3

@@ -41,8 +41,8 @@ and decides nothing.
 
 **Partial work.** One operator of many is enough, wherever it stands, and PyTorch may do the rest: a library convolution
 with a fused tail, one layer of a network, a last sum over partial sums. It has to be worth 1% of the reference's time;
-how much it is, every verdict says (`ipc/replaced.py`). What makes a decoy is that nothing is missing when the kernels do
-not run.
+how much it is, every verdict says (`ipc/replaced.py`). What makes a decoy is that nothing is missing when the kernels
+do not run.
 **Libraries.** cuBLAS or cuDNN through PyTorch (`at::mm` in C++ just as `torch.mm`) is in the census. Called directly,
 it is not: `library_calls.py` finds the calls, and a matrix library's count as the family that it computes.
 **CUDA graphs.** A replay counts as launches of what was captured; the census includes what ran during capture.
