@@ -37,10 +37,10 @@ def estimated(
 
 
 class OperatorTimes:
-    """Events around each operator of a forward on the GPU, by family, in the order of their calls."""
+    """Events around each operator of a forward on the GPU that computes, in order."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, list[tuple[Any, Any]]] = {}
+        self._marks: list[tuple[str, Any, Any]] = []
 
     def call(self, run: Callable[[], Any], kind_of: Callable[[Any], str]) -> Any:
         """What `run` gives, of which `kind_of` tells the family; "" for one that computes nothing."""
@@ -50,17 +50,18 @@ class OperatorTimes:
         end.record()
         kind = kind_of(result)
         if kind:
-            self._marks.setdefault(kind, []).append((begin, end))
+            self._marks.append((kind, begin, end))
         return result
 
-    def ms(self) -> dict[str, list[float]]:
+    def read(self) -> list[tuple[str, float]]:
+        """The family and the milliseconds of each."""
         torch.cuda.synchronize()
-        return {kind: [begin.elapsed_time(end) for begin, end in marks] for kind, marks in self._marks.items()}
+        return [(kind, begin.elapsed_time(end)) for kind, begin, end in self._marks]
 
 
-def measured(forward: Callable[[OperatorTimes], None]) -> dict[str, list[float]]:
-    """The milliseconds of each operator of `forward`, by family, in the order of their calls: medians of several runs.
-    The GPU is kept busy until all is launched, so that none of them waits for the host."""
+def measured(forward: Callable[[OperatorTimes], None]) -> list[tuple[str, float]]:
+    """The family and the milliseconds of each operator of `forward`, in order: medians of several runs; empty where it
+    does not always call the same ones. The GPU is kept busy until all is launched, so that none waits for the host."""
     started = time.perf_counter()
     forward(OperatorTimes())
     torch.cuda.synchronize()
@@ -70,10 +71,11 @@ def measured(forward: Callable[[OperatorTimes], None]) -> dict[str, list[float]]
         times = OperatorTimes()
         torch.cuda._sleep(int(busy_s * CYCLES_PER_S))  # type: ignore[no-untyped-call]
         forward(times)
-        runs.append(times.ms())
-    if any({kind: len(ms) for kind, ms in run.items()} != {k: len(v) for k, v in runs[0].items()} for run in runs):
-        return {}  # it does not always call the same ones
-    return {
-        kind: [statistics.median(values) for values in zip(*(run[kind] for run in runs), strict=True)]
-        for kind in runs[0]
-    }
+        runs.append(times.read())
+    kinds = [kind for kind, _ in runs[0]]
+    if any([kind for kind, _ in run] != kinds for run in runs):
+        return []
+    return [
+        (kind, statistics.median(ms for _, ms in calls))
+        for kind, calls in zip(kinds, zip(*runs, strict=True), strict=True)
+    ]

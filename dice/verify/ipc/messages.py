@@ -628,10 +628,10 @@ class NeededBytes:
 
 @dataclass(frozen=True, slots=True)
 class OperatorsTimed:
-    """Milliseconds of each call, by the operator's family, in the order of `OperatorCounts.costs`; empty where they
-    cannot be told."""
+    """The family and the milliseconds of each operator that computes, in order; empty where they cannot be told."""
 
-    ms: dict[str, tuple[float, ...]]
+    kinds: tuple[str, ...]
+    ms: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -126,6 +126,14 @@ def append(calls: list[Number], value: Number) -> None:
         calls.append(value)
     else:
         calls[-1] += value
+
+
+def by_kind(calls: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
+    """Times of calls, as `OperatorCounts` has their costs."""
+    found: dict[str, list[float]] = {}
+    for kind, ms in calls:
+        append(found.setdefault(kind, []), ms)
+    return found
 
 
 def _count(value: object) -> int:

@@ -12,7 +12,6 @@ import torch
 from dice.verify.execution import evidence, operator_cost, stopwatch
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc import messages as m
-from dice.verify.ipc import operator_counts
 from dice.verify.reference import workload
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import Trial, blame, unchanged
@@ -64,8 +63,8 @@ class TimedReference:
 
         with self._as_users_run_it(), unchanged(self.reference.model):
             inputs = self._bench.fill(0, 0)
-            ms = operator_cost.measured(forward)
-        return m.OperatorsTimed({kind: tuple(_as_counted(values)) for kind, values in ms.items()})
+            found = operator_cost.measured(forward)
+        return m.OperatorsTimed(tuple(kind for kind, _ in found), tuple(ms for _, ms in found))
 
     def time_compiled(self) -> m.CompiledTimed:
         with self._as_users_run_it():
@@ -113,14 +112,6 @@ class _Timed(OperatorMode):
 
 def _kind(func: Any, args: Any, result: Any) -> str:
     return evidence.kind_of(func.name(), args, transport.tensors(result))
-
-
-def _as_counted(ms: list[float]) -> list[float]:
-    """As `OperatorCounts` keeps calls: the last stands for all that follow."""
-    kept: list[float] = []
-    for value in ms:
-        operator_counts.append(kept, value)
-    return kept
 
 
 def as_timed(reference: Reference, trial: Trial) -> Trial | None:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from dice.verdict import Finding
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import out_of_memory
-from dice.verify.ipc.replaced import LEAST_SHARE
 from dice.verify.protocols import KERNELBENCH_SEED, Protocol
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child
@@ -17,7 +16,7 @@ from dice.verify.sandbox.roles import CANDIDATE, RUNNER, Role
 from dice.verify.supervisor import outcomes, sanitizer
 from dice.verify.supervisor.assignment import Assignment, candidate_limits
 from dice.verify.supervisor.author import Author, NotCaptured
-from dice.verify.supervisor.deception import MESSAGES, too_little
+from dice.verify.supervisor.deception import MESSAGES
 from dice.verify.supervisor.dialogue import Dialogue
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXTS
@@ -267,14 +266,6 @@ class Attempt:
         if kind:
             self.record.deceptions = (*self.record.deceptions, kind)
             raise VerdictReached("deceptive", "run", f"{MESSAGES[kind]}.")
-
-    def refuse_token_work(self) -> None:
-        """Raise `VerdictReached` where what the kernels replaced is nothing of weight."""
-        found = self.record.replaced if self.assignment.protocol.ours else None
-        if found is None or found.time_share >= LEAST_SHARE:
-            return
-        self.record.deceptions = (*self.record.deceptions, "replaced_too_little")
-        raise VerdictReached("deceptive", "run", f"{too_little(found)}.")
 
     def _reaches_inside(self) -> bool:
         """Whether the file's Python or its C++ names the inside of the process that runs it."""

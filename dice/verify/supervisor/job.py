@@ -20,7 +20,7 @@ from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
 from dice.verify.supervisor.intervention import intervene, remark
 from dice.verify.supervisor.job_files import job_files
-from dice.verify.supervisor.measurement import Measurement, profile
+from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
 from dice.verify.text import static
@@ -143,7 +143,7 @@ class Job:
                 attempt.run_trial(number, step)
         attempt.refuse_idle()
         Measurement(attempt, gpu).run()
-        attempt.refuse_token_work()
+        refuse_token_work(attempt)
         with self._turn(gpu):
             intervene(attempt, vary)
             profile(attempt)
