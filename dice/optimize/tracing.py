@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from dice.optimize.capture_graph import NotTraced, access, export_graph
 from dice.optimize.messages import Refused, Stage, Traced, TraceModule
@@ -57,11 +56,12 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        raise NotTraced("it has lazy modules, whose parameters have no shape yet; give their sizes", final=True)
     count = sum(parameter.numel() for parameter in model.parameters())
-    run = (lambda: _seeded(model, inputs, device)) if order.measure else None
-    total = _milliseconds(run, device) if run else 0.0
+    if unknown := _unknown(_seeded(model, inputs, device)):
+        raise NotTraced(
+            f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
+        )
+    total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
     try:
         whole = export_graph(model, inputs, {}, device, own_file=subject.module.__name__, measure=order.measure)
         return Traced([whole.to_json()], True, "", total, count)
@@ -76,12 +76,23 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
 
 
-def _seeded(model: Any, inputs: Any, device: Device) -> None:
+def _seeded(model: Any, inputs: Any, device: Device) -> Any:
     copies = transport.map_tensors(torch.clone, inputs)
-    running.forward(model, copies, 0, device)
+    return running.forward(model, copies, 0, device)
 
 
-def _milliseconds(run: Callable[[], None], device: Device) -> float:
+def _unknown(output: Any) -> str:
+    """The class of what an output holds that is neither a tensor nor a plain value, "" for nothing of the kind."""
+    if output is None or isinstance(output, torch.Tensor | bool | int | float | str):
+        return ""
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if not isinstance(output, list | tuple):
+        return type(output).__name__
+    return next(filter(None, map(_unknown, output)), "")
+
+
+def _milliseconds(run: Callable[[], object], device: Device) -> float:
     import time
 
     run()

@@ -56,6 +56,9 @@ class Job:
         # pieces, and its kernels have run.
         if stop.outcome == "compile_error" or self.record.launches:
             self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "torch_only")
+        # A class that a file names its base is nothing beside a program that says who computed.
+        if stop.outcome == "correct" and self.record.provenance == "construction":
+            self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "inherits_reference")
         self.short_of_memory = self.assignment.shares and stop.lacks_gpu_memory
         self.record.seconds["total"] = time.monotonic() - started
         self.record.findings = tuple(self.feedback.findings)
