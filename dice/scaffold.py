@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dice import cpp, syntax
 from dice.kernel import Kernel
+from dice.kernel_form import kernel_file
 from dice.problem import Problem
 
 _SOURCE = re.compile(r'"""(?P<text>(?:(?!""").)*?\b__global__\b(?:(?!""").)*)"""', re.DOTALL)
@@ -48,30 +49,17 @@ def completed(problem: Problem, reply: str) -> Kernel | None:
     arguments = module.arguments(host.parameters, _own_call(reply, host.name)) if host else None
     if host is None or arguments is None:
         return None
-    lines = [
-        "import torch",
-        "import torch.nn as nn",
-        "from torch.utils.cpp_extension import load_inline",
-        "",
-        *module.head,
-        f'cuda_source = """{found["text"]}"""',
-        "",
-        f'cpp_source = "{host.declaration};"',
-        "",
-        "ops = load_inline(",
-        f'    name="{host.name}",',
-        "    cpp_sources=cpp_source,",
-        "    cuda_sources=cuda_source,",
-        f'    functions=["{host.name}"],',
-        ")",
-        "",
-        "",
-        "class ModelNew(nn.Module):",
-        *module.constructor,
-        f"    def forward({module.signature}):",
-        f"        return ops.{host.name}({', '.join(arguments)})",
-    ]
-    return Kernel("\n".join(lines) + "\n", name=problem.name)
+    text = kernel_file(
+        cuda=found["text"].strip("\n"),
+        declaration=host.declaration,
+        name=host.name,
+        function=host.name,
+        constructor="".join(f"{line}\n" for line in module.constructor),
+        arguments=module.signature,
+        body=f"        return ops.{host.name}({', '.join(arguments)})",
+        before="".join(f"{line}\n" for line in module.head) + "\n",
+    )
+    return Kernel(text, name=problem.name)
 
 
 def _host(source: str) -> Host | None:
@@ -137,7 +125,7 @@ class _Module:
             tuple(head),
             frozenset(one.id for one in stored if isinstance(one.ctx, ast.Store)),
             constructor,
-            ast.unparse(forward.args),
+            ast.unparse(forward.args).partition(", ")[2],
             tuple(one.arg for one in (*forward.args.args[1:], *forward.args.kwonlyargs)),
             dict(_paths(init, forward)),
         )
