@@ -8,10 +8,12 @@ is opaque, is had in parts: the largest submodules that can be. What was found l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from dice.verify.reference.trial import ReferenceFailed, derive
 from dice.verify.tensors import transport
 
 LARGEST_PART = 200  # submodules tried
+OTHERS = (-1.0, 100.0, 0.0)  # times the inputs
 
 
 def main(link: socket.socket) -> None:
@@ -120,6 +123,9 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             )
     try:
         _seeded(model, inputs, device)
+        for factor in OTHERS:  # values by which other parts may be called
+            with contextlib.suppress(Exception):
+                _seeded(model, transport.map_tensors(partial(_scaled, factor), inputs), device)
     finally:
         for hook in hooks:
             hook.remove()
@@ -137,6 +143,10 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             except NotTraced:
                 pass
         waiting += [(f"{path}.{name}", child) for name, child in module.named_children()]
+
+
+def _scaled(factor: float, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * factor if tensor.is_floating_point() else tensor
 
 
 def _merged(units: list[Unit]) -> list[Unit]:
