@@ -23,6 +23,7 @@ from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, PROMPTS, extract_kernel
+from dice.scaffold import completed
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 
@@ -33,6 +34,7 @@ PREFERENCE = (
     "load_error", "compile_error", "no_kernel",
 )  # fmt: skip
 Prompt = Literal["auto", "compact", "one-shot"]
+Way = Literal["written", "completed", "canonical"]
 # Shows a reply while it is denoised: called with the writer, it gives a block that hears of each step.
 Watch = Callable[["Writer"], AbstractContextManager[Callable[[StepEvent], None]]]
 
@@ -68,11 +70,19 @@ DECODING = DecodeConfig(max_new_tokens=2048, confidence_threshold=0.99, temperat
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One reply: how it was written, the kernel found in it, and the verdict."""
+    """One kernel: how it was written, and its verdict. `way`: "written" (the reply's file as it is), "completed" (its
+    CUDA source, with all else from the module: `scaffold.py`), or "canonical" (region by region, in canonical form).
+    `drafts`: the replies that it was made of, one unless it is canonical."""
 
-    draft: Draft
+    drafts: tuple[Draft, ...]
     kernel: Kernel | None
     verdict: Verdict
+    way: Way = "written"
+
+    @property
+    def draft(self) -> Draft:
+        """The longest of its replies."""
+        return max(self.drafts, key=lambda draft: len(draft.trace.response_ids))
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -82,10 +92,24 @@ class Attempt:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "text": self.draft.text,
+            "text": "\n\n".join(draft.text for draft in self.drafts),
+            "way": self.way,
             "kernel": self.kernel.source if self.kernel else None,
             "verdict": self.verdict.to_json(),
-            "decode": self.draft.summary(),
+            "decode": self.decode(),
+        }
+
+    def decode(self) -> dict[str, object]:
+        """What writing it took, over its replies."""
+        tokens = sum(len(draft.trace.response_ids) for draft in self.drafts)
+        forwards, seconds = sum(draft.trace.forwards for draft in self.drafts), sum(one.seconds for one in self.drafts)
+        return {
+            "tokens": tokens,
+            "forwards": forwards,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 1) if seconds else 0.0,
+            "tokens_per_forward": round(tokens / max(forwards, 1), 2),
+            "stop_reason": self.draft.trace.stop_reason,
         }
 
 
@@ -107,12 +131,18 @@ def attempts(
     found: list[Attempt] = []
 
     def check(draft: Draft) -> None:
-        kernel = extract_kernel(draft.text)
-        verdict = NO_KERNEL
-        if kernel is not None:
-            with checking():
-                verdict = verifier.verify(problem, kernel)
-        found.append(Attempt(draft, kernel, verdict))
+        attempt = judged(draft, extract_kernel(draft.text), "written")
+        if not attempt.verdict.correct and attempt.verdict.about_kernel:
+            # What the module says need not fail for what the reply says of it.
+            kernel = completed(problem, draft.text)
+            again = judged(draft, kernel, "completed") if kernel is not None else attempt
+            attempt = min(attempt, again, key=lambda one: one.rank)
+        found.append(attempt)
+
+    def judged(draft: Draft, kernel: Kernel | None, way: Way) -> Attempt:
+        with checking() if kernel is not None else nullcontext():
+            verdict = verifier.verify(problem, kernel) if kernel is not None else NO_KERNEL
+        return Attempt((draft,), kernel, verdict, way)
 
     for index in range(samples):
         temperature = asked or (RESAMPLE_TEMPERATURE if index else 0.0)
@@ -134,17 +164,6 @@ class Draft:
     trace: Trace
     seconds: float
     beginning: tuple[int, ...] = ()
-
-    def summary(self) -> dict[str, object]:
-        tokens = len(self.trace.response_ids)
-        return {
-            "tokens": tokens,
-            "forwards": self.trace.forwards,
-            "seconds": round(self.seconds, 3),
-            "tokens_per_second": round(tokens / self.seconds, 1) if self.seconds else 0.0,
-            "tokens_per_forward": round(tokens / max(self.trace.forwards, 1), 2),
-            "stop_reason": self.trace.stop_reason,
-        }
 
 
 class Writer:

@@ -23,6 +23,7 @@ Outcome = Literal[
     "infra_error",
 ]
 Backend = Literal["cuda", "emulated"]  # a GPU, or the emulator on CPUs
+ReplacedWork = Literal["any", "all"]  # of the reference's operators, by a kernel that counts as a solution
 STAGES: tuple[str, ...] = get_args(Stage)
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
@@ -89,6 +90,45 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """How much of the reference the file's kernels took over from PyTorch."""
+
+    operators: int  # that PyTorch computes in one forward of the reference: products, reductions, elementwise work
+    replaced: int  # of those, how many PyTorch no longer computes for the kernel file
+    time_share: float  # of the reference's time that these take, 0 to 1
+    estimated: bool  # by a roofline of bytes and operations, where the operators were not timed on a GPU
+    known_by: str  # "program": PyTorch's work was seen where none of the file's Python runs; "census": it was watched
+    left: dict[str, int] = field(default_factory=dict)  # operators of the reference that PyTorch still computes
+    added: tuple[str, ...] = ()  # operators that PyTorch computes for the file in their place
+
+    @property
+    def all(self) -> bool:
+        """Whether PyTorch computes nothing of it any more."""
+        return self.replaced == self.operators and not self.added
+
+    @property
+    def operators_share(self) -> float:
+        return self.replaced / self.operators if self.operators else 1.0
+
+    def describe(self) -> str:
+        """In one line: how much, and what PyTorch still computes."""
+        how = "by estimate" if self.estimated else "measured"
+        known = "" if self.known_by == "program" else ", as far as its process shows"
+        share = f"{100 * self.time_share:.3g}% of the reference's time"
+        parts = [f"{self.replaced} of {self.operators} operators, {share} ({how}{known})"]
+        if self.left:
+            parts.append("PyTorch still computes " + ", ".join(f"{kind} x{count}" for kind, count in self.left.items()))
+        if self.added:
+            parts.append("PyTorch computes for it " + ", ".join(self.added))
+        return "; ".join(parts)
+
+    @classmethod
+    def from_json(cls, data: JsonObject) -> Replaced:
+        known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
+        return cls(**known | {"added": tuple(known.get("added", ()))})
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer to two separate questions: is the kernel right, and did our machinery work.
 
@@ -127,6 +167,7 @@ class Verdict:
     evidence: JsonObject = field(
         default_factory=dict
     )  # of who computed the outputs, see dice/verify/execution/evidence.py
+    replaced: Replaced | None = None  # None where no kernel ran, and in verdicts from before it was noted
     labels: tuple[str, ...] = ()  # remarkable without being wrong: "precision_downgrade:float16", "unused_input:1"
     findings: tuple[Finding, ...] = ()  # of the sanitizers, under --sanitize
     profile: JsonObject = field(default_factory=dict)  # GPU time of one forward by kernel, under --profile
@@ -134,6 +175,10 @@ class Verdict:
     @property
     def correct(self) -> bool:
         return self.outcome == "correct"
+
+    def solves(self, replaced: ReplacedWork = "any") -> bool:
+        """Whether this counts as solved: right, with any part of the reference replaced, or with all its operators."""
+        return self.correct and (replaced == "any" or (self.replaced is not None and self.replaced.all))
 
     @property
     def about_kernel(self) -> bool:
@@ -146,7 +191,11 @@ class Verdict:
         return FAILURE_CLASS.get(self.outcome)
 
     def to_json(self) -> dict[str, object]:
-        return asdict(self) | {"correct": self.correct, "failure_class": self.failure_class}
+        said = asdict(self) | {"correct": self.correct, "failure_class": self.failure_class}
+        if self.replaced is not None:
+            shares = {"operators_share": self.replaced.operators_share, "all": self.replaced.all}
+            said["replaced"] = asdict(self.replaced) | shares
+        return said
 
     @classmethod
     def from_json(cls, data: JsonObject) -> Verdict:
@@ -156,6 +205,8 @@ class Verdict:
         values["labels"] = tuple(values.get("labels", ()))
         values["lacking"] = tuple(values.get("lacking", ()))
         values["findings"] = tuple(Finding.from_json(found) for found in values.get("findings", ()))
+        if values.get("replaced") is not None:
+            values["replaced"] = Replaced.from_json(values["replaced"])
         if values.get("timing") is not None:
             known = {key: value for key, value in values["timing"].items() if key in Timing.__dataclass_fields__}
             values["timing"] = Timing(**known)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,10 +55,7 @@ class DecodePlan:
 
     @property
     def model(self) -> SDARConfig:
-        return SDARConfig(
-            vocab_size=self.vocab_size, mask_token_id=self.vocab_size - 1, block_size=self.block_size,
-            **asdict(self.shape),
-        )  # fmt: skip
+        return self.shape.for_timing(self.vocab_size, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)

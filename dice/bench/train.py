@@ -54,10 +54,7 @@ class TrainBenchPlan:
 
     @property
     def model(self) -> SDARConfig:
-        return SDARConfig(
-            vocab_size=self.vocab_size, mask_token_id=self.vocab_size - 1, block_size=self.block_size,
-            **asdict(self.shape),
-        )  # fmt: skip
+        return self.shape.for_timing(self.vocab_size, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)

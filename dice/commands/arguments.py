@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "cuda", "emulated"]
 Provenance = Literal["any", "construction", "evidence"]
+Replaced = Literal["any", "all"]
 Protocol = Literal["dice", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0", "dice-paper"]
 Remasking = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"]
 TYPES = ConstructorRegistry()  # how tyro reads our types, given to every call of `tyro.cli`

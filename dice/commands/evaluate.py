@@ -13,24 +13,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.table import Table
 from tyro.conf import Positional, arg
 
 import dice
-from dice.commands.arguments import Backend, Clustered, Endpoint, Protocol, Remasking, at_least, options
+from dice.commands.arguments import Backend, Clustered, Endpoint, Protocol, Remasking, Replaced, at_least, options
 from dice.commands.endpoint_args import lines_of
 from dice.commands.progress import bars
+from dice.commands.scores_view import list_rows, percent, print_summaries
 from dice.errors import UserError
-from dice.evaluate.paper_rows import ROWS, DecodingSettings, PaperRow, endpoint_settings, find, resolve
+from dice.evaluate.paper_rows import DecodingSettings, PaperRow, endpoint_settings, find, resolve
 from dice.evaluate.run_folder import RunFolder, Task
 from dice.files import JsonObject
 from dice.files.bounded import parse_json
-from dice.terminal import Console
 
 if TYPE_CHECKING:
     from dice.evaluate.hardware import Gpu
     from dice.evaluate.kernelbench_prompt import KernelBenchPrompt
-    from dice.evaluate.metrics import Score, Summary
     from dice.evaluate.models import Model
     from dice.evaluate.run import Done
 
@@ -79,6 +77,9 @@ class Eval(Clustered):
     """Answers to each problem; above 1, pass@k is reported."""
     protocol: tuple[Protocol, ...] = ("dice",)
     """How right is judged; several judge the same answers."""
+    replaced: Replaced = "any"
+    """What counts as solved: a right kernel for any part of the reference, as KernelBench counts, or for all of its
+    operators. The other share stands beside it, from the same verdicts."""
     reverify: Path | None = None
     """Judge the answers of this run under --protocol, and generate nothing."""
     compare: tuple[Path, Path] | None = None
@@ -136,7 +137,7 @@ class Eval(Clustered):
     def run(self) -> int:
         """0 when all was generated and judged; 3, with a sentence, where something is still lacking."""
         if self.list_rows:
-            return _list_rows(self.json)
+            return list_rows(self.json)
         if self.compare is not None:
             return _compare(self, *self.compare)
         if self.export_kernelbench is not None:
@@ -158,7 +159,7 @@ class Eval(Clustered):
             from dice.commands.report import write_all
             from dice.evaluate.report import gather
 
-            write_all(gather([folder.path], ()), self.report)
+            write_all(gather([folder.path], (), self.replaced), self.report)
         check_finished(done)
         return 0
 
@@ -387,7 +388,7 @@ def _fingerprint(tasks: Sequence[Task]) -> str:
 def _show(args: Eval, folder: RunFolder, done: Done, account: JsonObject | None) -> None:
     from dice.evaluate.metrics import summarise
 
-    summaries = [summarise(folder, protocol) for protocol in folder.protocols]
+    summaries = [summarise(folder, protocol, replaced=args.replaced) for protocol in folder.protocols]
     if args.json:
         print(
             json.dumps(
@@ -404,7 +405,7 @@ def _show(args: Eval, folder: RunFolder, done: Done, account: JsonObject | None)
             )
         )
         return
-    _print_summaries(summaries)
+    print_summaries(summaries)
     if account is not None:
         print("\n".join(lines_of(account)))
     print(f"{done.generated} answers generated, {done.judged} judged; all of it is in {folder.path}")
@@ -423,57 +424,14 @@ def _answers(folder: RunFolder) -> list[JsonObject]:
     ]
 
 
-def _print_summaries(summaries: Sequence[Summary]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    wide = console.width >= 104  # room for every interval; the report has them all
-    has_levels = any(level for one in summaries for level in one.levels)
-    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0))
-    groups = ("protocol", "level") if has_levels else ("protocol",)
-    for name in (*groups, "judged", "Exec %", "fast_1 %", "fast_2 %", "speed-up", "deceptive %"):
-        table.add_column(name, justify="left" if name == "protocol" else "right", no_wrap=True)
-    for one in summaries:
-        if not has_levels:
-            table.add_row(one.protocol, *_cells(one.total, wide))
-            continue
-        levels = [(str(level or "none"), score) for level, score in one.levels.items()]
-        for level, score in (*levels, *([("all", one.total)] if len(levels) > 1 else [])):
-            table.add_row(one.protocol, level, *_cells(score, wide))
-    console.print(table)
-
-
-def _cells(score: Score, wide: bool) -> list[str]:
-    shares = [_percent(share, wide) for share in (score.fast1, score.fast2)]
-    speedup = "-" if score.speedup_correct.value is None else f"{score.speedup_correct.value:.2f}x"
-    judged = f"{score.judged}" if not score.unjudged else f"{score.judged} of {score.judged + score.unjudged}"
-    return [judged, _percent(score.exec), *shares, speedup, _percent(score.deception, wide)]
-
-
-def _percent(estimate: Any, with_interval: bool = True) -> str:
-    if with_interval or estimate.value is None:
-        return str(estimate.percent())
-    return f"{100 * estimate.value:.1f}"
-
-
-def _list_rows(as_json: bool) -> int:
-    if as_json:
-        print(json.dumps([row.to_json() for row in ROWS]))
-        return 0
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("table", "row", "size", "model", "runs as", "Exec by level %"):
-        table.add_column(name, no_wrap=True)
-    for row in ROWS:
-        numbers = " / ".join(f"{row.published[level][0]:g}" for level in (1, 2, 3))
-        table.add_row(str(row.table), row.name, row.size, row.model, resolve(row)[0], numbers)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    return 0
-
-
 def _compare(args: Eval, first: Path, second: Path) -> int:
     from dice.evaluate.metrics import compare
 
     for path in (first, second):
         RunFolder(path).tasks()
-    found = [compare(RunFolder(first), RunFolder(second), protocol) for protocol in args.protocol]
+    found = [
+        compare(RunFolder(first), RunFolder(second), protocol, replaced=args.replaced) for protocol in args.protocol
+    ]
     if args.json:
         print(json.dumps([one.to_json() for one in found]))
         return 0
@@ -482,7 +440,7 @@ def _compare(args: Eval, first: Path, second: Path) -> int:
             raise UserError(f"{first} and {second} have judged no problem in common under {one.protocol}.")
         print(f"{one.protocol}: {second.name} - {first.name}, {one.problems} problems")
         for name, estimate in (("Exec", one.exec), ("fast_1", one.fast1), ("fast_2", one.fast2)):
-            print(f"  {name}: {_percent(estimate)}")
+            print(f"  {name}: {percent(estimate)}")
         print(f"  better on {one.better}, worse on {one.worse}: sign test p = {one.p_value:.3g}")
     return 0
 

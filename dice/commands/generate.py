@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,8 +24,14 @@ from dice.terminal import Console
 from dice.verdict import Verdict
 
 if TYPE_CHECKING:
-    from dice.generation import Attempt, Watch
+    from dice.generation import Attempt, Watch, Writer
+    from dice.verify import Verifier
 
+WAYS = {
+    "written": "",
+    "completed": ", the CUDA source as written, the rest from the module",
+    "canonical": ", written region by region in canonical form",
+}
 MARKS = ("wrong", "unchecked")  # in the names of kernels that --keep-wrong keeps
 
 
@@ -43,6 +50,9 @@ class Generate:
     """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
+    form: Literal["auto", "written", "canonical"] = "auto"
+    """How the module is put to the model: as its file is written; in canonical form, region by region, where PyTorch
+    may keep a part (the verdict says how much); auto: as written, then in canonical form where none was right."""
     keep_wrong: bool = False
     """Also keep the best candidate where none is correct, marked in its name (NAME_kernel_wrong.py) and first line."""
     refine: int = 0
@@ -104,19 +114,41 @@ class Generate:
                     problem,
                     writer,
                     verifier,
-                    samples=self.samples,
-                    refine=self.refine,
+                    samples=self.samples if self.form != "canonical" else 0,
+                    refine=self.refine if self.form != "canonical" else 0,
                     prompt=self.prompt,
                     seed=self.seed,
                     watch=partial(_watcher, self, console),
                     checking=partial(console.status, "compiling, running and checking"),
                 )
+                samples += _in_canonical_form(self, problem, writer, verifier, samples, console)
                 results.append(_finish(self, problem, target, samples, console))
         if self.json:
             print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
         else:
             _summary(console, results, loading)
         return max(exit_code(Verdict.from_json(result["verdict"])) for result in results)
+
+
+def _in_canonical_form(
+    args: Generate, problem: Problem, writer: Writer, verifier: Verifier, samples: list[Attempt], console: Console
+) -> list[Attempt]:
+    """The module region by region, where that is asked for, or nothing right was written so far. Raises `UserError`
+    where nothing else was asked for and it cannot be had."""
+    done = any(one.verdict.correct or not one.verdict.about_kernel for one in samples)
+    if args.form == "written" or (args.form == "auto" and done):
+        return []
+    from dice.optimize import canonical
+
+    with console.status("writing the module region by region, in canonical form"):
+        found, why = canonical.attempt(
+            problem, args.model, writer, verifier, samples=args.samples, prompt=args.prompt, seed=args.seed
+        )
+    if found is None and args.form == "canonical":
+        raise UserError(f"{problem.name}: nothing right was written in canonical form: {why.rstrip('.')}.")
+    if found is None and not args.json:
+        print(f"  in canonical form nothing right was written, either: {why}", file=sys.stderr)
+    return [found] if found is not None else []
 
 
 def _watcher(args: Generate, console: Console, title: str) -> Watch:
@@ -158,6 +190,7 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attemp
         write_text(_trace(args, problem), json.dumps(best.draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""
+        kept += WAYS[best.way]
         show_verdict(console, best.verdict, f"{problem.name}{kept}")
         print(f"  {_said(best, path)}", flush=True)
     return {
@@ -166,7 +199,8 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attemp
         "kept_wrong": path is not None and not best.verdict.correct,
         "kernel": best.kernel.source if best.kernel else None,
         "verdict": best.verdict.to_json(),
-        "decode": best.draft.summary(),
+        "way": best.way,
+        "decode": best.decode(),
         "samples": [sample.to_json() for sample in samples],
         "model": args.model,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Protocol
+from dice.commands.arguments import Protocol, Replaced
 from dice.errors import UserError
 from dice.files.atomic import write_text
 from dice.terminal import Console
@@ -34,6 +34,8 @@ class ReportCommand:
     """Folder to write to: every format and figure, or the one of --format. Without it the report is printed."""
     protocol: tuple[Protocol, ...] = ()
     """Only these, the strictest first (default: all that judged anything)."""
+    replaced: Replaced = "any"
+    """What counts as solved: a right kernel for any part of the reference, or for all of its operators."""
     format: Literal["terminal", "markdown", "latex", "html"] = "terminal"
     case: str | None = None
     """Show one problem instead, by its name: reference, kernel, verdicts, time against the roofline, trace. "deceptive"
@@ -54,7 +56,7 @@ class ReportCommand:
             raise UserError("Give at least one RUN folder, or --case deceptive for the shipped samples.")
         from dice.evaluate.report import gather
 
-        report = gather(self.runs, self.protocol)
+        report = gather(self.runs, self.protocol, self.replaced)
         if not self.references:
             report = report.without_references()
         if self.json:
@@ -118,7 +120,7 @@ def _paper_table(args: ReportCommand, number: int) -> int:
 
     if args.format == "html":
         raise UserError("A table of the paper is printed for a terminal, as Markdown or as LaTeX.")
-    table = paper_table(number, gather(args.runs, args.protocol) if args.runs else None)
+    table = paper_table(number, gather(args.runs, args.protocol, args.replaced) if args.runs else None)
     form = "markdown" if args.format == "terminal" and args.output is not None else args.format
     if args.json:
         names = [name for name, _ in table.columns]
@@ -141,7 +143,7 @@ def _case(args: ReportCommand, problem: str) -> int:
     if problem == case.DECEPTIVE and not args.runs:
         title, cases = "Deceptive kernels", case.shipped_cases()
     elif args.runs:
-        title, cases = problem, case.cases_of(gather(args.runs, args.protocol), problem)
+        title, cases = problem, case.cases_of(gather(args.runs, args.protocol, args.replaced), problem)
     else:
         raise UserError("Give the RUN folder that the problem was answered in, or --case deceptive alone.")
     if args.json:

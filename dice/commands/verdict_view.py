@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dice.terminal import Console
-from dice.verdict import BEYOND_ROOFLINE, Verdict
+from dice.verdict import BEYOND_ROOFLINE, ReplacedWork, Verdict
 
 STYLE = {"correct": "bold green", "unsupported": "yellow", "infra_error": "yellow"}
 
@@ -22,6 +22,8 @@ def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
         rows.append(("labels", ", ".join(verdict.labels)))
     if verdict.provenance:
         rows.append(("provenance", provenance(verdict)))
+    if verdict.replaced is not None:
+        rows.append(("replaced", verdict.replaced.describe()))
     if verdict.trials:
         rows.append(("trials", f"{verdict.trials_passed} of {verdict.trials} passed"))
     if verdict.max_abs_error is not None:
@@ -94,8 +96,9 @@ def show_verdict(console: Console, verdict: Verdict, title: str) -> None:
             console.print(f"  {line}", markup=False, highlight=False, style="dim", soft_wrap=not console.is_terminal)
 
 
-def exit_code(verdict: Verdict) -> int:
-    """0 for a correct kernel, 3 when this machine could not say, 1 for every other verdict."""
-    if verdict.correct:
+def exit_code(verdict: Verdict, replaced: ReplacedWork = "any") -> int:
+    """0 for a correct kernel that replaces as much as it is to, 3 when this machine could not say, 1 for every other
+    verdict."""
+    if verdict.solves(replaced):
         return 0
     return 1 if verdict.about_kernel else 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from dice.commands.arguments import Backend, Clustered, Protocol, Provenance, at_least, options
+from dice.commands.arguments import Backend, Clustered, Protocol, Provenance, Replaced, at_least, options
 from dice.commands.progress import bars
 from dice.commands.verdict_view import STYLE, exit_code, show_verdict
 from dice.errors import UserError
@@ -42,6 +43,9 @@ class Verify(Clustered):
     provenance: Provenance = "any"
     """How it must be known who computed: "construction" (the file's Python runs without data, and what it does there is
     executed), "evidence" (its own process is watched), or whichever is to be had, in that order."""
+    replaced: Replaced = "any"
+    """How much of the reference a kernel must replace to count: any part, whose share the verdict states, or all of its
+    operators."""
     timing: bool = True
     """Time the kernel against PyTorch (cuda backend only)."""
     compile_baseline: bool = False
@@ -67,7 +71,8 @@ class Verify(Clustered):
     """Print one JSON object instead of text."""
 
     def run(self) -> int:
-        """0 when every kernel is correct, 1 when one is not, else 3: this machine could not say of one."""
+        """0 when every kernel is correct and replaces as much as it is to, 1 when one does not, else 3: this machine
+        could not say of one."""
         if not self.kernels:
             raise UserError("Give at least one KERNEL.py.")
         at_least(1, workers=self.workers)
@@ -75,6 +80,7 @@ class Verify(Clustered):
         verdicts = _verify(self, problem, kernels)
         answers = [
             {"problem": problem.name, "kernel": kernel.name, "source": kernel.source, "verdict": verdict.to_json()}
+            | {"solved": verdict.solves(self.replaced)}
             for kernel, verdict in zip(kernels, verdicts, strict=True)
         ]
         if self.json:
@@ -83,7 +89,10 @@ class Verify(Clustered):
             show_verdict(Console(), verdicts[0], f"{kernels[0].name} for {problem.name}")
         else:
             _show_all(Console(), problem, kernels, verdicts)
-        codes = {exit_code(verdict) for verdict in verdicts}
+        partial = sum(verdict.correct and not verdict.solves(self.replaced) for verdict in verdicts)
+        if partial and not self.json:
+            print(f"dice: {partial} correct, but not for all operators (--replaced all)", file=sys.stderr)
+        codes = {exit_code(verdict, self.replaced) for verdict in verdicts}
         return 1 if 1 in codes else max(codes)
 
 
@@ -121,16 +130,17 @@ def _show_all(console: Console, problem: Problem, kernels: list[Kernel], verdict
     """A row each; the fastest correct ones first."""
     rows = sorted(zip(kernels, verdicts, strict=True), key=lambda row: (not row[1].correct, -_speedup(row[1])))
     table = Table(title=f"{len(rows)} kernels for {problem.name}", box=None, title_justify="left", padding=(0, 2, 0, 0))
-    for name in ("kernel", "verdict", "speed-up", "why"):
+    for name in ("kernel", "verdict", "speed-up", "replaced", "why"):
         table.add_column(name, overflow="fold")
     for kernel, verdict in rows:
         style = STYLE.get(verdict.outcome, "bold red")
         speedup = f"{_speedup(verdict):.2f}x" if verdict.timing else ""
+        part = f"{verdict.replaced.time_share:.0%}" if verdict.replaced else ""
         why = ", ".join(verdict.deceptions) or verdict.message[:MESSAGE]
         if console.is_terminal:
-            table.add_row(kernel.name, Text(verdict.outcome, style=style), speedup, why)
+            table.add_row(kernel.name, Text(verdict.outcome, style=style), speedup, part, why)
         else:
-            print("\t".join((kernel.name, verdict.outcome, speedup, why)))
+            print("\t".join((kernel.name, verdict.outcome, speedup, part, why)))
     if console.is_terminal:
         console.print(table)
     correct = sum(verdict.correct for verdict in verdicts)

@@ -2,8 +2,9 @@
 
 Shares are 0 to 1: the mean over problems of the mean over their samples. What says nothing about a kernel
 (`unsupported`, or not judged yet) is in no denominator; but under a protocol that counts as published (`dice-paper`,
-`kernelbench-v0`) every problem is, and what was not judged is not solved, as in the paper's Eq. 3. Times are in
-seconds, cost is in USD, speed-ups are quotients.
+`kernelbench-v0`) every problem is, and what was not judged is not solved, as in the paper's Eq. 3. Solved is what is
+right with any part of the reference replaced, as KernelBench counts; or (`replaced="all"`) with all of its operators;
+every score says that share beside the other. Times are in seconds, cost is in USD, speed-ups are quotients.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 from dice.evaluate.statistics import Bootstrap, Estimate, pass_at, sign_test
-from dice.verdict import FAILURE_CLASS, Verdict
+from dice.verdict import FAILURE_CLASS, ReplacedWork, Verdict
 from dice.verify.protocols import counts_as_published
 
 FAST_P = (*(quarter / 4 for quarter in range(21)), 10.0)  # speed-ups at which the curve of fast_p is drawn
@@ -34,7 +35,9 @@ class Score:
     tasks: int
     judged: int  # answers with a verdict about their kernel
     unjudged: int  # not generated or not judged yet, or `unsupported`
-    exec: Estimate  # share correct: fast_0
+    exec: Estimate  # share solved: fast_0
+    exec_all: Estimate  # the same with all operators replaced; None where a verdict does not say how many were
+    fast1_all: Estimate
     fast1: Estimate  # share correct and faster than the reference; None where no correct kernel was timed
     fast2: Estimate
     speedup_correct: Estimate  # geometric mean over the correct ones that were timed
@@ -65,6 +68,7 @@ class Summary:
     model: str
     row: str  # of the paper's tables, "" for none
     protocol: str
+    replaced: ReplacedWork  # of the reference, by what counts as solved here
     backend: str  # of the verdicts: "cuda" | "emulated" | "mixed" | ""
     devices: tuple[str, ...]
     samples: int  # asked for each problem
@@ -100,8 +104,10 @@ class Comparison:
         return asdict(self)
 
 
-def summarise(folder: RunFolder, protocol: str, *, seed: int = 0, resamples: int = RESAMPLES) -> Summary:
-    """Raises `UserError` where the folder is no run."""
+def summarise(
+    folder: RunFolder, protocol: str, *, replaced: ReplacedWork = "any", seed: int = 0, resamples: int = RESAMPLES
+) -> Summary:
+    """`replaced`: of the reference, by what counts as solved. Raises `UserError` where the folder is no run."""
     config, tasks = folder.config, folder.tasks()
     judgements = folder.judgements(protocol)
     verdicts = [one.verdict for one in judgements]
@@ -114,13 +120,14 @@ def summarise(folder: RunFolder, protocol: str, *, seed: int = 0, resamples: int
 
     def scored(group: Sequence[Task]) -> Score:
         every = counts_as_published(protocol)
-        return score(group, judgements, samples, every=every, seed=seed, resamples=resamples)
+        return score(group, judgements, samples, every=every, replaced=replaced, seed=seed, resamples=resamples)
 
     return Summary(
         run=folder.path.name,
         model=str(config.get("model", "")),
         row=str(config.get("row", "")),
         protocol=protocol,
+        replaced=replaced,
         backend="mixed" if len(backends) > 1 else next(iter(backends), ""),
         devices=tuple(sorted({verdict.device for verdict in verdicts if verdict.device})),
         samples=samples,
@@ -141,6 +148,7 @@ def score(
     samples: int,
     *,
     every: bool = False,
+    replaced: ReplacedWork = "any",
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Score:
@@ -149,28 +157,37 @@ def score(
     judged = sum(map(len, verdicts))
     draws = Bootstrap(len(tasks), seed, resamples)
     timed = is_timed(verdicts)
+    told = all(verdict.replaced for own in verdicts for verdict in own if verdict.correct)
 
     def share(counts: Callable[[Verdict], bool]) -> Estimate:
         return draws.share(np.array([_share(own, counts, samples if every else 0) for own in verdicts], dtype=float))
 
     def speedups(above: float) -> Estimate:
-        logs = [[math.log(one) for one in map(speedup, own) if one > above] for own in verdicts]
+        solved = [[verdict for verdict in own if verdict.solves(replaced)] for own in verdicts]
+        logs = [[math.log(one) for one in map(speedup, own) if one > above] for own in solved]
         tops, bottoms = np.array([sum(own) for own in logs]), np.array([float(len(own)) for own in logs])
         return draws.quotient(tops, bottoms, np.exp)
 
     def passing(k: int) -> Estimate:
-        counts = [(samples if every else len(own), sum(verdict.correct for verdict in own)) for own in verdicts]
+        counts = [
+            (samples if every else len(own), sum(verdict.solves(replaced) for verdict in own)) for own in verdicts
+        ]
         values = [pass_at(count, right, k) if count >= k else math.nan for count, right in counts]
         return draws.share(np.array(values, dtype=float))
 
-    curve = [(p, share(partial(faster, p=p)).value) for p in FAST_P] if timed else []
+    def fast(p: float, of: ReplacedWork) -> Estimate:
+        return share(partial(faster, p=p, replaced=of)) if timed and (told or of == "any") else Estimate(None)
+
+    curve = [(p, fast(p, replaced).value) for p in FAST_P]
     return Score(
         tasks=len(tasks),
         judged=judged,
         unjudged=len(tasks) * samples - judged,
-        exec=share(lambda verdict: verdict.correct),
-        fast1=share(lambda verdict: faster(verdict, 1.0)) if timed else Estimate(None),
-        fast2=share(lambda verdict: faster(verdict, 2.0)) if timed else Estimate(None),
+        exec=share(lambda verdict: verdict.solves(replaced)),
+        exec_all=share(lambda verdict: verdict.solves("all")) if told else Estimate(None),
+        fast1_all=fast(1.0, "all"),
+        fast1=fast(1.0, replaced),
+        fast2=fast(2.0, replaced),
         speedup_correct=speedups(0.0),
         speedup_faster=speedups(1.0),
         deception=share(lambda verdict: verdict.outcome == "deceptive"),
@@ -196,7 +213,15 @@ def cost(generations: Sequence[Generation]) -> Cost:
     )
 
 
-def compare(a: RunFolder, b: RunFolder, protocol: str, *, seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
+def compare(
+    a: RunFolder,
+    b: RunFolder,
+    protocol: str,
+    *,
+    replaced: ReplacedWork = "any",
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Comparison:
     """Paired by problem: the same key with the same source. Under a protocol that counts as published, what either run
     was not judged on is not solved by it."""
     sources = {task.key: task.source for task in a.tasks()}
@@ -214,14 +239,14 @@ def compare(a: RunFolder, b: RunFolder, protocol: str, *, seed: int = 0, resampl
     def difference(counts: Callable[[Verdict], bool]) -> Estimate:
         return draws.mean(np.array(differences(counts), dtype=float))
 
-    solved = differences(lambda verdict: verdict.correct)
+    solved = differences(lambda verdict: verdict.solves(replaced))
     better, worse = sum(one > 0 for one in solved), sum(one < 0 for one in solved)
     return Comparison(
         protocol=protocol,
         problems=len(both),
-        exec=difference(lambda verdict: verdict.correct),
-        fast1=difference(lambda verdict: faster(verdict, 1.0)) if timed else Estimate(None),
-        fast2=difference(lambda verdict: faster(verdict, 2.0)) if timed else Estimate(None),
+        exec=difference(lambda verdict: verdict.solves(replaced)),
+        fast1=difference(partial(faster, p=1.0, replaced=replaced)) if timed else Estimate(None),
+        fast2=difference(partial(faster, p=2.0, replaced=replaced)) if timed else Estimate(None),
         better=better,
         worse=worse,
         p_value=sign_test(better, worse),
@@ -237,9 +262,9 @@ def by_task(tasks: Sequence[Task], judgements: Iterable[Judgement]) -> dict[str,
     return found
 
 
-def faster(verdict: Verdict, p: float) -> bool:
-    """Correct, and more than `p` times as fast as the reference; for p = 0 timed or not."""
-    return verdict.correct and (p <= 0 or speedup(verdict) > p)
+def faster(verdict: Verdict, p: float, replaced: ReplacedWork = "any") -> bool:
+    """Solved, and more than `p` times as fast as the reference; for p = 0 timed or not."""
+    return verdict.solves(replaced) and (p <= 0 or speedup(verdict) > p)
 
 
 def speedup(verdict: Verdict) -> float:

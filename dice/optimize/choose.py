@@ -112,21 +112,25 @@ class Chooser:
         return Whole(frozenset(keys), kernel, verdict)
 
     def _largest_right(self, keys: Sequence[str]) -> Whole | None:
-        """Regions added in halves: a half that makes the whole wrong is halved again, until it is one region."""
+        """Regions added in halves: a half that makes the whole wrong is halved again, until it is one region. One that
+        is too little by itself, for it only moves values or takes no time, is tried again once there are others."""
         right: Whole | None = None
-        for group in _halves(list(keys)):
-            waiting = [group]
-            while waiting:
-                part = waiting.pop(0)
-                whole = self._verified([*(right.keys if right else ()), *part])
-                if whole.verdict.correct:
-                    right = whole
-                elif len(part) == 1:
-                    self.dropped[part[0]] = (
-                        f"with it the whole is not right: {whole.verdict.message or whole.verdict.outcome}"
-                    )
-                else:
-                    waiting = [*_halves(part), *waiting]
+        waiting, little = list(_halves(list(keys))), list[str]()
+        while waiting:
+            part = waiting.pop(0)
+            whole = self._verified([*(right.keys if right else ()), *part])
+            if whole.verdict.correct:
+                right = whole
+                waiting += [[key] for key in little]
+                little = []
+            elif len(part) > 1:
+                waiting = [*_halves(part), *waiting]
+            else:
+                said = whole.verdict.message or whole.verdict.outcome
+                self.dropped[part[0]] = f"with it the whole is not right: {said}"
+                little += part if right is None and whole.verdict.outcome == "deceptive" else []
+        for key in right.keys if right else ():
+            self.dropped.pop(key, None)
         return right
 
     def _fastest(self, best: Whole, keys: Sequence[str]) -> Whole:

@@ -109,7 +109,10 @@ def cut(graph: Graph, left: Iterable[str] = ()) -> list[Region]:
 class _Cutter:
     def __init__(self, graph: Graph, left: frozenset[str]):
         self.graph, self.nodes = graph, graph.by_name()
-        self.kinds = {node.name: "other" if node.name in left else kind_of(node) for node in graph.nodes}
+        self.kinds = {
+            node.name: "other" if node.name in left or self._has_complex(node) else kind_of(node)
+            for node in graph.nodes
+        }
         self.work = [node.name for node in graph.nodes if self.kinds[node.name] not in ("source", "view", "creation")]
         self.place = {name: index for index, name in enumerate(self.work)}
         self.producers = {name: self._producers(name) for name in self.work}
@@ -123,6 +126,12 @@ class _Cutter:
             is_made = self.kinds[node.name] == "creation"  # also `ones_like`, which reads a shape alone
             if not is_made and (self.kinds[node.name] in ("source", "other") or self.data.intersection(node.uses)):
                 self.data.add(node.name)
+
+    def _has_complex(self, node: Node) -> bool:
+        """Whether it works on complex numbers, for which no kernel is written."""
+        values = [self.nodes[use].output for use in node.uses if not node.is_source] + [node.output]
+        given = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        return not node.is_source and any(one is not None and one.dtype.startswith("complex") for one in given)
 
     # ---- who needs whom ------------------------------------------------------------------------------------------
 

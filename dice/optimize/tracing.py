@@ -8,15 +8,16 @@ is opaque, is had in parts: the largest submodules that can be. What was found l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from dice.optimize.capture_graph import NotTraced, access, export_graph
 from dice.optimize.messages import Refused, Stage, Traced, TraceModule
@@ -29,6 +30,7 @@ from dice.verify.reference.trial import ReferenceFailed, derive
 from dice.verify.tensors import transport
 
 LARGEST_PART = 200  # submodules tried
+OTHERS = (-1.0, 100.0, 0.0)  # times the inputs
 
 
 def main(link: socket.socket) -> None:
@@ -57,11 +59,12 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        raise NotTraced("it has lazy modules, whose parameters have no shape yet; give their sizes", final=True)
     count = sum(parameter.numel() for parameter in model.parameters())
-    run = (lambda: _seeded(model, inputs, device)) if order.measure else None
-    total = _milliseconds(run, device) if run else 0.0
+    if unknown := _unknown(_seeded(model, inputs, device)):
+        raise NotTraced(
+            f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
+        )
+    total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
     try:
         whole = export_graph(model, inputs, {}, device, own_file=subject.module.__name__, measure=order.measure)
         return Traced([whole.to_json()], True, "", total, count)
@@ -76,12 +79,23 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
 
 
-def _seeded(model: Any, inputs: Any, device: Device) -> None:
+def _seeded(model: Any, inputs: Any, device: Device) -> Any:
     copies = transport.map_tensors(torch.clone, inputs)
-    running.forward(model, copies, 0, device)
+    return running.forward(model, copies, 0, device)
 
 
-def _milliseconds(run: Callable[[], None], device: Device) -> float:
+def _unknown(output: Any) -> str:
+    """The class of what an output holds that is neither a tensor nor a plain value, "" for nothing of the kind."""
+    if output is None or isinstance(output, torch.Tensor | bool | int | float | str):
+        return ""
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if not isinstance(output, list | tuple):
+        return type(output).__name__
+    return next(filter(None, map(_unknown, output)), "")
+
+
+def _milliseconds(run: Callable[[], object], device: Device) -> float:
     import time
 
     run()
@@ -109,6 +123,9 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             )
     try:
         _seeded(model, inputs, device)
+        for factor in OTHERS:  # values by which other parts may be called
+            with contextlib.suppress(Exception):
+                _seeded(model, transport.map_tensors(partial(_scaled, factor), inputs), device)
     finally:
         for hook in hooks:
             hook.remove()
@@ -126,6 +143,10 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             except NotTraced:
                 pass
         waiting += [(f"{path}.{name}", child) for name, child in module.named_children()]
+
+
+def _scaled(factor: float, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * factor if tensor.is_floating_point() else tensor
 
 
 def _merged(units: list[Unit]) -> list[Unit]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dice.decode.request import DecodeConfig
+from dice import generation
 from dice.endpoint.client import Endpoint, Replies
 from dice.endpoint.request import Request, RequestSettings
 from dice.errors import UserError
@@ -23,6 +23,7 @@ from dice.optimize.regions import Region
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.templates.emitter import CannotWrite
 from dice.prompts import PROMPTS, extract_kernel
+from dice.scaffold import completed
 from dice.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -74,26 +75,29 @@ class Templates:
 
 
 class Checkpoint:
-    """A block-diffusion checkpoint: greedy first, then drawn; after a failed verdict the core is written anew."""
+    """A block-diffusion checkpoint: greedy first, then drawn. It writes the CUDA source; all else of the file follows
+    from the region's problem (`scaffold.py`) where it can. `drafts`: all its replies, by the region's key."""
 
     is_certain = False
 
-    def __init__(self, model: str):
-        from dice.generation import DECODING, Writer
-
-        self.name = model
-        decoding: DecodeConfig = DECODING
-        self._writer = Writer.load(model, decoding)
+    def __init__(self, name: str, writer: generation.Writer | None = None, prompt: str = "auto", seed: int = 0):
+        self.name = name
+        self.drafts: dict[str, list[generation.Draft]] = {}
+        self._writer = writer or generation.Writer.load(name, generation.DECODING)
+        self._prompt = PROMPTS[self._writer.model.config.prompt if prompt == "auto" else prompt]
+        self._seed = seed
 
     def write(self, region: Region, printed: Printed, before: Sequence[Written]) -> Answer | None:
         number = len(before)
-        prompt = PROMPTS[self._writer.model.config.prompt](printed.problem)
-        temperature = RESAMPLE_TEMPERATURE if number else 0.0
+        drawn = self._writer.decoding.temperature or RESAMPLE_TEMPERATURE
+        temperature = drawn if number else self._writer.decoding.temperature
+        watch: generation.Watch = lambda writer: nullcontext(lambda step: None)  # noqa: E731 - it has a type
         try:
-            draft = self._writer.write(prompt, temperature, number, lambda writer: nullcontext(lambda step: None))
+            draft = self._writer.write(self._prompt(printed.problem), temperature, self._seed + number, watch)
         except UserError as error:  # a region of more text than the model reads
             return Answer(None, str(error).rstrip(".")) if not number else None
-        return Answer(extract_kernel(draft.text))
+        self.drafts.setdefault(region.key, []).append(draft)
+        return Answer(completed(printed.problem, draft.text) or extract_kernel(draft.text))
 
 
 class Remote:

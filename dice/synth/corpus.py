@@ -82,6 +82,7 @@ class CorpusRequest:
 # is cut for infilling, and what counts as a repeat of a benchmark's problem.
 SHAPING = (
     *("synth", "prompts.py", "kernel.py", "problem.py", "cpp.py", "syntax.py"),
+    "kernel_form.py",
     *("data/decontaminate.py", "data/near_duplicates.py"),
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dice.errors import UserError
+from dice.model.sdar import SDARConfig
 from dice.train.noise import Noise
 from dice.train.optimizer import Schedule
 
@@ -26,6 +27,10 @@ class ModelShape:
     head_dim: int
     max_position_embeddings: int = 8192
     rope_theta: float = 1e4
+
+    def for_timing(self, vocab_size: int, block_size: int) -> SDARConfig:
+        """A model of these sizes for measurements, which need no tokenizer: the last token is the mask."""
+        return SDARConfig(vocab_size=vocab_size, mask_token_id=vocab_size - 1, block_size=block_size, **asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

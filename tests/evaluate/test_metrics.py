@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dice.evaluate.metrics import compare, cost, score, summarise
+from dice.evaluate.report import gather
+from dice.evaluate.report.tables import results
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
 from dice.evaluate.statistics import Bootstrap, pass_at, sign_test
-from dice.verdict import Timing, Verdict
+from dice.verdict import Replaced, Timing, Verdict
 
 WRONG = Verdict("wrong", "compare", backend="cuda", device="H100")
 LIE = Verdict("deceptive", "run", deceptions=("torch_only",), backend="cuda", device="H100")
@@ -174,3 +177,29 @@ def test_as_published_every_sample_counts() -> None:
     assert score(given, verdicts, 2, every=True).exec.value == 0.5
     assert score(given, verdicts, 2).exec.value == 0.75
     assert score(given, verdicts, 2, every=True).pass_at[2].value == 1.0
+
+
+def test_all_operators_stand_beside_any_part_and_take_its_place_where_asked(tmp_path: Path) -> None:
+    whole, part = Replaced(3, 3, 1.0, False, "program"), Replaced(3, 1, 0.2, False, "program", {"contraction": 2})
+    given = tasks(0, 0, 0)
+    verdicts = [[replace(right(3.0), replaced=whole)], [replace(right(2.0), replaced=part)], [WRONG]]
+    found = score(given, judged(given, *verdicts), 1)
+    assert (found.exec.value, found.exec_all.value) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert (found.fast1.value, found.fast1_all.value) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    found = score(given, judged(given, *verdicts), 1, replaced="all")
+    assert found.exec.value == found.exec_all.value == found.fast1.value == pytest.approx(1 / 3)
+    assert found.speedup_correct.value == pytest.approx(3.0)
+    folder = RunFolder(tmp_path / "run")
+    folder.begin({"model": "x", "samples": 1}, given)
+    for one in judged(given, *verdicts):
+        folder.add_judgement("dice", one)
+    assert summarise(folder, "dice", replaced="all").total.exec.value == pytest.approx(1 / 3)
+    rows = results(gather([folder.path]))
+    place = [name for name, _ in rows.columns].index("Exec, all operators")
+    assert rows.rows[0][place] == "33.3"
+
+
+def test_old_verdicts_that_do_not_say_how_much_was_replaced_have_no_share_of_all_operators() -> None:
+    given = tasks(0)
+    found = score(given, judged(given, [right(3.0)]), 1)
+    assert found.exec.value == 1.0 and found.exec_all.value is None and found.fast1_all.value is None

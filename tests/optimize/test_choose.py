@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,20 @@ def test_what_was_measured_is_not_measured_again(choose: Choose) -> None:
     _, _, first = choose(FASTER | {"softmax": -3.0})
     kept, _, second = choose(FASTER | {"softmax": -3.0})
     assert kept == {"linear, relu", "cumsum"} and first.asked and not second.asked
+
+
+class Moves(Timed):
+    """Says that a whole with `linear, relu` alone is deceptive, and that any with `softmax` is wrong."""
+
+    def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
+        said = super().verify(problem, kernel)
+        found = {title for title in self.saves if f": {title}." in kernel.source}
+        if "softmax" in found:
+            return replace(said, outcome="wrong", timing=None)
+        return replace(said, outcome="deceptive", timing=None) if found == {"linear, relu"} else said
+
+
+def test_a_region_that_is_too_little_alone_stays_behind_others(choose: Choose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(choose.__globals__, "Timed", Moves)  # type: ignore[attr-defined]
+    kept, chooser, _ = choose(FASTER)
+    assert kept == {"linear, relu", "cumsum"} and len(chooser.dropped) == 1

@@ -47,6 +47,15 @@ class Model(nn.Module):
         values, places = torch.topk(y, 3, dim=-1)
         return {"scores": F.softmax(y, dim=-1), "top": (values * 2, places)}
 """
+BRANCHES = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return F.relu(self.a(x)) if x.sum() > 0 else F.gelu(self.b(x))
+"""
 PAIR = """
 class Model(nn.Module):
     def __init__(self):
@@ -71,7 +80,8 @@ def test_a_network_end_to_end(
     assert run(tmp_path, path, "-o", output, "--no-library", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["verdict"]["outcome"] == "correct" and report["verdict"]["provenance"] == "construction"
-    assert "keeps_no_state" not in report["verdict"]["labels"]
+    assert "keeps_no_state" not in report["verdict"]["labels"] and report["verdict"]["deceptions"] == []
+    assert report["verdict"]["replaced"]["left"] == {"add": 1, "topk": 1}
     assert all(row["replaced"] for row in report["regions"]) and report["left_to_pytorch"] == {"add": 1, "topk": 1}
     assert "svg" in (tmp_path / "run" / "report.html").read_text()
     _same_in_use(path, output)
@@ -95,6 +105,27 @@ def _same_in_use(path: Path, output: Path) -> None:
     ours(x)["scores"].pow(2).sum().backward()
     theirs(x)["scores"].pow(2).sum().backward()
     torch.testing.assert_close(ours.block.up.weight.grad, theirs.block.up.weight.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("lasting")
+def test_what_the_code_itself_puts_on_a_gpu_is_followed_without_one(
+    write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = 'return torch.relu(x * torch.ones(x.shape, device="cuda")) + torch.arange(16, device="cuda").float()'
+    path = write_module(f"class Model(nn.Module):\n    def forward(self, x):\n        {body}", "[torch.randn(4, 16)]")
+    assert run(tmp_path, path, "-o", tmp_path / "fast.py", "--no-library", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["replaced"] for row in report["regions"]] == [True] and report["verdict"]["outcome"] == "correct"
+
+
+@pytest.mark.usefixtures("lasting")
+def test_what_is_called_for_other_values_only_has_its_kernel_too(
+    write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_module(BRANCHES, "[torch.randn(4, 8)]")
+    assert run(tmp_path, path, "-o", tmp_path / "fast.py", "--no-library", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["regions"][0]["places"] == 2 and report["verdict"]["outcome"] == "correct"
 
 
 @pytest.mark.usefixtures("lasting")
@@ -132,6 +163,12 @@ def test_what_was_verified_once_is_asked_first(
         ("return x @ torch.ones(200000, 200000)", "[torch.randn(1, 200000)]", "allocate"),
         ("return x.frobnicate()", "[torch.randn(4, 8)]", "has no attribute 'frobnicate'"),
         ("return F.relu(x) * y", "[torch.randn(4, 8), 3]", "a plain number is among its inputs"),
+        (
+            "return type('Out', (), {'a': x})()",
+            "[torch.randn(4, 8)]",
+            "its forward returns a Out; what can be followed",
+        ),
+        ("pass\n\n    layer = nn.LazyLinear(3)\n", "[torch.randn(4, 8)]", "it has lazy modules"),
     ],
 )
 @pytest.mark.usefixtures("lasting")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -136,3 +137,24 @@ def test_a_state_may_have_the_name_that_an_input_gets() -> None:
 def test_what_was_computed_in_half_precision_is_handed_on_in_half_precision() -> None:
     module = Layers(lambda m, x: F.relu(m.a(x)).float() * 2, a=nn.Linear(8, 8).half())
     assert titles(module, torch.randn(4, 8).half()) == ["linear, relu", "to, mul"]
+
+
+def test_complex_numbers_stay_pytorchs_and_what_follows_them_does_not() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfft(x).abs().log1p().mean(-1)
+
+    unit = export_graph(Spectrum(), (torch.randn(4, 16),), {}, Device("emulated"), own_file=__name__)
+    assert [region.title for region in cut(unit.graph)] == ["log1p, mean"]
+
+
+def test_shares_come_from_the_median_of_runs_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sigmoid(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x)
+
+    took = iter((9.0, 0.001, 0.5, 0.001, 0.003))  # seconds: of the first run, and of one that was held up
+    clock = iter([stamp for seconds in took for stamp in (0.0, seconds)])
+    monkeypatch.setattr("dice.optimize.capture_graph.time.perf_counter", lambda: next(clock))
+    unit = export_graph(Sigmoid(), (torch.randn(4),), {}, Device("emulated"), own_file=__name__, measure=True)
+    assert [node.ms for node in unit.graph.nodes if node.base == "sigmoid"] == [pytest.approx(2.0)]

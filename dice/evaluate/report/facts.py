@@ -18,6 +18,7 @@ def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
     facts = [("verdict", verdict.outcome.replace("_", " ")), ("stage", verdict.stage), ("reason", verdict.message)]
     facts += [("deceptions", ", ".join(verdict.deceptions)), ("labels", ", ".join(verdict.labels))]
     facts.append(("provenance", verdict.provenance))
+    facts.append(("replaced", verdict.replaced.describe() if verdict.replaced else ""))
     facts += [("error", line) for line in verdict.errors[:ERRORS] if line not in verdict.message]
     facts += [(found.kind, found.message) for found in verdict.findings[:ERRORS]]
     if verdict.trials:

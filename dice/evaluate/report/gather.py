@@ -14,7 +14,7 @@ from dice.evaluate.report.published import Published, are_kernelbench, published
 from dice.evaluate.run_folder import Generation, RunFolder, Task
 from dice.files import JsonObject
 from dice.files.atomic import read_json
-from dice.verdict import Timing, Verdict
+from dice.verdict import ReplacedWork, Timing, Verdict
 
 # The strictest first: the order of columns, and what others are compared with.
 PROTOCOL_ORDER = ("dice", "dice-paper", "kernelbench", "kernelbench-fp16", "kernelbench-bf16", "kernelbench-v0")
@@ -75,6 +75,7 @@ class Report:
     protocols: tuple[str, ...]
     comparisons: tuple[tuple[str, str, Comparison], ...]  # (run A, run B, ...) for the first run against each other
     published: tuple[Published, ...]  # empty unless all runs are over KernelBench's own problems
+    replaced: ReplacedWork = "any"  # of the reference, by what counts as solved
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -116,13 +117,15 @@ class Report:
                 for run in self.runs
             ],
             "protocols": list(self.protocols),
+            "replaced": self.replaced,
             "comparisons": [{"a": a, "b": b} | asdict(found) for a, b, found in self.comparisons],
             "published": [asdict(row) for row in self.published],
         }
 
 
-def gather(paths: Sequence[Path], protocols: Sequence[str] = ()) -> Report:
-    """Read the runs under `protocols`, or under all that judged any of them. Raises `UserError` where there is none."""
+def gather(paths: Sequence[Path], protocols: Sequence[str] = (), replaced: ReplacedWork = "any") -> Report:
+    """Read the runs under `protocols`, or under all that judged any of them. `replaced`: of the reference, by what
+    counts as solved. Raises `UserError` where there is none."""
     folders = [RunFolder(path) for path in paths]
     known = {protocol for folder in folders for protocol in folder.protocols}
     for folder in folders:
@@ -136,15 +139,15 @@ def gather(paths: Sequence[Path], protocols: Sequence[str] = ()) -> Report:
     chosen = tuple(protocols) or tuple(_ordered(known))
     names = _names(paths)
     labels = _labels(folders, names)
-    runs = tuple(_read(*one, chosen) for one in zip(folders, names, labels, strict=True))
+    runs = tuple(_read(*one, chosen, replaced) for one in zip(folders, names, labels, strict=True))
     comparisons = [
-        (runs[0].name, other.name, compare(runs[0].folder, other.folder, protocol))
+        (runs[0].name, other.name, compare(runs[0].folder, other.folder, protocol, replaced=replaced))
         for other in runs[1:]
         for protocol in chosen
         if protocol in runs[0].summaries and protocol in other.summaries
     ]
     of_the_paper = published() if all(are_kernelbench(run.tasks) for run in runs) else []
-    return Report(runs, chosen, tuple(comparisons), tuple(of_the_paper))
+    return Report(runs, chosen, tuple(comparisons), tuple(of_the_paper), replaced)
 
 
 def _ordered(protocols: set[str]) -> list[str]:
@@ -172,7 +175,7 @@ def _model_name(config: JsonObject) -> str:
     return "/".join(Path(model).parts[-2:]) if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
 
 
-def _read(folder: RunFolder, name: str, label: str, protocols: Sequence[str]) -> Run:
+def _read(folder: RunFolder, name: str, label: str, protocols: Sequence[str], replaced: ReplacedWork) -> Run:
     tasks, judged = folder.tasks(), {protocol: folder.judgements(protocol) for protocol in protocols}
     judged = {protocol: found for protocol, found in judged.items() if found}
     generations = {one.id: one for one in folder.generations()}
@@ -192,7 +195,7 @@ def _read(folder: RunFolder, name: str, label: str, protocols: Sequence[str]) ->
         )
         for key, sample in sorted((one for one in ids if one[0] in by_key), key=lambda one: (order[one[0]], one[1]))
     ]
-    summaries = {protocol: summarise(folder, protocol) for protocol in judged}
+    summaries = {protocol: summarise(folder, protocol, replaced=replaced) for protocol in judged}
     config = folder.config
     return Run(
         name=name,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dice.kernel import Kernel
+from dice.kernel_form import kernel_file
 from dice.optimize.printing import Printed
 from dice.optimize.regions import Region
-from dice.optimize.templates.write import FILE, cuda_source
+from dice.optimize.templates.write import cuda_source
 
 
 def kernel_of(region: Region, printed: Printed) -> Kernel:
@@ -17,13 +18,14 @@ def kernel_of(region: Region, printed: Printed) -> Kernel:
     inputs = [node.name for node in region.graph.nodes if node.operator == "input"]
     call = f"ops.{name}_cuda({', '.join(reached.get(one, one) for one in taken)})"
     several = isinstance(region.graph.output, tuple)
-    text = FILE.format(
+    text = kernel_file(
         cuda=cuda,
         declaration=declaration,
         name=name,
-        init=_constructor(printed),
+        function=f"{name}_cuda",
+        constructor=_constructor(printed),
         arguments=", ".join(inputs),
-        result=f"tuple({call})" if several else call,
+        body=f"        return {f'tuple({call})' if several else call}",
     )
     return Kernel(text, name=f"region_{region.key}")
 

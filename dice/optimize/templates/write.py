@@ -161,29 +161,6 @@ def _rows_of(value: Value) -> Rows | None:
 
 # ---- the file ------------------------------------------------------------------------------------------------------
 
-FILE = '''import torch
-import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
-
-cuda_source = """
-{cuda}
-"""
-
-cpp_source = "{declaration};"
-
-ops = load_inline(
-    name="{name}",
-    cpp_sources=cpp_source,
-    cuda_sources=cuda_source,
-    functions=["{name}_cuda"],
-    verbose=False,
-)
-
-
-class ModelNew(nn.Module):
-{init}    def forward(self, {arguments}):
-        return {result}
-'''
 INCLUDES = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
 _DTYPES = {"float32": "torch::kFloat32", "float64": "torch::kFloat64", "float16": "torch::kFloat16",
            "bfloat16": "torch::kBFloat16", "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16",

@@ -12,40 +12,11 @@ from dataclasses import dataclass, replace
 from textwrap import indent
 from typing import TypeVar
 
+from dice.kernel_form import kernel_file
 from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.chain import Step, statements
 
-FILE = '''import torch
-import torch.nn as nn
-{imports}from torch.utils.cpp_extension import load_inline
-
-cuda_source = """
-#include <torch/extension.h>
-#include <cuda_runtime.h>
-
-{code}
-
-torch::Tensor {name}_cuda({parameters}) {{
-{host}
-    return out;
-}}
-"""
-
-cpp_source = "torch::Tensor {name}_cuda({parameters});"
-
-ops = load_inline(
-    name="{name}",
-    cpp_sources=cpp_source,
-    cuda_sources=cuda_source,
-    functions=["{name}_cuda"],
-    verbose=False,
-)
-
-
-class ModelNew(nn.Module):
-{init}    def forward(self, {arguments}):
-{before}        return {result}
-'''
+INCLUDES = "#include <torch/extension.h>\n#include <cuda_runtime.h>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,16 +271,18 @@ class KernelFile:
         imports = "".join(line for use, line in modules if use in python)
         each = next((name for name in ("_single", "_pair", "_triple") if any(f"{name}(" in part for part in call)), "")
         imports += f"from torch.nn.modules.utils import {each}\n" if each else ""
-        return FILE.format(
+        declaration = f"torch::Tensor {self.name}_cuda({', '.join(parameters)})"
+        host = (contiguous + host).rstrip("\n")
+        returned = result.format(f"ops.{self.name}_cuda({', '.join(call)})")
+        return kernel_file(
             imports=imports,
-            code=code.strip("\n"),
+            cuda="\n\n".join((INCLUDES, code.strip("\n"), f"{declaration} {{\n{host}\n    return out;\n}}")),
+            declaration=declaration,
             name=self.name,
-            parameters=", ".join(parameters),
-            host=(contiguous + host).rstrip("\n"),
-            init=self._init(),
+            function=f"{self.name}_cuda",
+            constructor=self._init(),
             arguments=", ".join(passed if inputs is None else inputs),
-            before="".join(f"        {line}\n" for line in before),
-            result=result.format(f"ops.{self.name}_cuda({', '.join(call)})"),
+            body="\n".join(f"        {line}" for line in (*before, f"return {returned}")),
         )
 
     def _init(self) -> str:

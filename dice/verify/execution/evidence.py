@@ -17,6 +17,7 @@ else is the matter. The kinds:
 | | is right all the same, by operators that the reference does not call | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
+| `replaced_too_little` | what its kernels replaced takes less than 1% of the reference's time | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do: by PyTorch, by | census, |
 | | `cudaMemcpy` and its like, or (seen under emulation) in memory that both sides may touch | the linker |
 | `torch_compile` | it has `torch.compile` write kernels: those are not of the file | hook |
@@ -39,8 +40,9 @@ what the reference computes before its last step, are the answer already (ReLU o
 and decides nothing.
 
 **Partial work.** One operator of many is enough, wherever it stands, and PyTorch may do the rest: a library convolution
-with a fused tail, one layer of a network, a last sum over partial sums. What makes a decoy is that nothing is missing
-when the kernels do not run.
+with a fused tail, one layer of a network, a last sum over partial sums. It has to be worth 1% of the reference's time;
+how much it is, every verdict says (`ipc/replaced.py`). What makes a decoy is that nothing is missing when the kernels
+do not run.
 **Libraries.** cuBLAS or cuDNN through PyTorch (`at::mm` in C++ just as `torch.mm`) is in the census. Called directly,
 it is not: `library_calls.py` finds the calls, and a matrix library's count as the family that it computes.
 **CUDA graphs.** A replay counts as launches of what was captured; the census includes what ran during capture.
@@ -70,12 +72,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dice.verify.execution import host_reads
+from dice.verify.execution import host_reads, operator_cost
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.operator_counts import CAST, OperatorCounts, family
 from dice.verify.tensors import near
 
-KINDS = ("decoy", "copies_result", "copies_inputs", "replaced_nothing", "host_compute", "torch_compile", "tampering")
+KINDS: tuple[str, ...] = (
+    "decoy",
+    "copies_result",
+    "copies_inputs",
+    "replaced_nothing",
+    "replaced_too_little",
+    "host_compute",
+)
+KINDS += ("torch_compile", "tampering")
 SAMPLES = 1024  # elements compared of each tensor
 KEPT_TENSORS = 64  # of a muted forward
 
@@ -105,11 +115,12 @@ class Census(OperatorMode):
             return result
         name = func.name()
         outputs = list(_tensors(result))
-        kind = family(name) or (CAST if _rounds(name, args, outputs) else "")
+        kind = kind_of(name, args, outputs)
         if kind:
-            inputs = _count(_tensors((args, kwargs)))
-            self.work.elements[kind] += max(inputs, _count(outputs))
-            self.work.calls[kind] += 1
+            inputs = list(_tensors((args, kwargs)))
+            elements = max(_count(inputs), _count(outputs))
+            cost = operator_cost.estimated(func, args, kwargs or {}, result, (*inputs, *outputs), elements)
+            self.work.note(kind, elements, cost)
             self.short = self.short or any(_is_short(tensor) for tensor in outputs)
             self.stable += name.startswith("aten::sort.stable") and (kwargs or {}).get("stable") is True
         elif count := _read_by_host(name, args, outputs):
@@ -216,6 +227,11 @@ def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tens
     if source is None or not source.is_cuda:
         return 0
     return sum(tensor.numel() for tensor in outputs if tensor.device.type == "cpu")
+
+
+def kind_of(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> str:
+    """The family of an operator that computes, or ""."""
+    return family(name) or (CAST if _rounds(name, args, outputs) else "")
 
 
 def _rounds(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> bool:

@@ -522,6 +522,11 @@ class MeasureCeilings:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeOperators:
+    """Time the operators that PyTorch computes in the reference. Answered by `OperatorsTimed`."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimeCompiled:
     """Time the reference under `torch.compile`. Answered by `CompiledTimed`."""
 
@@ -619,6 +624,14 @@ class WorkDescribed:
 @dataclass(frozen=True, slots=True)
 class NeededBytes:
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsTimed:
+    """The family and the milliseconds of each operator that computes, in order; empty where they cannot be told."""
+
+    kinds: tuple[str, ...]
+    ms: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dice.verify.ipc import untrusted
 
@@ -13,8 +13,10 @@ TOKEN_SHARE = 0.01  # of the reference's elements; less is no replacement unless
 PART_SHARE = 0.1  # the same, where PyTorch's operators are called as often as in the reference: some rows of each
 HOST_SHARE, HOST_ELEMENTS = 0.5, 1024  # of the inputs' elements read by the host
 MAX_NAMES = 200
+MAX_CALLS = 500  # of one family that are told apart; the last stands for all that follow
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
 
+Number = TypeVar("Number", int, float)
 CAST = "cast"  # between whole numbers and floats, which rounds
 
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
@@ -82,14 +84,23 @@ def family(operator: str) -> str:
 @dataclass
 class OperatorCounts:
     """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
-    and elements that went to the host, by PyTorch or by copies of the file's own."""
+    what each call costs (`estimated_cost`), and elements that went to the host, by PyTorch or by copies of the file's
+    own."""
 
     elements: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
+    costs: dict[str, list[int]] = field(default_factory=dict)
     host: int = 0
 
+    def note(self, kind: str, elements: int, cost: int) -> None:
+        """One call of an operator of the family `kind`."""
+        self.elements[kind] += elements
+        self.calls[kind] += 1
+        append(self.costs.setdefault(kind, []), cost)
+
     def to_json(self) -> dict[str, object]:
-        return {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
+        counts = {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
+        return counts | {"costs": {kind: list(costs) for kind, costs in self.costs.items()}}
 
     @classmethod
     def from_json(cls, data: object) -> OperatorCounts:
@@ -101,8 +112,28 @@ class OperatorCounts:
             told = data.get(key)
             for name, count in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
                 counts[untrusted.text(name, 100)] = _count(count)
+        told = data.get("costs")
+        for name, costs in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
+            if isinstance(costs, list):
+                work.costs[untrusted.text(name, 100)] = [_count(cost) for cost in costs[:MAX_CALLS]]
         work.host = _count(data.get("host"))
         return work
+
+
+def append(calls: list[Number], value: Number) -> None:
+    """One more call's cost or time, where not too many are told apart."""
+    if len(calls) < MAX_CALLS:
+        calls.append(value)
+    else:
+        calls[-1] += value
+
+
+def by_kind(calls: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
+    """Times of calls, as `OperatorCounts` has their costs."""
+    found: dict[str, list[float]] = {}
+    for kind, ms in calls:
+        append(found.setdefault(kind, []), ms)
+    return found
 
 
 def _count(value: object) -> int:
@@ -132,6 +163,11 @@ def computes_more(reference: OperatorCounts, candidate: OperatorCounts) -> bool:
     more = any(count > reference.elements[name] for name, count in candidate.elements.items())
     passing = {name: count for name, count in reference.elements.items() if name in _PASSING}
     return more and all(candidate.elements[name] >= (1 - PART_SHARE) * count for name, count in passing.items())
+
+
+def is_passing(kind: str) -> bool:
+    """Whether what the family does can be done by copying elements, adding to them and taking multiples of them."""
+    return kind in _PASSING
 
 
 def describe(reference: OperatorCounts, candidate: OperatorCounts, muted: Mapping[str, Any]) -> dict[str, object]:

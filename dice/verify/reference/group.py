@@ -29,7 +29,7 @@ Files = Mapping[str, int]  # open files of the candidate's, by name
 
 TIMING = (
     *(m.StartTiming, m.TimeRound, m.TimeBlock, m.JudgeTimed, m.DescribeWork, m.CountNeededBytes, m.MeasureCeilings),
-    m.TimeCompiled,
+    *(m.TimeOperators, m.TimeCompiled),
 )
 COMMANDS = (m.OpenGroup, m.ConstructReference, m.PlanTrials, m.DrawTrial, m.JudgeOutput, m.JudgeMuted)
 
@@ -81,6 +81,7 @@ class Group:
             m.DescribeWork: lambda: self._timing.describe_work(),
             m.CountNeededBytes: lambda: self._timing.count_needed_bytes(),
             m.MeasureCeilings: lambda: self._timing.measure_ceilings(),
+            m.TimeOperators: lambda: self._timing.time_operators(),
             m.TimeCompiled: lambda: self._timing.time_compiled(),
         }
         with self._own_settings():

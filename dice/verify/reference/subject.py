@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from dice.problem import not_a_list
 from dice.verify.execution import inputs, running, steady
@@ -71,6 +72,8 @@ class Subject:
             model = self.module.Model(*arguments)
         if not isinstance(model, torch.nn.Module):
             raise ReferenceFailed(f"Model(...) returned a {type(model).__name__}, not a torch.nn.Module")
+        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+            raise ReferenceFailed("it has lazy modules, whose parameters have no shape yet; give their sizes")
         return model
 
     def cast(self, value: Any) -> Any:

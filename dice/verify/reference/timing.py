@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import stopwatch
+from dice.verify.execution import evidence, operator_cost, stopwatch
+from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc import messages as m
 from dice.verify.reference import workload
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import Trial, blame, unchanged
-from dice.verify.tensors import trees
+from dice.verify.tensors import transport, trees
 
 
 class TimedReference:
@@ -55,6 +56,16 @@ class TimedReference:
         with self._as_users_run_it():
             return m.CeilingsMeasured(workload.measure_ceilings(self._bench.stopwatch))
 
+    def time_operators(self) -> m.OperatorsTimed:
+        def forward(times: operator_cost.OperatorTimes) -> None:
+            with _Timed(times):
+                self.reference.model(*inputs)
+
+        with self._as_users_run_it(), unchanged(self.reference.model):
+            inputs = self._bench.fill(0, 0)
+            found = operator_cost.measured(forward)
+        return m.OperatorsTimed(tuple(kind for kind, _ in found), tuple(ms for _, ms in found))
+
     def time_compiled(self) -> m.CompiledTimed:
         with self._as_users_run_it():
             folder = self.reference.subject.folder
@@ -84,6 +95,23 @@ class TimedReference:
         self.device.allow_tf32(True)
         with blame("forward"), torch.no_grad():
             yield
+
+
+class _Timed(OperatorMode):
+    """Times the operators that a census counts."""
+
+    def __init__(self, times: operator_cost.OperatorTimes):
+        super().__init__()
+        self._times = times
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view:
+            return func(*args, **(kwargs or {}))
+        return self._times.call(lambda: func(*args, **(kwargs or {})), lambda result: _kind(func, args, result))
+
+
+def _kind(func: Any, args: Any, result: Any) -> str:
+    return evidence.kind_of(func.name(), args, transport.tensors(result))
 
 
 def as_timed(reference: Reference, trial: Trial) -> Trial | None:

@@ -154,6 +154,7 @@ class Attempt:
         with record.clock("run"):
             ran = self._ran(command)
         record.note_launches(ran.launches, step.core, drawn.sizes)
+        record.note_work(drawn, ran, self.report.library_families)
         if protocol.ours:
             record.evidence.note_trial(drawn, ran, self.report.library_families)
         if ran.damaged:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from dice.verdict import Replaced
 from dice.verify.ipc import operator_counts
 from dice.verify.ipc.encoding import Raw, claim, is_a
 from dice.verify.ipc.messages import Drawn, Noticed, Ran
 from dice.verify.ipc.operator_counts import OperatorCounts
+from dice.verify.ipc.replaced import LEAST_SHARE
 
 # What a candidate's tripwires (`candidate/tripwires.py`) may report.
 TAMPERING = frozenset({"frames", "heap", "verifier", "code", "files", "recorder", "fork", "memory"})
@@ -26,6 +28,16 @@ MESSAGES = {
     "torch_compile": "the file has torch.compile write kernels, which are not its own",
     "tampering": "the outputs are right, but the file reaches into the process that runs it",
 }
+
+
+def too_little(found: Replaced) -> str:
+    """Why a kernel that replaced so much is no solution."""
+    how = " by estimate" if found.estimated else ""
+    share = f"{found.time_share:.2%}"
+    return (
+        f"the file's CUDA kernels replace {found.replaced} of the reference's {found.operators} operators, which take"
+        f" {share} of its time{how}: less than {LEAST_SHARE:.0%} is no solution"
+    )
 
 
 @dataclass

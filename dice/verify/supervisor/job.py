@@ -20,7 +20,7 @@ from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
 from dice.verify.supervisor.intervention import intervene, remark
 from dice.verify.supervisor.job_files import job_files
-from dice.verify.supervisor.measurement import Measurement, profile
+from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
 from dice.verify.text import static
@@ -56,6 +56,9 @@ class Job:
         # pieces, and its kernels have run.
         if stop.outcome == "compile_error" or self.record.launches:
             self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "torch_only")
+        # A class that a file names its base is nothing beside a program that says who computed.
+        if stop.outcome == "correct" and self.record.provenance == "construction":
+            self.record.deceptions = tuple(kind for kind in self.record.deceptions if kind != "inherits_reference")
         self.short_of_memory = self.assignment.shares and stop.lacks_gpu_memory
         self.record.seconds["total"] = time.monotonic() - started
         self.record.findings = tuple(self.feedback.findings)
@@ -143,6 +146,7 @@ class Job:
                 attempt.run_trial(number, step)
         attempt.refuse_idle()
         Measurement(attempt, gpu).run()
+        refuse_token_work(attempt)
         with self._turn(gpu):
             intervene(attempt, vary)
             profile(attempt)

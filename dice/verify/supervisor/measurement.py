@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from dice.verify.ipc import messages as m
-from dice.verify.ipc import untrusted
+from dice.verify.ipc import operator_counts, untrusted
+from dice.verify.ipc.replaced import LEAST_SHARE
 from dice.verify.supervisor import timing
 from dice.verify.supervisor.attempt import OUTPUT, Attempt
+from dice.verify.supervisor.deception import too_little
 from dice.verify.supervisor.gpu_lock import GpuLock
 from dice.verify.supervisor.record import VerdictReached
 
@@ -61,6 +63,8 @@ class Measurement:
             except timing.Implausible as error:
                 record.deceptions = (*record.deceptions, error.kind)
                 raise VerdictReached("deceptive", "time", f"the kernel's times are not true: {error}") from None
+            timed = self._ask_reference(m.TimeOperators(), m.OperatorsTimed)
+            record.operator_ms = operator_counts.by_kind(zip(timed.kinds, timed.ms, strict=True))
         record.timing = contest.timing(**facts)
 
     def _ask_reference(self, command: Any, answer: type[T]) -> T:
@@ -74,6 +78,15 @@ class Measurement:
             judged = self._attempt.ask_reference(command, m.Judged, OUTPUT)
         if not judged.equal:
             raise VerdictReached("wrong", "compare", f"the timed run: {judged.message}", judged.errors)
+
+
+def refuse_token_work(attempt: Attempt) -> None:
+    """Raise `VerdictReached` where what the kernels replaced is nothing of weight, by its time."""
+    record = attempt.record
+    found = record.replaced if attempt.assignment.protocol.ours else None
+    if found is not None and found.time_share < LEAST_SHARE:
+        record.deceptions = (*record.deceptions, "replaced_too_little")
+        raise VerdictReached("deceptive", "run", f"{too_little(found)}.")
 
 
 def profile(attempt: Attempt) -> None:

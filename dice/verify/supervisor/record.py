@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dice.verdict import Backend, Finding, Outcome, Stage, Timing, Verdict
-from dice.verify.ipc.messages import Judged
+from dice.verdict import Backend, Finding, Outcome, Replaced, Stage, Timing, Verdict
+from dice.verify.ipc import replaced
+from dice.verify.ipc.messages import Drawn, Judged, Ran
+from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.supervisor.deception import DeceptionEvidence
 
 
@@ -52,6 +54,8 @@ class Record:
     build_failed: bool = False
     failed_builds: dict[int, VerdictReached] = field(default_factory=dict)  # by the number of the request
     evidence: DeceptionEvidence = field(default_factory=DeceptionEvidence)
+    work: tuple[OperatorCounts, OperatorCounts] | None = None  # PyTorch's for reference and candidate, in a trial
+    operator_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the reference, where measured
     not_captured: str = ""  # why there is no program
     build_wall: float = 0.0  # spent on builds, waiting for a free core included
     # What is passed on to the verdict as it is.
@@ -75,7 +79,7 @@ class Record:
     def begin(self, trials: int) -> None:
         """Forget what an earlier process of this job showed."""
         self.launches, self.idle_trials, self.ran_trials = {}, 0, 0
-        self.provenance, self.determinism = "", None
+        self.provenance, self.determinism, self.work = "", None, None
         self.trials, self.trials_passed = trials, 0
 
     def note_errors(self, judged: Judged) -> None:
@@ -92,6 +96,22 @@ class Record:
             self.idle_trials += 1
         for name, count in counts.items() if core else ():
             self.launches[name] = self.launches.get(name, 0) + count
+
+    def note_work(self, drawn: Drawn, ran: Ran, static_families: Sequence[str]) -> None:
+        """What PyTorch computed in a trial. `static_families`: what libraries compute that the text calls directly."""
+        reference, candidate = OperatorCounts.from_json(drawn.work), OperatorCounts.from_json(ran.work)
+        for name in static_families:
+            candidate.elements[name] = max(candidate.elements[name], reference.elements[name])
+            candidate.costs[name] = [*reference.costs.get(name, ())]
+        self.work = reference, candidate
+
+    @property
+    def replaced(self) -> Replaced | None:
+        """How much of the reference the file's kernels took over, by its last trial; None before any."""
+        if self.work is None:
+            return None
+        known_by = "program" if self.provenance == "construction" else "census"
+        return replaced.of(*self.work, known_by, self.operator_ms)
 
     @contextlib.contextmanager
     def clock(self, stage: str) -> Iterator[None]:
@@ -138,6 +158,7 @@ class Record:
             protocol=self.protocol,
             determinism=self.determinism,
             evidence=self.evidence.to_json() | ({"not_captured": self.not_captured} if self.not_captured else {}),
+            replaced=self.replaced,
             labels=self.labels,
             findings=self.findings,
             profile=self.profile,

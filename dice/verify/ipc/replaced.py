@@ -1,0 +1,79 @@
+"""How much of the reference's work a kernel file took over from PyTorch. Without PyTorch: the supervisor uses it.
+
+Each operator that PyTorch computes in the reference either runs in the candidate, too, or was replaced. Calls are told
+apart by their family and by what they cost, so that one of two layers is not taken for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dice.verdict import Replaced
+from dice.verify.ipc.operator_counts import OperatorCounts, is_passing
+
+LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
+FINISHING = 0.01  # of the cheapest call of its family: a last sum over partial sums leaves nothing to PyTorch
+ADDED = 0.01  # of the reference's work, by operators that the reference does not have
+
+
+def of(
+    reference: OperatorCounts,
+    candidate: OperatorCounts,
+    known_by: str,
+    ms: Mapping[str, Sequence[float]] | None = None,
+) -> Replaced:
+    """What the candidate's census says of the reference's. `known_by`: "program" | "census". `ms`: what each of the
+    reference's calls takes, by family and in their order; else their roofline stands for it."""
+    weights: Mapping[str, Sequence[float]] = reference.costs
+    is_measured = bool(ms) and {k: len(v) for k, v in (ms or {}).items()} == {k: len(v) for k, v in weights.items()}
+    if is_measured and ms is not None:
+        weights = ms
+    operators, left, total, remaining = 0, dict[str, int](), 0.0, 0.0
+    for kind, costs in reference.costs.items():
+        shares = _left(costs, _told(kind, reference, candidate))
+        operators += len(costs)
+        running = sum(share >= FINISHING for share in shares)
+        left |= {kind: running} if running else {}
+        total += sum(weights[kind])
+        remaining += sum(weight * share for weight, share in zip(weights[kind], shares, strict=True))
+    return Replaced(
+        operators=operators,
+        replaced=operators - sum(left.values()),
+        time_share=round(1 - remaining / total, 6) if total else 1.0,
+        estimated=not is_measured,
+        known_by=known_by,
+        left=left,
+        added=_added(reference, candidate),
+    )
+
+
+def _told(kind: str, reference: OperatorCounts, candidate: OperatorCounts) -> list[int]:
+    """What the candidate's calls of a family cost. Of what only the profiler saw, or only its text says, there are no
+    calls: then all that the reference has are taken to run, as far as their elements go."""
+    if candidate.costs.get(kind) or not candidate.elements[kind]:
+        return candidate.costs.get(kind, [])
+    share = min(1.0, candidate.elements[kind] / max(1, reference.elements[kind]))
+    return [round(share * cost) for cost in reference.costs[kind]]
+
+
+def _left(reference: Sequence[int], candidate: Sequence[int]) -> list[float]:
+    """For each of the reference's calls of one family, the part of it that PyTorch still computes for the candidate,
+    whose calls are each taken for the one that is nearest to it in cost."""
+    left = [0.0] * len(reference)
+    free = set(range(len(reference)))
+    least = FINISHING * min(reference, default=0)
+    for cost in sorted((cost for cost in candidate if cost >= least), reverse=True):
+        if not free:
+            break
+        nearest = min(free, key=lambda place: (abs(reference[place] - cost), place))
+        free.remove(nearest)
+        left[nearest] = min(1.0, cost / max(1, reference[nearest]))
+    return left
+
+
+def _added(reference: OperatorCounts, candidate: OperatorCounts) -> tuple[str, ...]:
+    """Families that PyTorch computes for the candidate and not for the reference, where that is of weight. Copies,
+    sums and multiples of elements are not among them: they prepare what kernels are given."""
+    total = sum(map(sum, reference.costs.values()))
+    weighty = (kind for kind, costs in candidate.costs.items() if sum(costs) >= ADDED * total)
+    return tuple(sorted(kind for kind in weighty if kind not in reference.costs and not is_passing(kind)))

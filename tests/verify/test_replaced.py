@@ -1,0 +1,224 @@
+"""How much of the reference a kernel file took over from PyTorch: what verdicts say of it, and what is too little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verdict import Replaced, Verdict
+from dice.verify import Verifier
+from dice.verify.ipc import replaced
+from dice.verify.ipc.operator_counts import MAX_CALLS, OperatorCounts
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+
+    def forward(self, x):
+        y = {forward}
+        return y
+
+
+def get_inputs():
+    return [torch.randn(4, 256)]
+
+
+def get_init_inputs():
+    return [256]
+"""
+KERNEL = """
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = '''
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+
+__global__ void gelu_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f));
+}
+
+__global__ void sigmoid_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 1.0f / (1.0f + expf(-x[i]));
+}
+
+__global__ void linear_kernel(const float* x, const float* w, const float* b, float* y, int rows, int width) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * width) return;
+    float sum = b[i % width];
+    for (int k = 0; k < width; ++k) sum += x[i / width * width + k] * w[i % width * width + k];
+    y[i] = sum;
+}
+
+torch::Tensor gelu(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    int n = x.numel();
+    gelu_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;
+}
+
+torch::Tensor sigmoid(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    int n = x.numel();
+    sigmoid_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;
+}
+
+torch::Tensor linear(torch::Tensor x, torch::Tensor w, torch::Tensor b) {
+    auto y = torch::empty_like(x);
+    int n = x.numel();
+    linear_kernel<<<(n + 255) / 256, 256>>>(
+        x.data_ptr<float>(), w.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), x.size(0), x.size(1));
+    return y;
+}
+
+torch::Tensor behind_linear(torch::Tensor x, torch::Tensor w, torch::Tensor b) {
+    return gelu(at::linear(x, w, b));
+}
+'''
+cpp_source = '''
+torch::Tensor gelu(torch::Tensor x);
+torch::Tensor sigmoid(torch::Tensor x);
+torch::Tensor linear(torch::Tensor x, torch::Tensor w, torch::Tensor b);
+torch::Tensor behind_linear(torch::Tensor x, torch::Tensor w, torch::Tensor b);
+'''
+names = ["gelu", "sigmoid", "linear", "behind_linear"]
+ops = load_inline(name="partial", cpp_sources=cpp_source, cuda_sources=cuda_source, functions=names)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+
+    def forward(self, x):
+        w, b = self.first.weight, self.first.bias
+        return {forward}
+"""
+GELU = "torch.nn.functional.gelu(self.first(x))"
+TINY = "torch.sigmoid(self.first(x)[:, :1])"
+
+
+def judge(verifier: Verifier, reference: str, candidate: str) -> Verdict:
+    problem = Problem(PROBLEM.format(forward=reference), "partial")
+    return verifier.verify(problem, Kernel(KERNEL.replace("{forward}", candidate)))
+
+
+def shares(verdict: Verdict) -> Replaced:
+    assert verdict.replaced is not None, verdict.message
+    return verdict.replaced
+
+
+def test_one_operator_of_two_is_stated_with_its_share_of_the_time(emulated: Verifier) -> None:
+    verdict = judge(emulated, GELU, "ops.gelu(self.first(x))")
+    found = shares(verdict)
+    assert verdict.correct and verdict.solves("any") and not verdict.solves("all")
+    assert (found.replaced, found.operators, found.left) == (1, 2, {"contraction": 1})
+    # The linear reads 262,144 bytes of weights and 8 kB beside them, GELU reads and writes 4 kB each.
+    assert found.time_share == pytest.approx(8192 / (8192 + 4 * (65536 + 256 + 2048)), rel=1e-3)
+    assert found.estimated and found.known_by == "program"
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))).replaced == found
+
+
+def test_all_operators(emulated: Verifier) -> None:
+    verdict = judge(emulated, GELU, "ops.gelu(ops.linear(x, w, b))")
+    assert verdict.solves("all"), verdict.message
+    assert shares(verdict).all and shares(verdict).time_share == 1 and shares(verdict).left == {}
+
+
+def test_what_pytorch_computes_inside_of_the_files_own_function_is_left_to_it(emulated: Verifier) -> None:
+    verdict = judge(emulated, GELU, "ops.behind_linear(x, w, b)")
+    assert verdict.correct and shares(verdict).left == {"contraction": 1} and not verdict.solves("all")
+
+
+def test_a_kernel_for_less_than_a_hundredth_of_the_time_is_no_solution(emulated: Verifier) -> None:
+    verdict = judge(emulated, TINY, "ops.sigmoid(self.first(x)[:, :1].contiguous())")
+    assert verdict.outcome == "deceptive" and verdict.deceptions == ("replaced_too_little",)
+    assert "1 of the reference's 2 operators" in verdict.message and "0.01%" in verdict.message
+
+
+def test_other_operators_of_pytorchs_in_the_place_of_one_are_not_all(emulated: Verifier) -> None:
+    reference = "torch.nn.functional.gelu(torch.sigmoid(x).exp())"
+    verdict = judge(emulated, reference, "ops.gelu((1 / (1 + (-x).exp())).exp())")
+    found = shares(verdict)
+    assert found.left == {"exp": 1} and found.added == ("reciprocal",) and not found.all
+
+
+def test_by_evidence_the_census_of_its_process_says_so(emulated: Verifier) -> None:
+    problem = Problem(PROBLEM.format(forward=GELU), "partial")
+    peeking = KERNEL.replace("{forward}", "ops.gelu(self.first(x)) if float(x[0, 0]) < 1e9 else x")
+    found = shares(emulated.verify(problem, Kernel(peeking)))
+    assert found.known_by == "census" and found.replaced == 1
+
+
+def test_verify_counts_by_all_operators_where_it_is_to(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(PROBLEM.format(forward=GELU))
+    (tmp_path / "kernel.py").write_text(KERNEL.replace("{forward}", "ops.gelu(self.first(x))"))
+    command = [sys.executable, "-m", "dice", "verify", "problem.py", "kernel.py", "--backend", "emulated"]
+    done = subprocess.run([*command, "--replaced", "all"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "not for all operators" in done.stderr
+    assert "replaced: 1 of 2 operators" in done.stdout and "PyTorch still computes contraction x1" in done.stdout
+
+
+# ---- the arithmetic ------------------------------------------------------------------------------------------------
+
+
+def work(**costs: list[int]) -> OperatorCounts:
+    found = OperatorCounts()
+    for kind, calls in costs.items():
+        for cost in calls:
+            found.note(kind, cost, cost)
+    return found
+
+
+def test_one_of_two_layers_is_told_from_the_other() -> None:
+    found = replaced.of(work(contraction=[900, 100]), work(contraction=[100]), "program")
+    assert (found.replaced, found.operators, found.time_share) == (1, 2, 0.9)
+    found = replaced.of(work(contraction=[900, 100]), work(contraction=[900]), "program")
+    assert (found.replaced, found.time_share) == (1, 0.1)
+
+
+def test_some_rows_of_an_operator_are_a_share_of_its_time_and_no_operator() -> None:
+    found = replaced.of(work(softmax=[1000]), work(softmax=[600]), "program")
+    assert (found.replaced, found.time_share, found.left) == (0, 0.4, {"softmax": 1})
+
+
+def test_a_last_sum_over_partial_sums_leaves_nothing_to_pytorch() -> None:
+    assert replaced.of(work(sum=[1000]), work(sum=[5]), "program").all
+
+
+def test_measured_times_take_the_place_of_the_estimate() -> None:
+    reference, candidate = work(contraction=[900], relu=[100]), work(contraction=[900])
+    assert replaced.of(reference, candidate, "program").time_share == 0.1
+    found = replaced.of(reference, candidate, "program", {"contraction": [0.5], "relu": [0.5]})
+    assert found.time_share == 0.5 and not found.estimated
+    assert replaced.of(reference, candidate, "program", {"relu": [0.5]}).estimated, "of another forward"
+
+
+def test_work_without_calls_that_only_the_profiler_saw_is_left_to_pytorch() -> None:
+    hidden = OperatorCounts()
+    hidden.elements["contraction"] = 1000
+    found = replaced.of(work(contraction=[600, 400]), hidden, "census")
+    assert found.left == {"contraction": 2} and found.time_share == 0
+
+
+def test_a_candidate_may_claim_any_costs_without_harm() -> None:
+    told = {"costs": {"sum": [-1, "x", None, 1 << 70, *[5] * 10 * MAX_CALLS], "softmax": 7}, "elements": {"sum": 9}}
+    claimed = OperatorCounts.from_json(told)
+    assert len(claimed.costs["sum"]) == MAX_CALLS and "softmax" not in claimed.costs
+    assert 0 <= replaced.of(work(sum=[1000] * 2 * MAX_CALLS, softmax=[1]), claimed, "census").time_share <= 1
