@@ -76,7 +76,8 @@ def install(app: FastAPI) -> None:
 def said_of(errors: list[ErrorDetails] | list[Any]) -> ApiError:
     """The first error of a request's form, in a sentence; its values are not repeated."""
     first = errors[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    # Members of a union are named by their types, which a client has not heard of.
+    place = [str(part) for part in first["loc"] if part != "body" and str(part).replace("_", "").isalnum()]
     param = ".".join(place)[:100] or None
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"Unrecognized request argument supplied: {param}", param, "unknown_parameter")

@@ -28,13 +28,14 @@ BUSY_S = 2  # seconds after which a client that was sent away may come again
 
 @dataclass(eq=False)
 class Choice:
-    """One text of an order. `ending` is there once it is written."""
+    """One text of an order. `ending` is there once it is written. `given`: tokens of an edited text that stay."""
 
     index: int
     ticket: Ticket
     answer: Answer
     ending: Ending | None = None
     stop_reason: str = ""  # that of an edited text, which is no new one
+    given: int = 0
 
     @property
     def finish_reason(self) -> str:
@@ -99,7 +100,7 @@ class Order:
 
     @property
     def completion_tokens(self) -> int:
-        return sum(choice.ending.kept for choice in self.choices if choice.ending)
+        return sum(choice.ending.kept - choice.given for choice in self.choices if choice.ending)
 
     @property
     def forwards(self) -> int:
@@ -165,7 +166,7 @@ class Counter:
         masked = {position for hole in holes for position in hole}
         known = {place: token for place, token in enumerate(ids) if place not in masked}
         answer = Answer(self.tokenizer.token_bytes, (), (), kept, known)
-        choice = Choice(0, Ticket(text, config, inbox), answer, stop_reason="stop")
+        choice = Choice(0, Ticket(text, config, inbox), answer, stop_reason="stop", given=kept - len(masked))
         return self._admit([choice], inbox, len(prompt))
 
     async def _chat_ids(self, messages: Sequence[Message]) -> list[int]:

@@ -87,12 +87,12 @@ class Proofs:
         self._under_way += 1
         working = loop.run_in_executor(self._pool, work, self._verifier)
         working.add_done_callback(self._one_less)
-        last = "wait"
-        yield last, None, kernel
+        begun = {"wait"}
+        yield "wait", None, kernel
         try:
             while (stage := await told.get()) != "done":
-                if stage != last:
-                    last = stage
+                if stage not in begun:  # each trial goes through them again
+                    begun.add(stage)
                     yield stage, None, kernel
             yield "done", await working, kernel
         except Cancelled:
