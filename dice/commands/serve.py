@@ -76,7 +76,11 @@ class Serve:
         )
 
         def started(url: str) -> None:
-            print(f"dice: serving {settings.model} at {url} (page) and {url}/v1 (OpenAI's API).", file=sys.stderr, flush=True)
+            print(
+                f"dice: serving {settings.model} at {url} (page) and {url}/v1 (OpenAI's API).",
+                file=sys.stderr,
+                flush=True,
+            )
 
         return serve(self.model, settings, started)
 
@@ -85,7 +89,10 @@ def _key(args: Serve) -> str:
     if args.api_key and args.api_key_file:
         raise UserError("Give either --api-key or --api-key-file.")
     if args.api_key_file is not None:
-        key = read_text(args.api_key_file).strip()
+        try:
+            key = read_text(args.api_key_file).strip()
+        except OSError as error:
+            raise UserError(f"{args.api_key_file} cannot be read: {error.strerror}.") from None
         if not key:
             raise UserError(f"{args.api_key_file} holds no key.")
         return key

@@ -43,9 +43,7 @@ def repair(
     return [replace(new, kept=old.kept, stop_reason=old.stop_reason) for new, old in pairs]
 
 
-def repair_text(
-    model: SDAR, index: int, trace: Trace, holes: Sequence[range], config: DecodeConfig, seed: int
-) -> Text:
+def repair_text(model: SDAR, index: int, trace: Trace, holes: Sequence[range], config: DecodeConfig, seed: int) -> Text:
     """The text of `trace` with masks in its `holes`, for any decoder to write. Raises what `repair` raises."""
     size = config.block_size or model.config.block_size
     if model.config.traits.kind != "block_diffusion":

@@ -67,8 +67,11 @@ class Service:
         """Whole or as a stream, and counted either way."""
         if asked.stream:
             body = streaming.stream(order, form, self.tokenizer, asked.diffusing)
-            return streaming.EventStream(self._counted(request, order, body))
-        data = await streaming.whole(request, order, form)
+            return streaming.EventStream(self._counted(request, order, body), order.give_up)
+        try:
+            data = await streaming.whole(request, order, form)
+        finally:
+            order.give_up()
         self._count(request, order)
         return JSONResponse(data, headers={"x-dice-forwards": str(order.forwards)})
 
@@ -94,9 +97,7 @@ class Service:
 
 def make_app(service: Service) -> ASGIApp:
     """The application, behind its guard."""
-    app = FastAPI(
-        title="dice serve", version=dice.__version__, docs_url=None, redoc_url=None, lifespan=service.running
-    )
+    app = FastAPI(title="dice serve", version=dice.__version__, docs_url=None, redoc_url=None, lifespan=service.running)
     errors.install(app)
     _add_texts(app, service)
     _add_verification(app, service)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from dice.errors import UserError
@@ -61,7 +61,9 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         said = {404: "There is no such address here.", 405: "This address takes no such method."}
-        return ApiError(error.status_code, said.get(error.status_code, "The body of the request is no JSON.")).response()
+        return ApiError(
+            error.status_code, said.get(error.status_code, "The body of the request is no JSON.")
+        ).response()
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
         return internal().response()
@@ -73,7 +75,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def said_of(errors: list[ErrorDetails] | list[Any]) -> ApiError:
+def said_of(errors: Sequence[Any]) -> ApiError:
     """The first error of a request's form, in a sentence; its values are not repeated."""
     first = errors[0]
     # Members of a union are named by their types, which a client has not heard of.

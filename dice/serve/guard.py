@@ -127,7 +127,7 @@ class Passage:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             extra = [(name.encode(), value.encode()) for name, value in (HEADERS | {"x-request-id": self.id}).items()]
-            message = message | {"headers": [*message.get("headers", ()), *extra]}
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
         await self._send(message)
 
     async def refuse(self, error: ApiError, scope: Scope) -> None:

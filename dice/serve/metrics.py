@@ -29,7 +29,7 @@ class Metrics:
         self.first = Histogram("dice_first_text_seconds", "Until the first text", buckets=SECONDS, registry=of)
         self.tokens = Counter("dice_tokens", "Tokens of texts that were written to their end", ["kind"], registry=of)
         self.verdicts = Counter("dice_verdicts", "Verifications", ["outcome"], registry=of)
-        of.register(self)  # type: ignore[arg-type]
+        of.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """The engine's, as they are now."""

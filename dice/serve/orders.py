@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dice.decode.block_diffusion import new_texts
 from dice.decode.engine.engine import Engine
@@ -60,39 +61,39 @@ class Choice:
 
 
 class Order:
-    """The texts of one request. `prompt_tokens`: of its prompts, each counted once."""
+    """The texts of one request, given to the engine at once. Whoever has one gives it up in the end.
+
+    `prompt_tokens`: of its prompts, each counted once.
+    """
 
     def __init__(self, scheduler: Scheduler, choices: list[Choice], inbox: Inbox, prompt_tokens: int) -> None:
         self.choices, self.prompt_tokens = choices, prompt_tokens
         self._scheduler, self._inbox = scheduler, inbox
         self._by_ticket = {choice.ticket: choice for choice in choices}
+        for choice in choices:
+            scheduler.submit(choice.ticket)
 
     async def steps(self) -> AsyncGenerator[tuple[Choice, Revealed | None, Delta], None]:
         """Everything that happens to its texts, in order; the last of each comes with its `ending`."""
-        try:
-            for choice in self.choices:
-                self._scheduler.submit(choice.ticket)
-            for choice in self.choices:
-                yield choice, None, choice.answer.take()
-            writing = set(self.choices)
-            while writing:
-                ticket, message = await self._inbox.get()
-                choice = self._by_ticket[ticket]
-                if choice not in writing:
-                    continue
-                revealed, delta = None, Delta()
-                if isinstance(message, Failed):
-                    raise ApiError(400, message.refused) if message.refused else internal()
-                if isinstance(message, Trace):
-                    choice.finish(message)
-                else:
-                    revealed, delta = message, choice.take(message)
-                if choice.ending is not None:
-                    self._scheduler.give_up(ticket)
-                    writing.discard(choice)
-                yield choice, revealed, delta
-        finally:
-            self.give_up()
+        for choice in self.choices:
+            yield choice, None, choice.answer.take()
+        writing = set(self.choices)
+        while writing:
+            ticket, message = await self._inbox.get()
+            choice = self._by_ticket[ticket]
+            if choice not in writing:
+                continue
+            revealed, delta = None, Delta()
+            if isinstance(message, Failed):
+                raise ApiError(400, message.refused) if message.refused else internal()
+            if isinstance(message, Trace):
+                choice.finish(message)
+            else:
+                revealed, delta = message, choice.take(message)
+            if choice.ending is not None:
+                self._scheduler.give_up(ticket)
+                writing.discard(choice)
+            yield choice, revealed, delta
 
     def give_up(self) -> None:
         for choice in self.choices:
@@ -182,7 +183,7 @@ class Counter:
         if count * len(prompts) > self.settings.most_choices:
             raise ApiError(400, f"One request gets at most {self.settings.most_choices} texts here.", "n")
         inbox: Inbox = asyncio.Queue()
-        choices = []
+        choices: list[Choice] = []
         for prompt in prompts:
             room = self.context - len(prompt) - len(suffix)
             if room < 1 or not prompt:
@@ -206,7 +207,7 @@ class Counter:
 
     def _config(self, request: Decoding, longest: int) -> DecodeConfig:
         """Raises `DecodeError` for what cannot be meant."""
-        asked = {
+        asked: dict[str, Any] = {
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,

@@ -107,7 +107,9 @@ class Proofs:
             log.error("a verification failed: %s", type(done.exception()).__name__)
 
 
-async def stream(stages: AsyncGenerator[tuple[str, Verdict | None, Kernel | None], None]) -> AsyncGenerator[bytes, None]:
+async def stream(
+    stages: AsyncGenerator[tuple[str, Verdict | None, Kernel | None], None],
+) -> AsyncGenerator[bytes, None]:
     """`dice.stage` events, and one `dice.verdict` with the kernel that it is about."""
     try:
         async for stage, verdict, kernel in stages:

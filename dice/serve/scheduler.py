@@ -1,4 +1,4 @@
-"""The engine's thread: it alone touches the engine. Requests come in by a queue, and what is revealed leaves step by step.
+"""The engine's thread: it alone touches the engine. Requests come in by a queue; what is revealed leaves step by step.
 
 What waits for a client is bounded by what it asked for, since every position of a text is revealed once; so nobody who
 reads slowly is waited for.

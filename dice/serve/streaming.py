@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -94,17 +94,17 @@ async def stream(order: Order, form: Form, tokenizer: Tokenizer, diffusing: bool
 
 
 class EventStream(Response):
-    """Server-sent events. What goes wrong once they have begun is an event of its own, and the last."""
+    """Server-sent events. What goes wrong once they have begun is an event of its own, and the last. `close` is called
+    when it is over, in whatever way."""
 
-    def __init__(self, body: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, body: AsyncGenerator[bytes, None], close: Callable[[], None] = lambda: None) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events = body
+        self._events, self._close = body, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-
         async def pump() -> None:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for part in _guarded(self._events):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -112,6 +112,7 @@ class EventStream(Response):
         try:
             await while_connected(receive, pump())
         finally:
+            self._close()
             await self._events.aclose()
 
 
