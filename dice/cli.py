@@ -27,6 +27,7 @@ from dice.commands.library import LibraryCommand
 from dice.commands.optimize import Optimize
 from dice.commands.plan import PlanCommand
 from dice.commands.report import ReportCommand
+from dice.commands.serve import Serve
 from dice.commands.train import RECIPE_COMMANDS, Train
 from dice.commands.verify import Verify
 from dice.errors import MachineError, UserError
@@ -53,6 +54,7 @@ Commands = OmitSubcommandPrefixes[
         | Annotated[Verify, subcommand("verify")]
         | Annotated[Eval, subcommand("eval")]
         | Annotated[ReportCommand, subcommand("report")]
+        | Annotated[Serve, subcommand("serve")]
         | Annotated[Doctor, subcommand("doctor")]
         | Annotated[Data, subcommand("data")]
         | Annotated[Train, subcommand("train")]

@@ -34,6 +34,7 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     "loading": {*NOUNS, "verify"},
     "optimize": {*NOUNS, "endpoint", "verify", "model", "decode", "synth", "generation"},
     "cluster": {*NOUNS, "verify", "model", "decode", "train"},
+    "serve": {*NOUNS, "verify", "model", "decode", "generation"},
     "commands": {
         *NOUNS,
         "cluster",
@@ -49,6 +50,7 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
         "recipes",
         "generation",
         "optimize",
+        "serve",
     },
     "cli": {*NOUNS, "commands"},
     "__main__": {*NOUNS, "cli"},
@@ -125,7 +127,7 @@ def test_rooms_of_the_synthetic_corpus_import_downwards(path: Path) -> None:
     assert all(synth_floor(parts) <= own for parts in below)
 
 
-@pytest.mark.parametrize("place", ["data", "evaluate", "synth", "optimize", "cluster"])
+@pytest.mark.parametrize("place", ["data", "evaluate", "synth", "optimize", "cluster", "serve"])
 def test_rooms_have_no_circle(place: str) -> None:
     """No file or folder of a place imports, over others, itself."""
     folder = PACKAGE / place

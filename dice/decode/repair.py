@@ -33,36 +33,39 @@ def repair(
     `config` says how to decode, but not how much. Raises `DecodeError` for holes outside of the answer, for texts
     without any, and for texts or models of another kind than block diffusion.
     """
-    size = config.block_size or model.config.block_size
-    if model.config.traits.kind != "block_diffusion":
-        raise DecodeError(f"Only block diffusion can repair a text; {model.config.family} writes in another way.")
-    texts = []
-    for index, (trace, parts, seed) in enumerate(
-        zip(traces, holes, prompt_seeds(config.seed, seeds, len(traces)), strict=True)
-    ):
-        if trace.block_size != size or trace.mask_token_id != model.config.mask_token_id:
-            raise DecodeError(f"Text {index} was written in blocks of {trace.block_size} by another kind of model.")
-        parts = [part for part in parts if len(part)]
-        if not parts or any(part.step != 1 or part.start < 0 or part.stop > trace.kept for part in parts):
-            raise DecodeError(f"What is to be repaired in text {index} must lie in its {trace.kept} tokens.")
-        if (len(trace.prompt_ids) + len(trace.token_ids)) % size:
-            raise DecodeError(f"Text {index} is not complete: its last block is cut off.")
-        texts.append(
-            Text(
-                index,
-                trace.prompt_ids,
-                trace.kept,
-                size,
-                trace.mask_token_id,
-                frozenset(),
-                seed,
-                answer=trace.token_ids,
-                holes=_merged(parts),
-            )  # fmt: skip
-        )
+    seeds = prompt_seeds(config.seed, seeds, len(traces))
+    texts = [
+        repair_text(model, index, trace, parts, config, seed)
+        for index, (trace, parts, seed) in enumerate(zip(traces, holes, seeds, strict=True))
+    ]
     written = write(model, texts, config, on_step)
     pairs = zip(written, traces, strict=True)
     return [replace(new, kept=old.kept, stop_reason=old.stop_reason) for new, old in pairs]
+
+
+def repair_text(model: SDAR, index: int, trace: Trace, holes: Sequence[range], config: DecodeConfig, seed: int) -> Text:
+    """The text of `trace` with masks in its `holes`, for any decoder to write. Raises what `repair` raises."""
+    size = config.block_size or model.config.block_size
+    if model.config.traits.kind != "block_diffusion":
+        raise DecodeError(f"Only block diffusion can repair a text; {model.config.family} writes in another way.")
+    if trace.block_size != size or trace.mask_token_id != model.config.mask_token_id:
+        raise DecodeError(f"Text {index} was written in blocks of {trace.block_size} by another kind of model.")
+    parts = [part for part in holes if len(part)]
+    if not parts or any(part.step != 1 or part.start < 0 or part.stop > trace.kept for part in parts):
+        raise DecodeError(f"What is to be repaired in text {index} must lie in its {trace.kept} tokens.")
+    if (len(trace.prompt_ids) + len(trace.token_ids)) % size:
+        raise DecodeError(f"Text {index} is not complete: its last block is cut off.")
+    return Text(
+        index,
+        trace.prompt_ids,
+        trace.kept,
+        size,
+        trace.mask_token_id,
+        frozenset(),
+        seed,
+        answer=trace.token_ids,
+        holes=_merged(parts),
+    )
 
 
 def holes_of_lines(tokenizer: Tokenizer, trace: Trace, lines: Collection[int]) -> list[range]:

@@ -142,6 +142,16 @@ class Tokenizer:
         with _panics_told("The tokenizer cannot handle what the model wrote"):
             return self._full.decode(ids, skip_special_tokens=skip_special)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds to the UTF-8 bytes of a text, which `decode` shows: maybe half a character; nothing for
+        end and turn markers, masks, and ids outside the vocabulary."""
+        text = self._full.id_to_token(token) if token < self.vocab_size and token != self.mask_id else None
+        if text is None or text in self._special:
+            return b""
+        if text in self._control or not all(character in _BYTES for character in text):
+            return text.encode()
+        return bytes(_BYTES[character] for character in text)
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -306,6 +316,17 @@ def _read_file(file: Path) -> str:
 def _whole(text: str) -> str:
     """The text, with U+FFFD for half a surrogate pair: the tokenizers library takes valid Unicode alone."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for: printable Latin-1 stands for itself, and
+    the others, in their order, have the characters from U+0100 on."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in own)
+    return {chr(byte): byte for byte in own} | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
 
 
 def _brief(error: BaseException) -> str:

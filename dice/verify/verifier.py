@@ -39,6 +39,10 @@ ATTEMPTS = 3  # a job whose processes were lost by our own fault is run again,
 OTHERS_FAULTS = 10  # and more often where another job's problem took the reference's process with it, or a GPU ended
 
 
+def _tell_nobody(stage: str) -> None:
+    """Where nobody wants to know what a verification is at."""
+
+
 def verify(
     problem: Problem | str | Path,
     kernel: Kernel | str | Path,
@@ -123,16 +127,17 @@ class Verifier:
         options: Options | None = None,
         *,
         workers: int = 1,
+        on_stage: Callable[[str], None] = _tell_nobody,
         cancellation: Cancellation | None = None,
     ) -> Verdict:
         """The verdict on one pair, under other `options` than the verifier's where given. Thread-safe.
 
         Whoever verifies many in threads of its own says how many at once (`workers`), and may call them off: raises
-        `Cancelled` then.
+        `Cancelled` then. `on_stage` is told what the verification is at, by the names that `Verdict.seconds` has, from
+        other threads and a stage maybe many times.
         """
-        return self._verify(
-            problem, kernel, options or self.options, workers, cancellation or Cancellation(single=True)
-        )
+        off = cancellation or Cancellation(single=True)
+        return self._verify(problem, kernel, options or self.options, workers, off, on_stage)
 
     def lacking(self) -> tuple[str, ...]:
         """The guarantees that candidates' sandbox does not give on this machine, found by trying. Raises
@@ -189,21 +194,33 @@ class Verifier:
         )
 
     def _verify(
-        self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options,
+        workers: int,
+        cancellation: Cancellation,
+        on_stage: Callable[[str], None] = _tell_nobody,
     ) -> Verdict:
         if options.sanitize and self.backend == "cuda":
             sanitizer.require()
         if self._cache is None:
-            return self._run(problem, kernel, options, workers, cancellation)
+            return self._run(problem, kernel, options, workers, cancellation, on_stage)
         key = cache_key(problem, kernel, options, self.backend, self._device_name(), toolchain(self.backend))
         verdict = self._cache.find(key)
         if verdict is None:
-            verdict = self._run(problem, kernel, options, workers, cancellation)
+            verdict = self._run(problem, kernel, options, workers, cancellation, on_stage)
             self._cache.keep(key, verdict)
         return verdict
 
     def _run(
-        self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options,
+        workers: int,
+        cancellation: Cancellation,
+        on_stage: Callable[[str], None],
     ) -> Verdict:
         """Run a job until it is through, or our own processes were lost too often."""
         ours, failure, was_killed = 0, "", False
@@ -216,7 +233,7 @@ class Verifier:
                 with self._devices.device() as device:
                     services = self._services(device, spawner, workers)
                     for whole in (False, True):
-                        job = Job(services, problem, kernel, options, whole)
+                        job = Job(services, problem, kernel, options, whole, on_stage)
                         verdict = job.run(device.gpu_lock)
                         if job.hurt_device:
                             device.health.check()

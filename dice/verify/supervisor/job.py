@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dice.kernel import Kernel
@@ -32,12 +33,20 @@ class Job:
     """Verifies one pair; `whole`: with the GPU's memory to itself.
 
     `hurt_device`: something ended badly on the device, so that it should be looked at. `short_of_memory`: it ended for
-    lack of the GPU's memory, of which other jobs had some.
+    lack of the GPU's memory, of which other jobs had some. `on_stage` is told what the job is at, as it goes.
     """
 
-    def __init__(self, services: Services, problem: Problem, kernel: Kernel, options: Options, whole: bool = False):
+    def __init__(
+        self,
+        services: Services,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options,
+        whole: bool = False,
+        on_stage: Callable[[str], None] = lambda stage: None,
+    ):
         self.assignment = Assignment(services, problem, kernel, options, whole)
-        self.record = Record(services.backend, self.assignment.protocol.name, services.lacking)
+        self.record = Record(services.backend, self.assignment.protocol.name, services.lacking, on_stage)
         self.feedback = Feedback(kernel.source)
         self.hurt_device = False
         self.short_of_memory = False

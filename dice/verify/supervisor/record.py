@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class Record:
     backend: Backend
     protocol: str
     lacking: tuple[str, ...]
+    on_stage: Callable[[str], None] = lambda stage: None  # told of each clock that begins
     stage: Stage = "load"  # that the job has reached
     was_killed: bool = False  # the candidate, by nobody of ours: by itself, or a system that is short of memory
     seconds: dict[str, float] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class Record:
 
     @contextlib.contextmanager
     def clock(self, stage: str) -> Iterator[None]:
+        self.on_stage(stage)
         started = time.monotonic()
         try:
             yield

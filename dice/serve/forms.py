@@ -1,0 +1,121 @@
+"""OpenAI's forms of an answer: whole, and in chunks. Plain clients get these fields and no others."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from dice.serve.answer import Delta, Token
+from dice.serve.orders import Choice, Order
+
+
+class Form:
+    """What is the same for all kinds of answers. `logprobs`: whether they were asked for."""
+
+    prefix = chunk_object = whole_object = ""
+
+    def __init__(self, model: str, logprobs: bool = False, include_usage: bool = False) -> None:
+        self.model, self.logprobs, self.include_usage = model, logprobs, include_usage
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+
+    def first(self, choice: Choice) -> dict[str, Any] | None:
+        """The chunk before all text, where there is one."""
+        return None
+
+    def chunk(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+        return self.envelope([self.piece(choice, delta, finish_reason)])
+
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def envelope(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
+        """A chunk. Usage is on the last one, and null before, where it was asked for."""
+        body = {"id": self.id, "object": self.chunk_object, "created": self.created, "model": self.model}
+        return body | {"choices": list(choices)} | ({"usage": usage} if self.include_usage else {})
+
+    def whole(self, order: Order, tokens: dict[Choice, list[Token]]) -> dict[str, Any]:
+        choices = [self.message(choice, tokens[choice]) for choice in order.choices]
+        body = {"id": self.id, "object": self.whole_object, "created": self.created, "model": self.model}
+        return body | {"choices": choices, "usage": usage(order)}
+
+    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ChatForm(Form):
+    prefix, chunk_object, whole_object = "chatcmpl", "chat.completion.chunk", "chat.completion"
+
+    def first(self, choice: Choice) -> dict[str, Any] | None:
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return self.envelope([{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}])
+
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+        content = {"content": delta.text} if delta.text else {}
+        logprobs = self._logprobs(delta.tokens) if delta.tokens else None
+        return {"index": choice.index, "delta": content, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.answer.text, "refusal": None},
+            "logprobs": self._logprobs(tokens),
+            "finish_reason": choice.finish_reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        return {
+            "content": [
+                {"token": shown(token), "logprob": token.logprob, "bytes": list(token.data), "top_logprobs": []}
+                for token in tokens
+            ],
+            "refusal": None,
+        }
+
+
+class CompletionForm(Form):
+    prefix, chunk_object, whole_object = "cmpl", "text_completion", "text_completion"
+
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+        return {
+            "text": delta.text,
+            "index": choice.index,
+            "logprobs": self._logprobs(delta.tokens),
+            "finish_reason": finish_reason,
+        }
+
+    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+        return {
+            "text": choice.answer.text,
+            "index": choice.index,
+            "logprobs": self._logprobs(tokens),
+            "finish_reason": choice.finish_reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        """`text_offset`: where a token's last character begins at the earliest."""
+        if not self.logprobs:
+            return None
+        return {
+            "tokens": [shown(token) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": None,
+            "text_offset": [max(0, token.end - len(shown(token))) for token in tokens],
+        }
+
+
+class EditForm(CompletionForm):
+    prefix = "edit"
+
+
+def usage(order: Order) -> dict[str, int]:
+    prompt, written = order.prompt_tokens, order.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+def shown(token: Token) -> str:
+    return token.data.decode("utf-8", "replace")

@@ -1,0 +1,173 @@
+"""`Guard`: what every request passes on its way in and every answer on its way out, whichever route it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dice.serve.errors import ApiError, internal
+from dice.serve.metrics import Metrics
+from dice.serve.settings import ServeSettings
+from dice.serve.streaming import ClientGone
+
+log = logging.getLogger("dice.serve")
+OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+NEEDS_KEY = ("/v1/", "/metrics")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/edit", "/v1/verify", "/metrics")
+
+
+class Guard:
+    """Checks host, origin and key; reads the body within its limits; adds the headers; logs and counts.
+
+    Neither texts nor keys are logged. An answer that failed in a way of ours is 500, and the process goes on.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        passage = Passage(send)
+        try:
+            self._check(scope)
+            body = await self._body(scope, receive) if scope["method"] == "POST" else b""
+            await self.app(scope, _replayed(body, receive), passage.send)
+        except ClientGone:
+            passage.left = True
+        except ApiError as error:
+            await passage.refuse(error, scope)
+        except Exception:
+            log.exception("request %s failed", passage.id)
+            await passage.refuse(internal(), scope)
+        finally:
+            self._note(scope, passage)
+
+    def _check(self, scope: Scope) -> None:
+        """Raises `ApiError`. A page of another site may make a browser ask us: by a name that it has pointed at this
+        machine, or with an origin that is not ours."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if self.settings.is_loopback and name not in (*OWN_NAMES, self.settings.host):
+            raise ApiError(403, "This server answers under this machine's own name alone.", code="invalid_host")
+        origin = headers.get(b"origin")
+        if origin is not None and _netloc(origin) != host:
+            raise ApiError(403, "Pages of other sites may not use this server.", code="invalid_origin")
+        if self.settings.key and scope["path"].startswith(NEEDS_KEY):
+            scheme, _, given = headers.get(b"authorization", "").partition(" ")
+            same = hmac.compare_digest(given.strip().encode(), self.settings.key.encode())
+            if scheme.lower() != "bearer" or not same:
+                raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        if scope["method"] == "POST":
+            kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # browsers send others across origins without asking
+                raise ApiError(415, "The content type must be application/json.", code="unsupported_media_type")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """All of it. Raises `ApiError` for one that is too long or too slow, `ClientGone`."""
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.settings.body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self.settings.body_bytes:
+                        most = self.settings.body_bytes
+                        raise ApiError(413, f"The request is longer than {most} bytes.", code="request_too_large")
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise ApiError(408, "The request did not come in time.", code="request_timeout") from None
+
+    def _note(self, scope: Scope, passage: Passage) -> None:
+        path = scope["path"]
+        route = path if path in ROUTES else ("page" if passage.status < 400 else "other")
+        status = 499 if passage.left else passage.status
+        seconds = time.monotonic() - passage.started
+        self.metrics.requests.labels(route, str(status)).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        said = {"request": passage.id, "method": scope["method"], "route": route, "status": status}
+        log.info("answered", extra={"facts": said | {"seconds": round(seconds, 4)} | scope.get("state", {})})
+
+
+class Passage:
+    """One answer on its way out."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.id = f"req_{uuid.uuid4().hex}"
+        self.started = time.monotonic()
+        self.status = 0
+        self.left = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            extra = [(name.encode(), value.encode()) for name, value in (HEADERS | {"x-request-id": self.id}).items()]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await self._send(message)
+
+    async def refuse(self, error: ApiError, scope: Scope) -> None:
+        """Say so, where nothing was said yet. The connection ends with it: more of the request may be on its way."""
+        if self.status:
+            return
+        headers = {"content-type": "application/json", "connection": "close"} | error.headers
+        body = json.dumps(error.body()).encode()
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, and then what comes."""
+    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return given.pop() if given else await receive()
+
+    return again
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+class JsonLines(logging.Formatter):
+    """A log line as one JSON object."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._now = now
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": round(self._now(), 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        line |= getattr(record, "facts", {})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

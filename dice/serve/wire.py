@@ -1,0 +1,177 @@
+"""What clients may send: OpenAI's fields, and a few of DICE's. A field that would be ignored although it matters is
+refused, one that is harmless is not, and an unknown one is refused as OpenAI does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dice.decode.sampling import Strategy
+
+LONGEST_TEXT = 1 << 20  # characters
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+# Fields of OpenAI's that change nothing that a client could miss here.
+HARMLESS = (
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+    *("parallel_tool_calls", "reasoning_effort", "verbosity"),
+)
+# Fields that would change the answer, and the values that ask for nothing. A client that sends only those gets one.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "tools": ([],), "functions": ([],), "tool_choice": ("none", "auto"), "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},), "logit_bias": ({},), "presence_penalty": (0,), "frequency_penalty": (0,),
+    "modalities": (["text"],), "audio": (), "prediction": (), "web_search_options": (), "best_of": (1,),
+    "echo": (False,),
+}  # fmt: skip
+
+
+class Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, str_max_length=LONGEST_TEXT)
+
+
+class StreamOptions(Form):
+    """`diffusing`: also stream, as events of their own, which tokens each denoising step reveals."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    diffusing: bool = False
+
+
+class Decoding(Form):
+    """What all requests for text have in common. Without a temperature the likeliest tokens are taken."""
+
+    model: Annotated[str, Field(max_length=200)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # DICE's own
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    confidence_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    denoising_steps: Annotated[int, Field(ge=1, le=1024)] | None = None
+    remasking: Strategy | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, data: Any) -> Any:
+        """Drop what is harmless, and refuse what would be ignored although it matters."""
+        if not isinstance(data, dict):
+            return data
+        for name, nothing in UNSUPPORTED.items():
+            if name not in cls.model_fields and data.get(name) is not None and data[name] not in nothing:
+                raise ValueError(f"`{name}` is not supported by this server")
+        known = cls.model_fields
+        return {k: v for k, v in data.items() if k in known or (k not in HARMLESS and k not in UNSUPPORTED)}
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Decoding:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("`stream_options` is only allowed when `stream` is true")
+        return self
+
+    @property
+    def diffusing(self) -> bool:
+        return self.stream_options is not None and self.stream_options.diffusing
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class Writing(Decoding):
+    """A request for new text."""
+
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Annotated[str, Field(max_length=1000)] | Annotated[list[str], Field(max_length=16)] | None = None
+
+    @model_validator(mode="after")
+    def _stops_are_texts(self) -> Writing:
+        if any(not 0 < len(stop) <= 1000 for stop in self.stops):
+            raise ValueError("a stop sequence must have 1 to 1000 characters")
+        return self
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+
+class Part(Form):
+    type: Literal["text"]
+    text: Text
+
+
+class Message(Form):
+    model_config = ConfigDict(extra="ignore")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[Part]
+
+    def for_template(self) -> dict[str, str]:
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+
+
+class ChatRequest(Writing):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=256)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _only_chosen(self) -> ChatRequest:
+        if self.top_logprobs:
+            raise ValueError("`top_logprobs` must be 0: only the log-probability of the chosen token is known")
+        return self
+
+
+class CompletionRequest(Writing):
+    """`suffix`: what follows the text that is written. The model sees of it what shares the block of the last token."""
+
+    prompt: Text | list[Text] | list[TokenId] | list[list[TokenId]]
+    suffix: Text | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    @model_validator(mode="after")
+    def _only_chosen(self) -> CompletionRequest:
+        if self.logprobs:
+            raise ValueError("`logprobs` must be 0: only the log-probability of the chosen token is known")
+        if self.suffix and self.max_tokens is None:
+            raise ValueError("`suffix` needs `max_tokens`: so many tokens are written before it")
+        return self
+
+
+class EditRequest(Decoding):
+    """Lines of a text, counted from 1, to be masked and written again. `messages` or `prompt`: what the text answers;
+    `tokens`: its ids as they were written, which a text that is tokenized again may differ from."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=256)] | None = None
+    prompt: Text | None = None
+    text: Text | None = None
+    tokens: list[TokenId] | None = None
+    lines: Annotated[list[Annotated[int, Field(ge=1, le=LONGEST_TEXT)]], Field(min_length=1, max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> EditRequest:
+        if (self.messages is None) == (self.prompt is None) or (self.text is None) == (self.tokens is None):
+            raise ValueError("give either `messages` or `prompt`, and either `text` or `tokens`")
+        return self
+
+
+class VerifyRequest(Form):
+    """`kernel`: the source of a file that defines ModelNew; or `reply`: a model's answer that holds one."""
+
+    problem: Text
+    kernel: Text | None = None
+    reply: Text | None = None
+    stream: bool = True
+    timing: bool = True
+    trials: Annotated[int, Field(ge=1, le=20)] = 5
+
+    @model_validator(mode="after")
+    def _one_kernel(self) -> VerifyRequest:
+        if (self.kernel is None) == (self.reply is None):
+            raise ValueError("give either `kernel` or `reply`")
+        return self
