@@ -62,6 +62,7 @@ class _Sleeping(Verifier):
         options: Options | None = None,
         *,
         workers: int = 1,
+        on_stage: Callable[[str], None] = lambda stage: None,
         cancellation: Cancellation | None = None,
     ) -> Verdict:
         first = json.loads(kernel.source.partition("\n")[0])

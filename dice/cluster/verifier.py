@@ -96,8 +96,15 @@ class ClusterVerifier(Verifier):
         return tuple(sorted({name for member in self._hosts.members for name in member.facts.lacking}))
 
     def _verify(
-        self, problem: Problem, kernel: Kernel, options: Options, workers: int, cancellation: Cancellation
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options,
+        workers: int,
+        cancellation: Cancellation,
+        on_stage: Callable[[str], None] = lambda stage: None,
     ) -> Verdict:
+        """Stages are the host's own; nobody is told of them."""
         if self._cache is None:
             return self._ask(problem, kernel, options, cancellation)[0]
         for kind in self.kinds:
