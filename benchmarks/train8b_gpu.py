@@ -143,14 +143,15 @@ def synchronize(world: World) -> None:
 
 
 def sft(args: argparse.Namespace, world: World, say: Callable[[str], None], *, steps: int, **how: str) -> Figures:
-    return Training(args.shape, world, say=say, **how).measure(steps, args.ends)  # type: ignore[arg-type]
+    return Training(args.shape, world, say=say, **how).measure(steps, args.ends)
 
 
 def save(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Figures:
     """With moments where the disk has room for them."""
     training = Training(args.shape, world, moments="float32", checkpointing="auto", say=say)
     alone = [training.step(number)[0] for number in range(4)][2:]
-    tensors, found = training.weights.tensors(), {}
+    tensors = training.weights.tensors()
+    found: Figures = {}
     free = os.statvfs(args.out).f_bavail * os.statvfs(args.out).f_frsize
     (lacking,) = world.all_reduce_max(float(free < 1.3 * stored_bytes(tensors)))
     if lacking:
