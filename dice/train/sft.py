@@ -113,9 +113,9 @@ def _prepare(config: SFTConfig, context: RunContext) -> _Setup:
     shard(model, world, dtype, reshard=config.reshard)
     weights = Weights(model, config, dtype, config.ema)
     identity = _identity(config, data, weights)
-    need = disk_need(config, weights)
-    world.broadcast_from_leader(lambda: check_disk(need, log.folder, log.say))
     max_steps = _max_steps(config, data)
+    need = disk_need(config, weights, max_steps)
+    world.broadcast_from_leader(lambda: check_disk(need, log.folder, log.say))
     progress = _resume(context, weights, identity, lambda reached: _share_done(config, reached, max_steps) >= 1.0)
     log.begin(config.to_json() | {"max_steps": max_steps, **identity}, progress.step, world.device)
     recompute = choose_recompute(
@@ -154,12 +154,18 @@ def _identity(config: SFTConfig, data: SFTData, weights: Weights) -> JsonObject:
     }
 
 
-def disk_need(config: SFTConfig, weights: Weights) -> DiskNeed:
+def disk_need(config: SFTConfig, weights: Weights, steps: int) -> DiskNeed:
     tensors = weights.tensors()
     final = tensors if config.final_checkpoint == "full" else without_moments(tensors)
     model = sum(weight.numel() for weight in weights.master.parameters())
     exported = model * getattr(torch, config.export_dtype).itemsize
-    return DiskNeed(stored_bytes(tensors), stored_bytes(final), exported, config.keep_checkpoints)
+    return DiskNeed(
+        stored_bytes(tensors),
+        stored_bytes(final),
+        exported,
+        config.keep_checkpoints,
+        (steps - 1) // config.checkpoint_every,
+    )
 
 
 def _share_done(config: SFTConfig, progress: Progress, max_steps: int) -> float:

@@ -54,6 +54,7 @@ ROWS: dict[str, Row] = {
     ),
     "rl.policy.minibatch": Row("nothing", "256 rows, a row for each round", "about as many: 64 responses of 4 rounds"),
     "rl.policy.minibatch_unit": Row("nothing", "rows", "updates of one size, however fast responses were denoised"),
+    "rl.policy.old_logprobs": Row("nothing", "a pass over all samples", "exact traces have them, to rounding"),
     "rl.policy.fresh_optimizer": Row(
         "nothing", "new AdamW and bfloat16 weights each step", "moments that last, and steps below bfloat16's rounding"
     ),

@@ -220,6 +220,16 @@ def test_what_a_run_has_written_already_counts_as_room_for_it(small_disk: Path) 
         check_disk(replace(need, checkpoint=need.checkpoint + 2_000_000), small_disk, said.append)
 
 
+def test_a_short_run_need_not_have_room_for_checkpoints_that_may_never_come(small_disk: Path) -> None:
+    large, said = 2_000_000_000, list[str]()
+    need = DiskNeed(checkpoint=large, final=1_000_000 - 64 * 1024**2, export=1_000_000, kept=2, during=0)
+    check_disk(need, small_disk, said.append)
+    assert "That is too little, should a checkpoint be due by time or by a signal." in said[0]
+    with pytest.raises(MachineError, match="lower keep_checkpoints"):
+        check_disk(replace(need, during=1), small_disk, said.append)
+    assert replace(need, during=3).least == replace(need, during=None).least == need.peak
+
+
 def test_disk_need_is_what_a_run_writes(toy: SFTConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs: list[DiskNeed] = []
     monkeypatch.setattr(dice.train.sft, "check_disk", lambda need, *_: needs.append(need))
@@ -227,7 +237,7 @@ def test_disk_need_is_what_a_run_writes(toy: SFTConfig, tmp_path: Path, monkeypa
     train_sft(replace(config, export_dtype="bfloat16"))
     full, last = stored_bytes(checkpoint(tmp_path, 1)), stored_bytes(checkpoint(tmp_path, 2))
     exported = stored_bytes(load_model(tmp_path / "model").state_dict())
-    assert needs == [DiskNeed(checkpoint=full, final=last, export=exported, kept=2)]
+    assert needs == [DiskNeed(checkpoint=full, final=last, export=exported, kept=2, during=1)]
     assert full == 2 * last == 8 * exported, "weights, average, two moments; then half of them; then bfloat16"
 
 

@@ -56,23 +56,23 @@ def small_moments(toy: SFTConfig) -> SFTConfig:
 
 
 def test_a_run_learns_as_with_float32_moments_and_resumes_exactly(small_moments: SFTConfig, tmp_path: Path) -> None:
-    whole = replace(small_moments, out=tmp_path / "whole", max_steps=30)
+    whole = replace(small_moments, out=tmp_path / "whole", max_steps=12)
     train_sft(whole)
-    stored = checkpoint(tmp_path / "whole", 30)
+    stored = checkpoint(tmp_path / "whole", 12)
     assert {name.split(".")[0] for name, value in stored.items() if value.dtype == torch.bfloat16} == {
         "exp_avg",
         "exp_avg_sq",
     }
     wide = replace(whole, out=tmp_path / "wide", moments="float32")
     train_sft(wide)
-    theirs = checkpoint(tmp_path / "wide", 30)
+    theirs = checkpoint(tmp_path / "wide", 12)
     moved = torch.cat([(theirs[name] - checkpoint_start(whole)[name]).flatten() for name in weights(stored)])
     apart = torch.cat([(theirs[name] - stored[name]).flatten() for name in weights(stored)])
     assert float(apart.norm() / moved.norm()) < 0.05
     parts = replace(whole, out=tmp_path / "parts")
     train_sft(replace(parts, stop_after_seconds=1e-9))
     assert train_sft(replace(parts, stop_after_seconds=None)).finished
-    again = checkpoint(tmp_path / "parts", 30)
+    again = checkpoint(tmp_path / "parts", 12)
     assert all(torch.equal(stored[name], again[name]) for name in stored)
 
 

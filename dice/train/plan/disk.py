@@ -15,17 +15,29 @@ SMALL_FILES = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """Bytes of a checkpoint with moments, of the last one, and of the exported model; how many checkpoints are kept."""
+    """Bytes of a checkpoint with moments, of the last one, and of the exported model; how many checkpoints are kept.
+
+    `during`: how many are due by the number of steps before the last one; others may come by time, or by a signal.
+    None: as many as are kept, or more.
+    """
 
     checkpoint: int
     final: int
     export: int
     kept: int
+    during: int | None = None
 
     @property
     def peak(self) -> int:
         """The most at any moment: a new checkpoint is whole before the oldest is removed."""
         return (self.kept + 1) * self.checkpoint + self.export + SMALL_FILES
+
+    @property
+    def least(self) -> int:
+        """What a run is sure to need that nothing interrupts."""
+        if self.during is None or self.during > self.kept:
+            return self.peak
+        return self.during * self.checkpoint + self.final + self.export + SMALL_FILES
 
     def __str__(self) -> str:
         last = "" if self.final == self.checkpoint else f", the last one of {size(self.final)}"
@@ -44,12 +56,13 @@ def size(count: float) -> str:
 
 
 def check_disk(need: DiskNeed, folder: Path, say: Callable[[str], None]) -> None:
-    """Say what the run in `folder` will need. Raises `MachineError` where there is less, counting what an earlier call
-    of the same run has written there already: it will be replaced."""
+    """Say what the run in `folder` may need. Raises `MachineError` where there is less than it is sure to need,
+    counting what an earlier call of the same run has written there already: it will be replaced."""
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     free = shutil.disk_usage(folder).free + min(written, need.peak)
-    if need.peak > free:
+    if need.least > free:
         raise MachineError(
             f"{folder} has {size(free)} for this run, which needs {need}; lower keep_checkpoints or give another `out`."
         )
-    say(f"Needs up to {need}; {size(free)} are free.")
+    short = " That is too little, should a checkpoint be due by time or by a signal." if need.peak > free else ""
+    say(f"Needs up to {need}; {size(free)} are free.{short}")

@@ -18,7 +18,7 @@ from dice.train.loss import CHUNK_LOGITS
 from dice.train.plan.flops import attention_weights, feed_forward_weights
 
 # Of a GPU's memory; the rest is for the CUDA context, communication, and holes between tensors.
-USABLE = 0.94
+USABLE = 0.92
 # Of the tokens that are read, those that a loss is computed of: half of a row is clean, half of the rest hidden.
 PREDICTED = 0.25
 # Bytes held for each logit of a chunk: bfloat16, three times float32, and the gradient in bfloat16.

@@ -92,7 +92,7 @@ class Plan:
         return max(sum(parts.values()) for parts in self.memory.values())
 
     def to_json(self) -> dict[str, Any]:
-        disk = asdict(self.disk) | {"peak": self.disk.peak}
+        disk = asdict(self.disk) | {"peak": self.disk.peak, "least": self.disk.least}
         peak = {"peak": self.peak, "usable": self.cluster.usable}
         return asdict(self) | {"disk": disk, "memory": self.memory | peak}
 
@@ -127,7 +127,8 @@ def plan_sft(config: SFTConfig, model: SDARConfig, cluster: Cluster, data_tokens
         time |= {"steps": steps, "run_s": steps * seconds}
     stored = count * (4 + 2 * (2 if setting.moments == "bfloat16" else 4) + (4 if base.average else 0))
     last = count * (8 if base.average else 4) if config.final_checkpoint == "weights" else stored
-    disk = DiskNeed(stored, last, count * _width(config.export_dtype), config.keep_checkpoints)
+    during = None if steps is None else (steps - 1) // config.checkpoint_every
+    disk = DiskNeed(stored, last, count * _width(config.export_dtype), config.keep_checkpoints, during)
     return Plan(
         cluster, count, setting, needed.total <= cluster.usable, {"training": asdict(needed)}, disk,
         stored / cluster.nodes, time, [f"documents of {context:,.0f} tokens before a token on average"], sources,

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
-from dice.model.sdar import SDAR
+from dice.model.sdar import SDAR, SDARConfig
 from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
@@ -277,19 +277,10 @@ class Policy:
         return [self._update(engine, batch, known) for batch, known in zip(batches, before, strict=True)]
 
     def _traces_agree(self, engine: Engine, batch: Minibatch) -> bool:
-        """Whether the log-probabilities in the traces are those of the trainer, but for rounding: by the first rows of
-        each process."""
+        """By the first rows of each process."""
         micro = next(iter(batch))
-        gap = (self._score(engine, self.model, micro) - micro.sampled).abs().sum().double()
-        total, count = self.world.all_reduce_sum(torch.stack((gap, gap.new_tensor(float(len(micro.sampled)))))).tolist()
-        limit = ROUNDING[self.compute_dtype]
-        if total <= limit * max(1.0, count):
-            return True
-        self.say(
-            f"The traces' log-probabilities differ from the trainer's by {total / count:.2g} on average, where "
-            f"rounding explains {limit:.2g}: all samples are scored again."
-        )
-        return False
+        gaps = self._score(engine, self.model, micro) - micro.sampled
+        return traces_agree(gaps, ROUNDING[self.compute_dtype], self.world, self.say)
 
     def _before(self, engine: Engine, batch: Minibatch, changed: bool, scored: bool) -> list[_Before]:
         """`changed`: whether the weights will have changed when it is the turn of `batch`. `scored`: what the policy
@@ -392,14 +383,6 @@ class Policy:
                 "written by this model, with this temperature and vocab_limit? The weights are unchanged."
             )
 
-    def _work(self, batches: Sequence[Minibatch], targets: int) -> float:
-        """Padding is taken for tokens that see little."""
-        size = self.block_size
-        seen = sum(int(((batch.rows.positions // size + 1) * size).sum()) for batch in batches)
-        pairs = float(self.world.all_reduce_sum(torch.tensor(float(seen), dtype=torch.float64)))
-        tokens = sum(batch.rows.tokens_read for batch in batches)
-        return training_flops(self.model.config, tokens=tokens, pairs=pairs, predicted=targets)
-
     def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
         new, old, anchor, sampled, advantage = self.world.all_gather_cat(torch.cat([step.columns for step in steps], 1))
         terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio)
@@ -413,7 +396,7 @@ class Policy:
             updates=len(steps),
             targets=len(new),
             tokens=sum(batch.rows.tokens_read for batch in batches),
-            work=self._work(batches, len(new)),
+            work=work(batches, len(new), self.model.config, self.world),
             rows=self.world.size * sum(len(batch.rows) for batch in batches),
             loss=sum(step.loss for step in steps) / len(steps),
             kl=float(terms.kl.mean()),
@@ -426,3 +409,27 @@ class Policy:
             mismatch_p99=float(mismatch[int(0.99 * (len(mismatch) - 1))]),
             mismatch_max=float(mismatch[-1]),
         )
+
+
+def traces_agree(gaps: Tensor, limit: float, world: World, say: Callable[[str], None]) -> bool:
+    """Whether the log-probabilities in traces are those of the trainer, from which they are `gaps` [n] away in this
+    process, but for rounding: `limit` on average. Says where they are not."""
+    sums = torch.stack((gaps.abs().sum().double(), gaps.new_tensor(float(len(gaps))).double()))
+    total, count = world.all_reduce_sum(sums).tolist()
+    if total <= limit * max(1.0, count):
+        return True
+    say(
+        f"The traces' log-probabilities differ from the trainer's by {total / count:.2g} on average, where "
+        f"rounding explains {limit:.2g}: all samples are scored again."
+    )
+    return False
+
+
+def work(batches: Sequence[Minibatch], targets: int, config: SDARConfig, world: World) -> float:
+    """Operations that one pass forward and backward needs, in all processes. Padding is taken for tokens that see
+    little."""
+    size = config.block_size
+    seen = sum(int(((batch.rows.positions // size + 1) * size).sum()) for batch in batches)
+    pairs = float(world.all_reduce_sum(torch.tensor(float(seen), dtype=torch.float64)))
+    tokens = sum(batch.rows.tokens_read for batch in batches)
+    return training_flops(config, tokens=tokens, pairs=pairs, predicted=targets)
