@@ -1,4 +1,4 @@
-"""Engines on the nodes of a cluster write what this process would, with weights that they were sent; losses are mended."""
+"""Engines of a cluster write what this process would, with weights that they were sent; losses are mended."""
 
 from __future__ import annotations
 
