@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
+RAYS = ("ray::", "/ray/")  # in the command of each of its processes
 END_S = 30.0
 
 
@@ -98,13 +99,14 @@ class RayNodes:
         return [pid for pid in self.processes() if _title(pid).startswith(beginning)]
 
     def processes(self) -> list[int]:
-        """All that the cluster consists of: whatever was started with its folder in the environment."""
+        """All that the cluster consists of: what of Ray's was started with its folder in the environment."""
         mark = f"RAY_TMPDIR={self.folder}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
                 with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(int(entry.name)):
+                    own = mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(int(entry.name))
+                    if own and any(part in _title(int(entry.name)) for part in RAYS):
                         found.append(int(entry.name))
         return found
 

@@ -10,7 +10,9 @@
 # without, the paper's recipe asks in our words, in the same form. MODEL: the SDAR checkpoint to start from, if not the published one. GPUS: 8.
 # TORCHRUN: how to start the processes of SFT, for several machines that share OUT, say
 #   "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500".
-# BiC-RL takes the GPUs of one machine. Eight of 80 GB hold SIZE=8b; on fewer, lower max_active (RL_FLAGS).
+# CLUSTER: HOST:PORT of a Ray cluster's head, whose hosts then verify the kernels of BiC-RL (docs/scale.md); each process
+# takes its part of the hosts, so there must be as many. This machine may belong to it with --num-cpus=0 --num-gpus=0.
+# The update of BiC-RL takes the GPUs of one machine. Eight of 80 GB hold SIZE=8b; on fewer, lower max_active (RL_FLAGS).
 # More flags: SFT_FLAGS (say --exec-data FOLDER), RL_FLAGS (say --max-active 16).
 # The paper's 8B took 22 GPU-hours of A100 for SFT, 120 for the first stage of RL and 960 for the second.
 set -euo pipefail
@@ -29,4 +31,4 @@ if [[ -n ${TORCHRUN:-} ]]; then launch=($TORCHRUN); fi
     --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} ${SFT_FLAGS:-}
 "${here[@]}" --local-ranks-filter 0 -m dice train rl --recipe "${recipes}_${size}_rl" --model "$out/sft/model" \
     --infill-data "$data/rl/kernel_infilling.parquet" --generate-data "$data/rl/kernel_generation.parquet" \
-    --out "$out/rl" ${RELEASED_CODE:+--infill-prompt released --released-code "$RELEASED_CODE"} ${RL_FLAGS:-}
+    --out "$out/rl" ${CLUSTER:+--cluster "$CLUSTER"} ${RELEASED_CODE:+--infill-prompt released --released-code "$RELEASED_CODE"} ${RL_FLAGS:-}

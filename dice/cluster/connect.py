@@ -48,19 +48,18 @@ def connect(address: str) -> None:
         _check_address(address)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent to anybody
     import ray
-    from ray._private import ray_constants
-    from ray._private.ray_logging import global_worker_stdstream_dispatcher
+    from ray._private import ray_constants, worker
 
     if ray.is_initialized():
         return
     address = _running(address)
     if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
         ray_constants.ENABLE_RAY_CLUSTER = False
+    # Ray prints what it hears of lost processes to stdout, among our answers. Verdicts and our logs say it.
+    worker.print_to_stdstream = lambda *lines, **how: None
     try:
         with contextlib.chdir(EMPTY_FOLDER):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        # What Ray says of processes that were lost is said by us, in verdicts and logs: its lines go to stdout.
-        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
     except RuntimeError as error:
