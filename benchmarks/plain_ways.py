@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from dice.generation import DECODING, Attempt, Writer, attempts
-from dice.optimize import canonical
+from dice.optimize.run import attempt_by_regions
 from dice.problem import Problem
 from dice.verify import Options, Verifier
 
@@ -32,7 +32,7 @@ def main() -> None:
                 continue
             problem = Problem(row["problem"], row["name"])
             (plain,) = attempts(problem, writer, verifier, samples=1, refine=0, prompt="auto", seed=0)
-            regions, why = canonical.attempt(
+            regions, why = attempt_by_regions(
                 problem, "nano", writer, verifier, samples=1, prompt="auto", seed=0
             )  # whether or not it is needed
             found = {"name": row["name"], "plain": _said(plain), "canonical": _said(regions), "why": why}
