@@ -138,10 +138,10 @@ def _in_canonical_form(
     done = any(one.verdict.correct or not one.verdict.about_kernel for one in samples)
     if args.form == "written" or (args.form == "auto" and done):
         return []
-    from dice.optimize import canonical
+    from dice.optimize.run import attempt_by_regions
 
     with console.status("writing the module region by region, in canonical form"):
-        found, why = canonical.attempt(
+        found, why = attempt_by_regions(
             problem, args.model, writer, verifier, samples=args.samples, prompt=args.prompt, seed=args.seed
         )
     if found is None and args.form == "canonical":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from dice.errors import UserError
 from dice.files.atomic import write_json, write_text
 from dice.files.journal import Journal
+from dice.generation import Attempt, Prompt, Writer
 from dice.kernel import Kernel
 from dice.optimize.choose import LEAST, Chooser, Whole
 from dice.optimize.compose import Part, Plan
@@ -25,7 +27,7 @@ from dice.optimize.report import Report, Row
 from dice.optimize.search import Policy, Search, journal_path
 from dice.optimize.tracer import Trace, Tracer
 from dice.optimize.unit import Unit
-from dice.optimize.writers import KernelWriter
+from dice.optimize.writers import Checkpoint, KernelWriter
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
@@ -90,6 +92,36 @@ def optimize_module(
     kept = {key: part for key, part in parts.items() if whole is not None and is_right and key in whole.keys}
     verdict = whole.verdict if whole else None
     return Result(whole.kernel if whole and is_right else None, verdict, report, Plan(problem, units, kept), folder)
+
+
+def attempt_by_regions(
+    problem: Problem,
+    name: str,
+    writer: Writer,
+    verifier: Verifier,
+    *,
+    samples: int,
+    prompt: Prompt,
+    seed: int,
+    show: Show = lambda what, done, total: None,
+) -> tuple[Attempt | None, str]:
+    """What `dice generate` has a model write where nothing right came of the module's own text: regions in canonical
+    form, so that it does not matter how the module is spelt. PyTorch may keep a part of it; the verdict says how much.
+
+    The module is put together from what was right of `samples` kernels for each region; None, and why, where nothing
+    was, or it cannot be followed. `name`: of the model. Raises `MachineError` where this machine cannot verify."""
+    checkpoint = Checkpoint(name, writer, prompt, seed)
+    policy = Policy(samples=samples, keep="right")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = optimize_module(problem, verifier, [checkpoint], Path(folder), policy=policy, show=show)
+    except UserError as error:
+        return None, str(error)
+    drafts = tuple(draft for own in checkpoint.drafts.values() for draft in own)
+    if result.verdict is None or not drafts:
+        reasons = [row.why for row in result.report.rows if row.why]
+        return None, reasons[0] if reasons else "it has no region that a kernel could be written for"
+    return Attempt(drafts, result.kernel, result.verdict, "canonical"), ""
 
 
 def _in_order(units: Units) -> list[tuple[Region, Printed]]:

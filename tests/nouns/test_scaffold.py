@@ -81,6 +81,12 @@ def call(parameters: str, own: str = "") -> str | None:
             "x, gate, shift, self.eps, self.scale",
             "(x, gate, shift, self.scale, self.eps)",
         ),
+        # A tensor that it gives twice is meant once.
+        (
+            "torch::Tensor x, torch::Tensor gate, torch::Tensor shift, torch::Tensor scale, torch::Tensor other",
+            "x, gate, shift, self.scale, self.scale",
+            "(x, gate, shift, self.scale, self.mix.weight)",
+        ),
         # By names, spelt out or not.
         (
             "torch::Tensor x, torch::Tensor gate, torch::Tensor shift, torch::Tensor mix_weight",

@@ -11,7 +11,7 @@ import pytest
 
 from dice.decode.trace import Trace
 from dice.generation import DECODING, Draft, attempts
-from dice.optimize import canonical
+from dice.optimize.run import attempt_by_regions
 from dice.problem import Problem
 from dice.prompts import compact
 from dice.verify import Verifier
@@ -80,7 +80,7 @@ def test_what_is_right_of_the_regions_is_put_together_and_says_so(
     plain = attempts(problem, writer, emulated, samples=1, refine=0, prompt="auto", seed=0)
     assert [one.verdict.correct for one in plain] == [False]
     assert writer.asked == [compact(problem)]
-    found, why = canonical.attempt(problem, "exp", writer, emulated, samples=1, prompt="auto", seed=0)
+    found, why = attempt_by_regions(problem, "exp", writer, emulated, samples=1, prompt="auto", seed=0)
     assert found is not None and found.verdict.correct and found.way == "canonical", why
     assert found.verdict.replaced is not None and found.verdict.replaced.replaced == 1
     assert not found.verdict.solves("all") and found.verdict.solves("any")
@@ -94,5 +94,5 @@ def test_a_module_that_cannot_be_followed_says_why(
 ) -> None:
     one_way = "class Model(nn.Module):\n    def forward(self, x):\n        return x * float(x.sum())"
     problem = Problem.from_file(write_module(one_way, "[torch.randn(4)]"))
-    found, why = canonical.attempt(problem, "exp", KnowsExp(), emulated, samples=1, prompt="auto", seed=0)  # type: ignore[arg-type]
+    found, why = attempt_by_regions(problem, "exp", KnowsExp(), emulated, samples=1, prompt="auto", seed=0)  # type: ignore[arg-type]
     assert found is None and why

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Replaced, Verdict
-from dice.verify import Verifier
+from dice.verify import Options, Verifier
+from dice.verify.execution import evidence, operator_cost
 from dice.verify.ipc import replaced
-from dice.verify.ipc.operator_counts import MAX_CALLS, OperatorCounts
+from dice.verify.ipc.operator_counts import MAX_CALLS, OperatorCounts, by_kind
+from dice.verify.reference.timing import _Timed
 
 PROBLEM = """
 import torch
@@ -189,7 +192,7 @@ def work(**costs: list[int]) -> OperatorCounts:
 def test_one_of_two_layers_is_told_from_the_other() -> None:
     found = replaced.of(work(contraction=[900, 100]), work(contraction=[100]), "program")
     assert (found.replaced, found.operators, found.time_share) == (1, 2, 0.9)
-    found = replaced.of(work(contraction=[900, 100]), work(contraction=[900]), "program")
+    found = replaced.of(work(contraction=[100, 900]), work(contraction=[900]), "program")
     assert (found.replaced, found.time_share) == (1, 0.1)
 
 
@@ -222,3 +225,55 @@ def test_a_candidate_may_claim_any_costs_without_harm() -> None:
     claimed = OperatorCounts.from_json(told)
     assert len(claimed.costs["sum"]) == MAX_CALLS and "softmax" not in claimed.costs
     assert 0 <= replaced.of(work(sum=[1000] * 2 * MAX_CALLS, softmax=[1]), claimed, "census").time_share <= 1
+
+
+# ---- times of the reference's operators ------------------------------------------------------------------------------
+
+
+class Marks:
+    """Stands for events of a GPU: the clock is one tick further at each record."""
+
+    now = 0
+
+    def __init__(self, enable_timing: bool):
+        self.at = 0
+
+    def record(self) -> None:
+        Marks.now += 1
+        self.at = Marks.now
+
+    def elapsed_time(self, end: Marks) -> float:
+        return float(end.at - self.at)
+
+
+def test_operators_are_timed_in_the_order_in_which_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, stand_in in (("Event", Marks), ("synchronize", lambda: None), ("_sleep", lambda cycles: None)):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Flatten(0)), torch.randn(2, 4)
+
+    def forward(times: operator_cost.OperatorTimes) -> None:
+        with torch.no_grad(), _Timed(times):
+            model(x.clone())
+
+    found = operator_cost.measured(forward)
+    with torch.no_grad(), evidence.Census() as census:
+        model(x)
+    assert found == [("contraction", 1.0), ("gelu", 1.0)]
+    assert {kind: len(ms) for kind, ms in by_kind(found).items()} == {k: len(v) for k, v in census.work.costs.items()}
+
+
+def test_the_cost_of_a_product_is_its_operations_where_these_take_longer_than_its_bytes() -> None:
+    with evidence.Census() as census:
+        torch.ones(512, 512) @ torch.ones(512, 512)
+        torch.ones(512, 512).exp()
+    assert census.work.costs["contraction"] == [2 * 512**3 // operator_cost.FLOPS_PER_BYTE]
+    assert census.work.costs["exp"] == [2 * 4 * 512 * 512]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_shares_of_time_are_measured() -> None:
+    with Verifier(backend="cuda", options=Options(trials=2, timing_s=1.0)) as verifier:
+        verdict = judge(verifier, GELU, "ops.gelu(self.first(x))")
+    found = shares(verdict)
+    assert verdict.correct and verdict.timing is not None, verdict.message or verdict.no_timing
+    assert not found.estimated and 0.05 < found.time_share < 0.95, found

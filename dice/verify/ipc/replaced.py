@@ -12,7 +12,7 @@ from dice.verdict import Replaced
 from dice.verify.ipc.operator_counts import OperatorCounts, is_passing
 
 LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
-FINISHING = 0.01  # of the cheapest call of its family: a last sum over partial sums leaves nothing to PyTorch
+FINISHING = 0.01  # of a call: with less, such as a last sum over partial sums, it is not left to PyTorch
 ADDED = 0.01  # of the reference's work, by operators that the reference does not have
 
 
@@ -61,8 +61,7 @@ def _left(reference: Sequence[int], candidate: Sequence[int]) -> list[float]:
     whose calls are each taken for the one that is nearest to it in cost."""
     left = [0.0] * len(reference)
     free = set(range(len(reference)))
-    least = FINISHING * min(reference, default=0)
-    for cost in sorted((cost for cost in candidate if cost >= least), reverse=True):
+    for cost in sorted(candidate, reverse=True):
         if not free:
             break
         nearest = min(free, key=lambda place: (abs(reference[place] - cost), place))
