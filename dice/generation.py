@@ -70,7 +70,7 @@ DECODING = DecodeConfig(max_new_tokens=2048, confidence_threshold=0.99, temperat
 class Attempt:
     """One reply: how it was written, the kernel found in it, and the verdict."""
 
-    draft: Draft
+    draft: Draft | Received
     kernel: Kernel | None
     verdict: Verdict
 
@@ -119,7 +119,7 @@ def attempts(
         check(writer.write(text, temperature, seed + index, watch(f"{problem.name}, sample {index + 1}")))
     for index in range(refine):
         best = min(found, key=lambda attempt: attempt.rank)
-        if best.verdict.correct or not best.verdict.about_kernel:
+        if best.verdict.correct or not best.verdict.about_kernel or isinstance(best.draft, Received):
             break
         shown = watch(f"{problem.name}, core rewritten {index + 1}")
         check(writer.rewrite_core(best.draft, asked or RESAMPLE_TEMPERATURE, seed + samples + index, shown))
@@ -145,6 +145,21 @@ class Draft:
             "tokens_per_forward": round(tokens / max(self.trace.forwards, 1), 2),
             "stop_reason": self.trace.stop_reason,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A reply that a server wrote: of how it was written nothing is known but what it counted."""
+
+    text: str
+    tokens: int
+    seconds: float
+    stop_reason: str
+
+    def summary(self) -> dict[str, object]:
+        rate = round(self.tokens / self.seconds, 1) if self.seconds else 0.0
+        seconds = round(self.seconds, 3)
+        return {"tokens": self.tokens, "seconds": seconds, "tokens_per_second": rate, "stop_reason": self.stop_reason}
 
 
 class Writer:

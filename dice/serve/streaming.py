@@ -98,7 +98,9 @@ class EventStream(Response):
     when it is over, in whatever way."""
 
     def __init__(self, body: AsyncGenerator[bytes, None], close: Callable[[], None] = lambda: None) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        super().__init__(
+            media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"}
+        )
         del self.headers["content-length"]
         self._events, self._close = body, close
 

@@ -63,13 +63,17 @@ def test_nothing_follows_a_stop_token() -> None:
 
 def test_a_possible_stop_is_held_back_and_given_when_it_is_none() -> None:
     answer = Answer(token_bytes, {STOP}, ["abc"], 3)
-    shown = [answer.take(StepEvent(0, 0, 0, (place,), (token,), (0.0,), None)).text for place, token in enumerate([0, 1, 0])]
+    shown = [
+        answer.take(StepEvent(0, 0, 0, (place,), (token,), (0.0,), None)).text for place, token in enumerate([0, 1, 0])
+    ]
     assert shown == ["", "", "aba"]
 
 
 def test_tokens_come_with_their_text() -> None:
     answer = Answer(token_bytes, {STOP}, [], 3)
-    deltas = [answer.take(StepEvent(0, 0, 0, (place,), (token,), (-1.0,), None)) for place, token in enumerate([7, 8, 0])]
+    deltas = [
+        answer.take(StepEvent(0, 0, 0, (place,), (token,), (-1.0,), None)) for place, token in enumerate([7, 8, 0])
+    ]
     assert [delta.text for delta in deltas] == ["", "é", "a"]
     assert [[token.data for token in delta.tokens] for delta in deltas] == [[], [DATA[7], DATA[8]], [b"a"]]
 

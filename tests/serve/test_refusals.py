@@ -114,7 +114,9 @@ def test_pages_of_other_sites_reach_nothing(writer: Writer, headers: dict[str, s
 
 def test_a_form_of_another_site_is_no_request(writer: Writer) -> None:
     """A browser sends text/plain anywhere without asking."""
-    answer = ask(writer, ServeSettings(model="nano"), "POST", "/v1/verify", content="{}", headers={"content-type": "text/plain"})
+    answer = ask(
+        writer, ServeSettings(model="nano"), "POST", "/v1/verify", content="{}", headers={"content-type": "text/plain"}
+    )
     assert answer.status_code == 415
 
 
@@ -130,7 +132,9 @@ def test_verification_is_off_for_strangers(writer: Writer) -> None:
     assert ServeSettings(model="nano", host="0.0.0.0", key=KEY, verify_strangers=True).verifies
     assert ServeSettings(model="nano").verifies and not ServeSettings(model="nano", verify=False).verifies
     body = {"problem": (ROOT / "examples" / "softmax.py").read_text(), "kernel": "x"}
-    answer = ask(writer, asked, "POST", "/v1/verify", json=body | {"stream": False}, headers={"authorization": f"Bearer {KEY}"})
+    answer = ask(
+        writer, asked, "POST", "/v1/verify", json=body | {"stream": False}, headers={"authorization": f"Bearer {KEY}"}
+    )
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "verification_off"
 
 
@@ -179,7 +183,17 @@ BODIES = st.one_of(
     st.binary(max_size=60),
 )
 PATHS = st.sampled_from(
-    ["/v1/chat/completions", "/v1/completions", "/v1/edit", "/v1/verify", "/v1/models", "/", "/metrics", "/%00", "/static/../x"]
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/edit",
+        "/v1/verify",
+        "/v1/models",
+        "/",
+        "/metrics",
+        "/%00",
+        "/static/../x",
+    ]
 )
 
 
