@@ -75,6 +75,7 @@ class Attempt:
     `drafts`: the replies that it was made of, one unless it is canonical."""
 
     drafts: tuple[Draft, ...]
+    draft: Draft | Received
     kernel: Kernel | None
     verdict: Verdict
     way: Way = "written"
@@ -149,7 +150,7 @@ def attempts(
         check(writer.write(text, temperature, seed + index, watch(f"{problem.name}, sample {index + 1}")))
     for index in range(refine):
         best = min(found, key=lambda attempt: attempt.rank)
-        if best.verdict.correct or not best.verdict.about_kernel:
+        if best.verdict.correct or not best.verdict.about_kernel or isinstance(best.draft, Received):
             break
         shown = watch(f"{problem.name}, core rewritten {index + 1}")
         check(writer.rewrite_core(best.draft, asked or RESAMPLE_TEMPERATURE, seed + samples + index, shown))
@@ -164,6 +165,21 @@ class Draft:
     trace: Trace
     seconds: float
     beginning: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A reply that a server wrote: of how it was written nothing is known but what it counted."""
+
+    text: str
+    tokens: int
+    seconds: float
+    stop_reason: str
+
+    def summary(self) -> dict[str, object]:
+        rate = round(self.tokens / self.seconds, 1) if self.seconds else 0.0
+        seconds = round(self.seconds, 3)
+        return {"tokens": self.tokens, "seconds": seconds, "tokens_per_second": rate, "stop_reason": self.stop_reason}
 
 
 class Writer:

@@ -48,6 +48,9 @@ class Generate:
     """Where the kernel goes: a file, or a folder when there are several problems (default: NAME_kernel.py)."""
     model: str = "nano"
     """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
+    endpoint: str = ""
+    """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`). Its key, if it
+    wants one, is in OPENAI_API_KEY."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
     form: Literal["auto", "written", "canonical"] = "auto"
@@ -86,6 +89,8 @@ class Generate:
             raise UserError("Give at least one PROBLEM.py; `dice generate --help` shows the options.")
         at_least(1, samples=self.samples)
         at_least(0, refine=self.refine)
+        if self.endpoint and (self.trace or self.refine):
+            raise UserError("A server tells no trace and rewrites nothing: leave out --trace and --refine.")
         problems = [Problem.from_file(path) for path in self.problems]
         targets = _targets(self, problems)
         # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
@@ -93,6 +98,7 @@ class Generate:
 
         console = Console(stderr=self.json)
         with Verifier(backend=self.backend, options=options(timing=self.timing, scale=self.scale)) as verifier:
+            from dice.commands.from_endpoint import from_endpoint
             from dice.decode.request import DecodeConfig
             from dice.generation import Writer, attempts
 
@@ -105,7 +111,7 @@ class Generate:
                 top_p=self.top_p,
                 top_k=self.top_k,
             )
-            writer = Writer.load(self.model, decoding)
+            writer = None if self.endpoint else Writer.load(self.model, decoding)
             loading = time.perf_counter() - start
             require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
             results = []
@@ -122,6 +128,20 @@ class Generate:
                     checking=partial(console.status, "compiling, running and checking"),
                 )
                 samples += _in_canonical_form(self, problem, writer, verifier, samples, console)
+                if writer is None:
+                    samples = from_endpoint(self, problem, verifier)
+                else:
+                    samples = attempts(
+                        problem,
+                        writer,
+                        verifier,
+                        samples=self.samples,
+                        refine=self.refine,
+                        prompt=self.prompt,
+                        seed=self.seed,
+                        watch=partial(_watcher, self, console),
+                        checking=partial(console.status, "compiling, running and checking"),
+                    )
                 results.append(_finish(self, problem, target, samples, console))
         if self.json:
             print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
@@ -184,9 +204,11 @@ def _trace(args: Generate, problem: Problem) -> Path:
 
 def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attempt], console: Console) -> JsonObject:
     """Write the best kernel (and its trace), show its verdict, and return the JSON result."""
+    from dice.generation import Received
+
     best = min(samples, key=lambda sample: sample.rank)
     path = _write(args, target, best)
-    if args.trace is not None:
+    if args.trace is not None and not isinstance(best.draft, Received):
         write_text(_trace(args, problem), json.dumps(best.draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""

@@ -85,11 +85,13 @@ def test_half_a_head_is_cut_off_also_after_an_answer() -> None:
 
 
 def test_half_a_body_is_cut_off_and_others_are_served() -> None:
-    with listening(ServeSettings(model="m", body_s=0.3)) as (_, port):
-        with socket.create_connection(("127.0.0.1", port)) as half:
-            half.sendall(HEAD + b"{")
-            assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).text == "ok"
-            assert b" 408 " in ended(half)
+    with (
+        listening(ServeSettings(model="m", body_s=0.3)) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as half,
+    ):
+        half.sendall(HEAD + b"{")
+        assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).text == "ok"
+        assert b" 408 " in ended(half)
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:

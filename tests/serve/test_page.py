@@ -1,0 +1,180 @@
+"""The playground in a real Chromium: from a module to a verified kernel, lines rewritten, exported and replayed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import Running
+
+from dice.serve.page import examples
+from tests.conftest import PATIENCE_S, ROOT
+
+STATIC = ROOT / "dice" / "serve" / "static"
+MOST_BYTES = 200_000
+
+
+def chromium() -> str:
+    found = os.environ.get("DICE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not found:
+        pytest.skip("there is no Chromium; DICE_CHROMIUM names one")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Visit:
+    """A page that was opened, and what went wrong in it."""
+
+    def __init__(self, browser: Any, url: str, **more: Any) -> None:
+        self.context = browser.new_context(accept_downloads=True, **more)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_S * 1000)
+        self.faults: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+
+    def wait(self, condition: str) -> None:
+        self.page.wait_for_function(condition, timeout=PATIENCE_S * 1000)
+
+
+# What assistive software needs of every page: names of controls, labels of fields, one main part, ids that differ.
+ACCESSIBLE = """() => {
+  const faults = [];
+  const named = (one) => (one.getAttribute("aria-label") || one.textContent || one.title || "").trim();
+  for (const one of document.querySelectorAll("button")) if (!one.disabled && !named(one)) faults.push(one.outerHTML);
+  for (const one of document.querySelectorAll("input, select, textarea"))
+    if (!one.getAttribute("aria-label") && !one.labels.length) faults.push(one.outerHTML);
+  if (document.querySelectorAll("main").length !== 1 || document.querySelectorAll("h1").length !== 1) faults.push("main");
+  if (!document.documentElement.lang || !document.title) faults.push("lang");
+  const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+  if (new Set(ids).size !== ids.length) faults.push("ids");
+  for (const one of document.querySelectorAll("img:not([alt])")) faults.push(one.outerHTML);
+  return faults;
+}"""
+
+# The contrast of every text that is shown, as WCAG counts it: at least 4.5, but masks are no text.
+CONTRAST = """() => {
+  const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const behind = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const color = rgb(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const faults = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || one.closest(".mask, .dots, :disabled, option, script") || !one.offsetParent) continue;
+    const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faults.push(`${ratio.toFixed(2)} ${one.className} ${walker.currentNode.textContent.trim().slice(0, 30)}`);
+  }
+  return [...new Set(faults)];
+}"""
+
+
+def test_from_a_module_to_a_verified_kernel_and_its_replay(server: Running, browser: Any, tmp_path: Path) -> None:
+    visit = Visit(browser, server.url, color_scheme="dark")
+    page = visit.page
+    page.wait_for_selector("#example option", state="attached")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.locator("#example").select_option("gelu_scale")
+    assert "F.gelu" in page.locator("#module").input_value()
+    page.locator("#go").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".card .new")  # it is seen denoising
+    assert page.locator(".card .mask").count() > 0
+    page.wait_for_selector(".outcome.good")  # compiled, run and checked
+    assert page.locator(".stages .done").count() >= 5
+    visit.wait("() => document.querySelector('.card .facts').textContent.includes('forwards')")
+    visit.wait("() => document.querySelector('.tools button') !== null")
+    whole = page.locator(".lines").inner_text()
+    page.locator('[aria-label="One step back"]').click()
+    assert page.locator(".card .facts").inner_text().split("step ")[1].split(" of ")[0] != ""
+    assert page.locator(".lines").inner_text() != whole
+    page.locator('[aria-label="One step forward"]').click()
+    assert page.locator(".lines").inner_text() == whole
+    assert page.evaluate(ACCESSIBLE) == [] and page.evaluate(CONTRAST) == []
+
+    page.locator('[aria-label="Mask line 2 again"]').focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".line.marked").count() == 1
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Mask line 2 again"
+    page.locator("button.rewrite").click()
+    visit.wait(
+        "() => document.querySelectorAll('.card').length === 2 && document.querySelectorAll('.outcome').length === 2"
+    )
+    visit.wait("() => !document.querySelector('#go').disabled")
+    assert "line rewritten" in page.locator(".card h2").nth(1).inner_text()
+
+    with page.expect_download() as download:
+        page.locator("#export").click()
+    exported = tmp_path / "dice.html"
+    download.value.save_as(exported)
+    page.locator("#theme").click()
+    assert page.locator("html").get_attribute("data-theme") == "light" and page.evaluate(CONTRAST) == []
+    assert visit.faults == [] and all(url.startswith((server.url, "blob:")) for url in visit.asked)
+
+    replay = Visit(browser, exported.as_uri(), offline=True)
+    assert replay.page.locator(".card").count() == 2 and replay.page.locator(".outcome").count() == 2
+    assert replay.page.locator(".lines").first.inner_text() == whole
+    replay.page.locator('[aria-label="Denoising step"]').first.fill("3")
+    assert replay.page.locator(".card").first.locator(".mask").count() > 0
+    assert replay.faults == [] and replay.page.evaluate(ACCESSIBLE) == []
+
+
+def test_a_phone_shows_it_and_trouble_is_said(server: Running, browser: Any) -> None:
+    visit = Visit(browser, server.url, viewport={"width": 360, "height": 700}, color_scheme="light")
+    page = visit.page
+    page.wait_for_selector("#example option", state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.locator("#module").fill("x = 1  # </script><b>not a module")
+    assert page.locator("#example").input_value() == ""
+    page.locator("#count").select_option("2")
+    assert page.locator("#temperature").input_value() == "0.7"
+    page.locator("#go").click()
+    page.wait_for_selector(".card .new, .card .block")
+    page.locator("#stop").click()
+    visit.wait("() => document.querySelector('#stop').disabled")
+    assert page.locator(".card").count() == 2 and page.locator(".card b").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(CONTRAST) == [] and visit.faults == []
+    server.wait_idle()
+
+
+def test_the_page_is_small_and_asks_nobody_else(server: Running) -> None:
+    files = [path for path in STATIC.iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    for path in files:
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text and "https://" not in text and "innerHTML =" not in text
+        answer = httpx.get(f"{server.url}/static/{path.name}", timeout=PATIENCE_S)
+        assert answer.content == path.read_bytes() and "charset=utf-8" in answer.headers["content-type"]
+    for name in ("..%2fpage.py", "%2e%2e/page.py", "none.js", "index.html/"):
+        assert httpx.get(f"{server.url}/static/{name}", timeout=PATIENCE_S).status_code == 404
+
+
+def test_the_examples_are_problems() -> None:
+    problems = examples()
+    assert problems[0].name == "softmax" and len(problems) >= 4
+    assert all(problem.check() is problem for problem in problems)
