@@ -1,4 +1,4 @@
-"""Styles of how `forward` is divided: helpers, names for parts, loops and conditions over constants, look-ups by name."""
+"""Styles of how `forward` is divided: helpers, names for parts, loops and conditions over constants, look-ups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from dice.synth.problem.rewrites import hoisted
 from dice.synth.wide.numbers import with_argument
 from dice.synth.wide.text import BARE, Function, Text, Work, atom, called, fresh, is_own, is_tensor, statements, tensors
 
-_HELPERS = ("_apply", "_op", "_inner", "activate", "_step", "calc", "_fn", "_score", "_combine", "_update", "process", "_act")
+_HELPERS = (
+    "_apply",
+    "_op",
+    "_inner",
+    "activate",
+    "_step",
+    "calc",
+    "_fn",
+    "_score",
+    "_combine",
+    "_update",
+    "process",
+    "_act",
+)
 _PARAMETERS = ("t", "v", "h", "inp", "value", "z", "u", "e")
 _FLAGS = ("use_op", "enabled", "apply_it", "with_op", "do_transform", "active_op", "training_like", "fused_like")
 _MODES = ("mode", "kind", "variant", "op_type", "strategy")
@@ -115,7 +128,10 @@ def local_lambda(work: Work, rng: random.Random) -> Work | None:
 
 def _flat(function: Function) -> bool:
     """Whether the body is one statement a line, without nesting."""
-    return all(isinstance(node, ast.Assign | ast.Return | ast.Expr) and node.lineno == node.end_lineno for node in function.body)
+    return all(
+        isinstance(node, ast.Assign | ast.Return | ast.Expr) and node.lineno == node.end_lineno
+        for node in function.body
+    )
 
 
 def named_parts(work: Work, rng: random.Random) -> Work | None:
@@ -148,9 +164,19 @@ def inlined(work: Work, rng: random.Random) -> Work | None:
         if not isinstance(second, ast.Assign | ast.Return) or first.lineno != first.end_lineno:
             continue
         name = first.targets[0].id
-        uses = [node for node in ast.walk(text.forward) if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)]
+        uses = [
+            node
+            for node in ast.walk(text.forward)
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        ]
         inside = [node for node in ast.walk(second.value or second) if node in uses]
-        stores = {name} if isinstance(second, ast.Return) else {item.id for item in ast.walk(second) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+        stores = (
+            {name}
+            if isinstance(second, ast.Return)
+            else {
+                item.id for item in ast.walk(second) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+            }
+        )
         later = [node for node in uses if node.lineno > (second.end_lineno or 0)]
         changes = re.search(r"[a-z]_\(|inplace", text.of(second))
         if len(inside) == 1 and is_tensor(first.value, known) and not changes and (not later or stores == {name}):
@@ -176,7 +202,7 @@ def method_chain(work: Work, rng: random.Random) -> Work | None:
             node = node.func.value
         if len(links) >= 2 and value is not None and statement.lineno == statement.end_lineno:
             start, end = text.span(value)
-            cuts = [text.span(link.func.value)[1] for link in links if isinstance(link.func, ast.Attribute)]  # type: ignore[attr-defined]
+            cuts = [text.span(link.func.value)[1] for link in links if isinstance(link.func, ast.Attribute)]
             pieces = [text.text[a:b] for a, b in zip([start, *reversed(cuts)], [*reversed(cuts), end], strict=True)]
             head = "return (" if isinstance(statement, ast.Return) else f"{text.of(statement.targets[0])} = ("
             if all(piece.startswith(".") for piece in pieces[1:]):
@@ -214,10 +240,12 @@ def _is_function(node: ast.Call) -> bool:
 
 
 def condition(work: Work, rng: random.Random) -> Work | None:
-    """A statement under a condition on a constant: a flag of the file, the class or the constructor, or a mode by name."""
+    """A statement under a condition on a constant: a flag of the file, class or constructor, or a mode by name."""
     text = Text(work.problem)
     init = text.method("__init__")
-    choices = [node for node in statements(text.forward) if isinstance(node, ast.Assign) and node.lineno == node.end_lineno]
+    choices = [
+        node for node in statements(text.forward) if isinstance(node, ast.Assign) and node.lineno == node.end_lineno
+    ]
     choices = [node for node in choices if "#" not in text.text.split("\n")[node.lineno - 1]]
     if not choices or len(text.classes) > 1:
         return None
@@ -307,7 +335,9 @@ def renamed(work: Work, rng: random.Random) -> Work | None:
     text = Text(work.problem)
     arguments = {item.arg for item in text.forward.args.args}
     values = sorted(_locals(text.forward) - arguments)
-    if not values or any(isinstance(node, ast.Lambda | Function) for node in ast.walk(text.forward) if node is not text.forward):
+    if not values or any(
+        isinstance(node, ast.Lambda | Function) for node in ast.walk(text.forward) if node is not text.forward
+    ):
         return None
     taken = text.taken
     for value in values:
@@ -317,4 +347,3 @@ def renamed(work: Work, rng: random.Random) -> Work | None:
             if isinstance(node, ast.Name) and node.id == value:
                 text.replace(node, new)
     return Work(text.result(), work.kernel)
-

@@ -10,6 +10,7 @@ import random
 
 from dice.synth.wide.text import Text, Work, called, fresh, statements
 
+Run = tuple[list[str], list[ast.Assign | ast.Return], ast.expr]
 _GROUPS = ("layers", "net", "blocks", "seq", "stack", "body", "modules_", "parts", "stages", "features")
 _KEYS = ("proj", "norm", "act", "main", "first", "inner", "out", "core")
 
@@ -27,29 +28,46 @@ def _layers(text: Text) -> dict[str, ast.Call]:
     }
 
 
-def _moved(work: Work, names: list[str], lines: list[str], paths: dict[str, str], kernel_lines: list[str]) -> Work | None:
-    """Layers under other paths in both files: `lines` in place of the last of them in the constructor.
+def _may_move(text: Text, kernel: Text, names: list[str]) -> bool:
+    """Whether both files can make these layers together, with each parameter at its place in the order of draws."""
+    made, other = text.made(), kernel.made()
+    init = text.method("__init__")
+    if init is None or any(kernel.uses(name) and name not in other for name in names):
+        return False
+    rows = [made[name].lineno for name in names]
+    between = [
+        node
+        for node in init.body
+        if min(rows) <= node.lineno <= max(rows) and node not in [made[name] for name in names]
+    ]
+    if any("nn." in text.of(node) for node in between):
+        return False
+    if any(
+        file.uses(name, file.method("__init__")) for file in (text, kernel) for name in names if file.method("__init__")
+    ):
+        return False
+    if not any(name in other for name in names):
+        return True
+    known = {"nn", "torch", *(item.arg for item in init.args.args)} - {"self"}
+    read = {node.id for name in names for node in ast.walk(made[name].value) if isinstance(node, ast.Name)}
+    return read <= known
 
-    The kernel's file gets `kernel_lines` where it has any of the layers: it needs all of the container to be alike.
-    """
+
+def _contained(work: Work, names: list[str], lines: list[str], flat: str, paths: dict[str, str]) -> Work | None:
+    """Layers under other paths in both files: `lines` in place of the last of them in the problem's constructor, and
+    `flat` in that of the kernel's file, where it has any of them: it needs all of the container to be alike."""
     text, kernel = Text(work.problem), Text(work.kernel)
-    held = [name for name in names if name in kernel.made()]
-    for file, new in ((text, lines), (kernel, kernel_lines)):
+    if not _may_move(text, kernel, names):
+        return None
+    for file, new in ((text, lines), (kernel, [flat])):
         made = file.made()
         present = [name for name in names if name in made]
-        if file is text and len(present) != len(names):
-            return None
-        if not present:
-            continue
-        last = max((made[name] for name in present), key=lambda node: node.lineno)
-        for name in present:
-            if any(use.lineno <= last.lineno for use in file.uses(name, file.method("__init__"))):
-                return None  # the constructor itself does something with the layer
+        last = max((made[name] for name in present), key=lambda node: node.lineno, default=None)
         for name in present:
             file.instead(made[name], *(new if made[name] is last else []))
             file.rename(name, paths[name])
-    if not held and len(work.kernel.split("class ModelNew")[1].split("nn.")) > 2 and any(f"self.{name}" in work.kernel for name in names):
-        return None
+        if present and "OrderedDict(" in flat:
+            file.require("from collections import OrderedDict")
     return Work(text.result(), kernel.result())
 
 
@@ -66,14 +84,16 @@ def module_dict(work: Work, rng: random.Random) -> Work | None:
     names = list(layers)[: rng.choice((1, 2, 3))]
     group = fresh(rng, _GROUPS, text.taken | Text(work.kernel).taken)
     keys = {name: name if rng.random() < 0.6 else f"{rng.choice(_KEYS)}{index}" for index, name in enumerate(names)}
-    keys = {name: f"{key}_" if key in dir(dict) or key in ("training", "type", "keys") else key for name, key in keys.items()}
+    keys = {
+        name: f"{key}_" if key in dir(dict) or key in ("training", "type", "keys") else key
+        for name, key in keys.items()
+    }
     quote = rng.choice(("'", '"'))
     items = [f"{quote}{keys[name]}{quote}: {_one_line(text, layers[name])}" for name in names]
     lines = [f"self.{group} = nn.ModuleDict({{", *(f"    {item}," for item in items), "})"]
     lines = [f"self.{group} = nn.ModuleDict({{{', '.join(items)}}})"] if rng.random() < 0.5 else lines
     paths = {name: f"{group}[{quote}{keys[name]}{quote}]" for name in names}
-    flat = [f"self.{group} = nn.ModuleDict({{{', '.join(items)}}})"]
-    return _moved(work, names, lines, paths, flat)
+    return _contained(work, names, lines, f"self.{group} = nn.ModuleDict({{{', '.join(items)}}})", paths)
 
 
 def module_list(work: Work, rng: random.Random) -> Work | None:
@@ -89,10 +109,10 @@ def module_list(work: Work, rng: random.Random) -> Work | None:
     if rng.random() < 0.3:
         lines = [f"self.{group} = nn.ModuleList()", *(f"self.{group}.append({item})" for item in items)]
     paths = {name: f"{group}[{index}]" for index, name in enumerate(names)}
-    return _moved(work, names, lines, paths, [f"self.{group} = nn.ModuleList([{', '.join(items)}])"])
+    return _contained(work, names, lines, f"self.{group} = nn.ModuleList([{', '.join(items)}])", paths)
 
 
-def _runs(text: Text) -> list[tuple[list[str], list[ast.stmt], ast.expr]]:
+def _runs(text: Text) -> list[Run]:
     """Layers that are applied one after the other and nowhere else: their names, statements and the first operand."""
     layers = _layers(text)
     once = {name for name in layers if len(text.uses(name)) == 1}
@@ -104,7 +124,7 @@ def _runs(text: Text) -> list[tuple[list[str], list[ast.stmt], ast.expr]]:
             node = node.args[0]
         if names and node is not None:
             found.append((list(reversed(names)), [statement], node))
-    joined: list[tuple[list[str], list[ast.stmt], ast.expr]] = []
+    joined: list[Run] = []
     for names, where, operand in found:
         last = joined[-1] if joined else None
         if last and _follows(text, last[1][-1], where[0], operand):
@@ -122,7 +142,11 @@ def _follows(text: Text, first: ast.stmt, second: ast.stmt, operand: ast.expr) -
     name = text.of(first.targets[0])
     if not isinstance(operand, ast.Name) or operand.id != name:
         return False
-    later = [node for node in ast.walk(text.forward) if isinstance(node, ast.Name) and node.id == name and node.lineno > (second.end_lineno or 0)]
+    later = [
+        node
+        for node in ast.walk(text.forward)
+        if isinstance(node, ast.Name) and node.id == name and node.lineno > (second.end_lineno or 0)
+    ]
     overwritten = isinstance(second, ast.Assign) and text.of(second.targets[0]) == name
     return overwritten or not later
 
@@ -151,32 +175,16 @@ def sequential(work: Work, rng: random.Random) -> Work | None:
     else:
         made = f"self.{group} = nn.Sequential({', '.join(items)})"
         paths = {name: f"{group}[{index}]" for index, name in enumerate(names)}
-    wide = [f"self.{group} = nn.Sequential(", *(f"    {item}," for item in items), ")"] if form == "flat" and rng.random() < 0.4 else [made]
+    wide = (
+        [f"self.{group} = nn.Sequential(", *(f"    {item}," for item in items), ")"]
+        if form == "flat" and rng.random() < 0.4
+        else [made]
+    )
     for statement in where[:-1]:
         text.instead(statement)
     last = where[-1]
-    text.replace(last.value, f"self.{group}({text.of(operand)})")  # type: ignore[attr-defined]
-    called_once = Work(text.result(), work.kernel)
-    return _contained(called_once, names, made, wide, paths, form == "named")
-
-
-def _contained(work: Work, names: list[str], made: str, wide: list[str], paths: dict[str, str], ordered: bool) -> Work | None:
-    """The constructors of both files with a container in place of its layers."""
-    text, kernel = Text(work.problem), Text(work.kernel)
-    for file, lines in ((text, wide), (kernel, [made])):
-        present = [name for name in names if name in file.made()]
-        if not present:
-            continue
-        statements_of = [file.made()[name] for name in present]
-        last = max(statements_of, key=lambda node: node.lineno)
-        for name, statement in zip(present, statements_of, strict=True):
-            if file.uses(name, file.method("__init__")):
-                return None
-            file.instead(statement, *(lines if statement is last else []))
-            file.rename(name, paths[name])
-        if ordered:
-            file.require("from collections import OrderedDict")
-    return Work(text.result(), kernel.result())
+    text.replace(last.value, f"self.{group}({text.of(operand)})")
+    return _contained(Work(text.result(), work.kernel), names, wide, made, paths)
 
 
 def layer_loop(work: Work, rng: random.Random) -> Work | None:
@@ -196,19 +204,32 @@ def layer_loop(work: Work, rng: random.Random) -> Work | None:
     for statement in where[:-1]:
         text.instead(statement)
     last = where[-1]
-    head = "return " if isinstance(last, ast.Return) else f"{text.of(last.targets[0])} = "  # type: ignore[attr-defined]
-    text.instead(last, f"{value} = {text.of(operand)}", f"for {step} in self.{group}:", f"    {value} = {step}({value})", f"{head}{value}")
+    head = "return " if isinstance(last, ast.Return) else f"{text.of(last.targets[0])} = "
+    text.instead(
+        last,
+        f"{value} = {text.of(operand)}",
+        f"for {step} in self.{group}:",
+        f"    {value} = {step}({value})",
+        f"{head}{value}",
+    )
     paths = {name: f"{group}[{index}]" for index, name in enumerate(names)}
-    return _contained(Work(text.result(), work.kernel), names, made, [made], paths, False)
+    return _contained(Work(text.result(), work.kernel), names, [made], made, paths)
 
 
 def own_module(work: Work, rng: random.Random) -> Work | None:
     """Some layers in a module of the file, `self.block.fc`: the kernel's file defines that module, too."""
     text, kernel = Text(work.problem), Text(work.kernel)
     layers = {name: value for name, value in _layers(text).items() if len(text.uses(name)) == 1}
-    calls = {called(node)[5:]: node for node in ast.walk(text.forward) if isinstance(node, ast.Call) and len(node.args) == 1}
-    names = [name for name in layers if name in calls and not calls[name].keywords and not text.uses(name, text.method("__init__"))]
-    if not names or text.uses(names[0], kernel.tree):
+    calls = {
+        called(node)[5:]: node for node in ast.walk(text.forward) if isinstance(node, ast.Call) and len(node.args) == 1
+    }
+    names = [
+        name
+        for name in layers
+        if name in calls and not calls[name].keywords and not text.uses(name, text.method("__init__"))
+    ]
+    names = [name for name in names if _may_move(text, kernel, [name])]
+    if not names:
         return None
     name = rng.choice(names)
     taken = text.taken | kernel.taken
@@ -219,7 +240,7 @@ def own_module(work: Work, rng: random.Random) -> Work | None:
     read = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
     init = text.method("__init__")
     arguments = [item.arg for item in init.args.args[1:] if item.arg in read] if init else []
-    if any(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" for node in ast.walk(value)):
+    if not read <= {"nn", "torch", *arguments}:
         return None
     parameter = rng.choice(("x", "inp", "t"))
     signature = ", ".join(["self", *arguments])
@@ -235,8 +256,6 @@ def own_module(work: Work, rng: random.Random) -> Work | None:
     text.instead(text.made()[name], made)
     text.replace(calls[name].func, f"self.{attribute}")
     if name in kernel.made():
-        if kernel.uses(name, kernel.method("__init__")):
-            return None
         kernel.constant(*lines)
         kernel.instead(kernel.made()[name], made)
         kernel.rename(name, f"{attribute}.{name}")
@@ -326,7 +345,11 @@ def build_method(work: Work, rng: random.Random) -> Work | None:
         return None
     arguments = [item.arg for item in init.args.args[1:]]
     rest = [node for node in init.body if not isinstance(node, ast.Expr) or "super" not in text.of(node)]
-    rest = [node for node in rest if isinstance(node, ast.Assign | ast.Expr) and not isinstance(getattr(node, "value", None), ast.Constant)]
+    rest = [
+        node
+        for node in rest
+        if isinstance(node, ast.Assign | ast.Expr) and not isinstance(getattr(node, "value", None), ast.Constant)
+    ]
     tail = init.body[-len(rest) :] if rest else []
     if not rest or tail != rest or any(node.lineno != node.end_lineno for node in rest):
         return None

@@ -1,4 +1,4 @@
-"""Styles of a file that leave every statement as it is: imports, hints, docstrings, remarks, how a base class is made."""
+"""Styles of a file that leave its statements as they are: imports, hints, docstrings, remarks, the call of `super`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from dice.synth.wide.text import Text, Work, given
 
 _F_IMPORTS = ("import torch.nn.functional as F", "from torch.nn import functional as F")
 _STEPS = ("compute", "apply the operation", "transform", "main computation", "next step", "combine", "update the value")
-_TODO = ("TODO: try in half precision", "NOTE: inputs are contiguous", "see the paper", "not fused on purpose", "slow path")
+_TODO = (
+    "TODO: try in half precision",
+    "NOTE: inputs are contiguous",
+    "see the paper",
+    "not fused on purpose",
+    "slow path",
+)
 _BANNERS = ("model", "Model definition", "Layers", "inputs", "Configuration", "benchmark inputs")
 _TITLES = ("a module", "one layer of the network", "the operation", "a block", "part of the model", "the forward pass")
 
@@ -109,7 +115,9 @@ def hints(work: Work, rng: random.Random) -> Work | None:
     if not bare and text.forward.returns is None:
         return None
     known = "Tensor" in re.findall(r"^from torch import (.*)$", work.problem, re.MULTILINE)
-    hint = rng.choice(("torch.Tensor", "torch.Tensor", '"torch.Tensor"', "torch.FloatTensor", "Tensor" if known else "Any"))
+    hint = rng.choice(
+        ("torch.Tensor", "torch.Tensor", '"torch.Tensor"', "torch.FloatTensor", "Tensor" if known else "Any")
+    )
     for item in arguments:
         if bare and item.annotation is None:
             text.replace(item, f"{item.arg}: {hint}")
@@ -145,7 +153,9 @@ def docstrings(work: Work, rng: random.Random) -> Work | None:
     )
     lines = rng.choice(forms)
     first = text.model.body[0]
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
     if is_text:
         text.instead(first, *lines)
     else:
@@ -179,5 +189,9 @@ def comments(work: Work, rng: random.Random) -> Work | None:
 def main_block(work: Work, rng: random.Random) -> Work | None:
     """A block that tries the module when the file is run."""
     name = rng.choice(("model", "m", "net", "module"))
-    lines = [f"    {name} = Model(*get_init_inputs())", f"    out = {name}(*get_inputs())", f"    print({rng.choice(('out', 'type(out)'))})"]
+    lines = [
+        f"    {name} = Model(*get_init_inputs())",
+        f"    out = {name}(*get_inputs())",
+        f"    print({rng.choice(('out', 'type(out)'))})",
+    ]
     return Work(work.problem.rstrip("\n") + '\n\n\nif __name__ == "__main__":\n' + "\n".join(lines) + "\n", work.kernel)

@@ -157,7 +157,8 @@ def literal_sizes(work: Work, rng: random.Random) -> Work | None:
     users = {
         node.id
         for part in text.tree.body
-        if isinstance(part, Function | ast.ClassDef) and getattr(part, "name", "") not in ("get_inputs", "get_init_inputs")
+        if isinstance(part, Function | ast.ClassDef)
+        and getattr(part, "name", "") not in ("get_inputs", "get_init_inputs")
         for node in ast.walk(part)
         if isinstance(node, ast.Name)
     }

@@ -25,8 +25,8 @@ def einsum(work: Work, rng: random.Random) -> Work | None:
             first, second = (_unturned(item)[0] for item in operands)
             space = rng.choice((" ", "", ""))
             form = subscripts.replace(",", f",{space}").replace("->", f"{space}->{space}")
-            call = f"torch.einsum({rng.choice((repr(form), chr(34) + form + chr(34)))}, {text.of(first)}, {text.of(second)})"
-            text.replace(node, call)
+            quote = rng.choice("'\"")
+            text.replace(node, f"torch.einsum({quote}{form}{quote}, {text.of(first)}, {text.of(second)})")
             return Work(text.result(), work.kernel)
     return None
 
@@ -122,7 +122,9 @@ def functional_linear(work: Work, rng: random.Random) -> Work | None:
     for node in outer:
         operand = text.of(node.args[0])
         text.replace(node, f"nn.functional.linear({form.format(x=operand, p=path)})")
-    if len(outer) != len(calls) or not re.search(r"^(import torch\.nn as nn|from torch import .*\bnn\b)", text.text, re.M):
+    if len(outer) != len(calls) or not re.search(
+        r"^(import torch\.nn as nn|from torch import .*\bnn\b)", text.text, re.M
+    ):
         return None
     changed = text.result()
     if re.search(r"^(import torch\.nn\.functional as F|from torch\.nn import functional as F)$", changed, re.M):
@@ -147,11 +149,15 @@ def explicit_weights(work: Work, rng: random.Random) -> Work | None:
     weight = fresh(rng, ("weight", "w", "W", f"{name}_weight", "kernel_w", f"w_{name}"), taken)
     bias = fresh(rng, ("bias", "b", f"{name}_bias", f"b_{name}", "offset_b"), {*taken, weight})
     sizes = f"{settings['out_features']}, {settings['in_features']}"
-    start = rng.choice((f"torch.randn({sizes}) * 0.1", f"torch.randn({sizes}) / 8", f"torch.empty({sizes}).uniform_(-0.1, 0.1)"))
+    start = rng.choice(
+        (f"torch.randn({sizes}) * 0.1", f"torch.randn({sizes}) / 8", f"torch.empty({sizes}).uniform_(-0.1, 0.1)")
+    )
     lines = [f"self.{weight} = nn.Parameter({start})"]
     has_bias = settings.get("bias", "True") == "True"
     if has_bias:
-        made_bias = rng.choice(("torch.zeros({})", "torch.randn({}) * 0.1", "torch.rand({})")).format(settings["out_features"])
+        made_bias = rng.choice(("torch.zeros({})", "torch.randn({}) * 0.1", "torch.rand({})")).format(
+            settings["out_features"]
+        )
         lines.append(f"self.{bias} = nn.Parameter({made_bias})")
     form = rng.choice(("linear", "operator", "einsum"))
     if "torch.nn" not in work.problem and "nn." not in work.problem:
@@ -179,12 +185,17 @@ def _by_weights(file: Text, name: str, lines: list[str], state: tuple[str, str],
             close = file.span(call)[1]
             file._edit(file.span(operand)[1], close, _closing(form, weight, bias, operand))
         elif outer is not None and outer.attr in ("weight", "bias"):
-            file.replace(outer, f"self.{weight if outer.attr == 'weight' else bias}" if outer.attr == "weight" or bias else "None")
+            file.replace(
+                outer,
+                f"self.{weight if outer.attr == 'weight' else bias}" if outer.attr == "weight" or bias else "None",
+            )
 
 
 def _opening(form: str, weight: str, operand: ast.expr, file: Text) -> str:
     wrap = "" if isinstance(operand, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else "("
-    return {"linear": "nn.functional.linear(", "operator": f"({wrap}", "einsum": "(torch.einsum('...i,oi->...o', "}[form]
+    return {"linear": "nn.functional.linear(", "operator": f"({wrap}", "einsum": "(torch.einsum('...i,oi->...o', "}[
+        form
+    ]
 
 
 def _closing(form: str, weight: str, bias: str, operand: ast.expr) -> str:

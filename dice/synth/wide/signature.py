@@ -11,7 +11,20 @@ import re
 
 from dice.synth.wide.text import Function, Text, Work, called, fresh, given, is_tensor, statements, tensors
 
-_UNUSED = ("mask", "attn_mask", "y", "labels", "context", "aux", "positions", "unused", "extra", "state", "lengths", "cond")
+_UNUSED = (
+    "mask",
+    "attn_mask",
+    "y",
+    "labels",
+    "context",
+    "aux",
+    "positions",
+    "unused",
+    "extra",
+    "state",
+    "lengths",
+    "cond",
+)
 _KEYS = ("out", "output", "result", "y", "logits", "hidden", "features", "last_hidden_state", "prediction", "value")
 
 
@@ -36,7 +49,12 @@ def input_order(work: Work, rng: random.Random) -> Work | None:
     text, kernel = Text(work.problem), Text(work.kernel)
     made = _made(text)
     count = len(text.inputs)
-    if made is None or count < 2 or len(kernel.inputs) != count or not (_plain(text.forward) and _plain(kernel.forward)):
+    if (
+        made is None
+        or count < 2
+        or len(kernel.inputs) != count
+        or not (_plain(text.forward) and _plain(kernel.forward))
+    ):
         return None
     if len(text.classes) > 1 or any(called(node) == "self.forward" for node in ast.walk(text.model)):
         return None
@@ -66,7 +84,9 @@ def unused_input(work: Work, rng: random.Random) -> Work | None:
     name = fresh(rng, _UNUSED, text.taken | kernel.taken)
     hinted = text.forward.args.args[-1].annotation is not None
     if rng.random() < 0.6:
-        written = f"{name}: {rng.choice(('Optional[torch.Tensor]', 'torch.Tensor'))} = None" if hinted else f"{name}=None"
+        written = (
+            f"{name}: {rng.choice(('Optional[torch.Tensor]', 'torch.Tensor'))} = None" if hinted else f"{name}=None"
+        )
         if "Optional[" in written:
             text.require("from typing import Optional")
         text.signature(text.forward, written)
@@ -90,7 +110,10 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _stores(text: Text, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in ast.walk(text.forward))
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(text.forward)
+    )
 
 
 def star_inputs(work: Work, rng: random.Random) -> Work | None:
@@ -130,7 +153,9 @@ def tuple_input(work: Work, rng: random.Random) -> Work | None:
     items = [text.of(item) for item in made[1]]
     inner = ", ".join(items)
     pairs = ", ".join(f'"{key}": {item}' for key, item in zip(keys, items, strict=True))
-    text.replace(made[0], f"return [{ {'tuple': f'({inner})', 'list': f'[{inner}]', 'dict': '{' + pairs + '}'}[kind] }]")
+    text.replace(
+        made[0], f"return [{ {'tuple': f'({inner})', 'list': f'[{inner}]', 'dict': '{' + pairs + '}'}[kind] }]"
+    )
     return Work(text.result(), kernel.result())
 
 
@@ -141,7 +166,11 @@ def _ends(work: Work) -> tuple[Text, Text, ast.Return, ast.Return] | None:
     for file in (text, kernel):
         returns = [node for node in ast.walk(file.forward) if isinstance(node, ast.Return)]
         last = file.forward.body[-1]
-        if len(returns) != 1 or not isinstance(last, ast.Return) or isinstance(last.value, ast.Tuple | ast.Dict | ast.List):
+        if (
+            len(returns) != 1
+            or not isinstance(last, ast.Return)
+            or isinstance(last.value, ast.Tuple | ast.Dict | ast.List)
+        ):
             return None
         found.append(last)
     if len(text.classes) > 1 or found[0].value is None or not is_tensor(found[0].value, tensors(text, text.forward)):
@@ -176,7 +205,16 @@ def wrapped_output(work: Work, rng: random.Random) -> Work | None:
     return Work(text.result(), kernel.result())
 
 
-_BESIDE = ("{}.mean()", "{}.abs().mean()", "{}.detach()", "{}.pow(2).mean()", "{} * 2", "-{}", "{}.flatten()", "{}.abs().amax()")
+_BESIDE = (
+    "{}.mean()",
+    "{}.abs().mean()",
+    "{}.detach()",
+    "{}.pow(2).mean()",
+    "{} * 2",
+    "-{}",
+    "{}.flatten()",
+    "{}.abs().amax()",
+)
 
 
 def more_outputs(work: Work, rng: random.Random) -> Work | None:
@@ -206,7 +244,11 @@ def inner_output(work: Work, rng: random.Random) -> Work | None:
     text, kernel, last, kernel_last = ends
     pattern = r"(self\.\w+)\(\w+\)"
     body, other = text.forward.body, kernel.forward.body
-    places = [node for node in statements(text.forward) if isinstance(node, ast.Assign) and re.fullmatch(pattern, text.of(node.value))]
+    places = [
+        node
+        for node in statements(text.forward)
+        if isinstance(node, ast.Assign) and re.fullmatch(pattern, text.of(node.value))
+    ]
     if not places or len(other) < 2 or not isinstance(other[0], ast.Assign) or body.index(places[0]) != 0:
         return None
     place, begin = places[0], other[0]
@@ -228,19 +270,39 @@ def inner_output(work: Work, rng: random.Random) -> Work | None:
     return Work(text.result(), kernel.result())
 
 
+# By the call that they stand for. None gives zeros where that gives none: some problems divide by their inputs.
 _SAMPLERS: dict[str, tuple[str, ...]] = {
     "randn": (
-        "torch.randn({}, dtype=torch.float32)", "torch.randn(({}))", "torch.empty({}).normal_()", "torch.randn({}) * 2.0",
-        "torch.normal(0.0, 1.0, size=({}))", "torch.rand({}) * 4 - 2", "torch.randn({}).float()", "torch.zeros({}).normal_()",
-        "torch.randn({}, requires_grad=False)", "torch.randn([{}])", "torch.randint(-8, 9, ({})) / 4.0",
-        "torch.rand(size=({})).sub(0.5)", 'torch.randn({}, device="cpu")', "torch.randn(*({}))", "3 * torch.randn({}) + 0.5",
+        "torch.randn({}, dtype=torch.float32)",
+        "torch.randn(({}))",
+        "torch.randn([{}])",
+        "torch.randn(*({}))",
+        "torch.randn({}).float()",
+        "torch.randn({}) * 2.0",
+        "3 * torch.randn({}) + 0.5",
+        "torch.randn({}, requires_grad=False)",
+        'torch.randn({}, device="cpu")',
+        "torch.normal(0.0, 1.0, size=({}))",
+        "torch.empty({}).normal_()",
+        "torch.zeros({}).normal_()",
+        "torch.rand({}) * 4 - 2",
+        "torch.rand(size=({})).sub(0.5)",
+        "torch.randint(-8, 8, ({})) / 4.0 + 0.125",
     ),
     "rand": (
-        "torch.rand({}, dtype=torch.float32)", "torch.rand(({}))", "torch.empty({}).uniform_(0, 1)", "torch.rand([{}])",
-        "torch.rand({}).float()", "torch.rand(*({}))", "torch.zeros({}).uniform_()", "torch.rand({}) * 0.9 + 0.05",
-        'torch.rand({}, device="cpu")', "torch.randint(1, 17, ({})) / 16.0", "torch.ones({}) * torch.rand({})",
+        "torch.rand({}, dtype=torch.float32)",
+        "torch.rand(({}))",
+        "torch.rand([{}])",
+        "torch.rand(*({}))",
+        "torch.rand({}).float()",
+        'torch.rand({}, device="cpu")',
+        "torch.rand({}) * 0.9 + 0.05",
+        "torch.empty({}).uniform_(0, 1)",
+        "torch.zeros({}).uniform_()",
+        "torch.ones({}) * torch.rand({})",
+        "torch.randint(1, 17, ({})) / 16.0",
     ),
-}  # fmt: skip
+}
 
 
 def input_builders(work: Work, rng: random.Random) -> Work | None:
@@ -249,7 +311,10 @@ def input_builders(work: Work, rng: random.Random) -> Work | None:
     calls = [
         node
         for node in ast.walk(text.function("get_inputs"))
-        if isinstance(node, ast.Call) and called(node) in ("torch.randn", "torch.rand") and node.args and not node.keywords
+        if isinstance(node, ast.Call)
+        and called(node) in ("torch.randn", "torch.rand")
+        and node.args
+        and not node.keywords
     ]
     calls = [node for node in calls if not any(isinstance(item, ast.Starred) for item in node.args)]
     if not calls:
@@ -265,7 +330,11 @@ def input_builders(work: Work, rng: random.Random) -> Work | None:
         comma = "," if len(sizes) == 1 and re.search(r"\(\(\{\}\)|=\(\{\}\)|\*\(\{\}\)|, \(\{\}\)", form) else ""
         whole = form.replace("({})", f"({inner}{comma})") if comma else form.replace("{}", inner)
         start, end = text.span(node)
-        outer = text.text[end : end + 1] == "." or text.text[max(0, start - 2) : start] in ("* ", "- ") or text.text[end : end + 2] in (" *", " -", " /")
+        outer = (
+            text.text[end : end + 1] == "."
+            or text.text[max(0, start - 2) : start] in ("* ", "- ")
+            or text.text[end : end + 2] in (" *", " -", " /")
+        )
         text.replace(node, f"({whole})" if outer else whole)
     return Work(text.result(), work.kernel)
 
@@ -288,7 +357,10 @@ def input_list(work: Work, rng: random.Random) -> Work | None:
     elif not any(isinstance(item, ast.Name) for item in items):
         taken = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name)}
         names = [name if name not in taken else f"{name}_value" for name in text.inputs]
-        lines = [*(f"{name} = {item}" for name, item in zip(names, written, strict=True)), f"return [{', '.join(names)}]"]
+        lines = [
+            *(f"{name} = {item}" for name, item in zip(names, written, strict=True)),
+            f"return [{', '.join(names)}]",
+        ]
     else:
         return None
     text.instead(last, *lines)

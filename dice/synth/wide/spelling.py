@@ -6,32 +6,33 @@ import ast
 import random
 import re
 
-from dice.synth.wide.text import BARE, Function, Text, Work, atom, called, is_tensor, statements, tensors
+from dice.synth.wide.text import BARE, Text, Work, atom, called, is_tensor, statements, tensors, words
 
 # What is `torch.f(x, ...)` and `x.f(...)` with equal arguments behind x.
-BOTH = frozenset(
-    "relu sigmoid tanh exp exp2 abs sqrt rsqrt square sin cos tan atan asinh acosh sinh cosh log log1p log2 expm1 neg reciprocal "
-    "erf sign floor ceil round trunc sum mean amax amin prod cumsum cumprod softmax log_softmax logsumexp clamp clamp_min clamp_max "
-    "pow add sub mul div matmul mm bmm mv transpose unsqueeze squeeze flatten std var maximum minimum argmax argmin tril triu "
-    "gather index_select masked_fill lerp addcmul addcdiv logcumsumexp diff heaviside atan2 hypot cummax roll flip chunk split".split()
-)
+BOTH = words("""
+relu sigmoid tanh exp exp2 abs sqrt rsqrt square sin cos tan atan asinh acosh sinh cosh log log1p log2 expm1 neg
+reciprocal erf sign floor ceil round trunc sum mean amax amin prod cumsum cumprod softmax log_softmax logsumexp clamp
+clamp_min clamp_max pow add sub mul div matmul mm bmm mv transpose unsqueeze squeeze flatten std var maximum minimum
+argmax argmin tril triu gather index_select masked_fill lerp addcmul addcdiv logcumsumexp diff heaviside atan2 hypot
+""")
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "mm": "@", "bmm": "@"}
+_REDUCING = words("sum mean amax amin prod logsumexp")
+_WITH_AXIS = _REDUCING | words("cumsum cumprod softmax log_softmax argmax argmin std var")
 # The second argument of functions by its name.
 _SECOND = {
-    **dict.fromkeys("sum mean amax amin prod cumsum cumprod softmax log_softmax logsumexp argmax argmin".split(), "dim"),
+    **dict.fromkeys(_WITH_AXIS - {"std", "var"}, "dim"),
     **{"clamp_min": "min", "clamp_max": "max", "leaky_relu": "negative_slope", "elu": "alpha", "celu": "alpha"},
-    **{"pow": "exponent", "softshrink": "lambd", "hardshrink": "lambd", "add": "other", "mul": "other", "flatten": "start_dim"},
+    **{"pow": "exponent", "softshrink": "lambd", "hardshrink": "lambd", "add": "other", "mul": "other"},
+    **{"flatten": "start_dim"},
 }
-_WITH_AXIS = frozenset("sum mean amax amin prod cumsum cumprod logsumexp softmax log_softmax argmax argmin std var".split())
-_REDUCING = frozenset("sum mean amax amin prod logsumexp".split())
-_ELEMENTWISE = frozenset(
-    "relu sigmoid tanh exp abs sqrt rsqrt square sin cos log1p expm1 erf atan asinh silu gelu mish softplus elu selu hardswish "
-    "softsign tanhshrink relu6 hardsigmoid logsigmoid".split()
-)
-_FRESH = frozenset("relu sigmoid tanh exp abs sqrt rsqrt square sin cos log1p expm1 erf neg add sub mul div clamp pow".split())
-_IN_PLACE = frozenset("relu sigmoid tanh exp abs sqrt rsqrt square sin cos neg add sub mul div clamp".split())
-Place = tuple[Function, ast.expr]
+_IN_PLACE = words("relu sigmoid tanh exp abs sqrt rsqrt square sin cos neg add sub mul div clamp")
+_FRESH = _IN_PLACE | words("log1p expm1 erf pow")
+_ELEMENTWISE = words("""
+relu sigmoid tanh exp abs sqrt rsqrt square sin cos log1p expm1 erf atan asinh silu gelu mish softplus elu selu
+hardswish softsign tanhshrink relu6 hardsigmoid logsigmoid
+""")
+_SAME_RANK = _ELEMENTWISE | words("softmax log_softmax cumsum cumprod clamp clamp_min clamp_max pow neg sign")
 
 
 def _places(text: Text) -> list[tuple[ast.expr, set[str]]]:
@@ -51,10 +52,10 @@ def _changed(work: Work, rng: random.Random, new: dict[ast.expr, str], text: Tex
     chosen: list[tuple[int, int]] = []
     for node, written in new.items():
         start, end = text.span(node)
-        if written != text.text[start:end] and all(end <= low or high <= start for low, high in chosen):
-            if not chosen or rng.random() < share:
-                text.replace(node, written)
-                chosen.append((start, end))
+        apart = all(end <= low or high <= start for low, high in chosen)
+        if written != text.text[start:end] and apart and (not chosen or rng.random() < share):
+            text.replace(node, written)
+            chosen.append((start, end))
     return Work(text.result(), work.kernel) if chosen else None
 
 
@@ -134,10 +135,11 @@ def powers(work: Work, rng: random.Random) -> Work | None:
         match node:
             case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=2)):
                 base = node.left
-            case ast.Call(func=ast.Attribute(attr="square"), keywords=[]):
-                base = node.args[0] if node.args else node.func.value
-            case ast.Call(func=ast.Attribute(attr="pow"), keywords=[]) if node.args and text.of(node.args[-1]) in ("2", "2.0"):
-                base = node.args[0] if len(node.args) == 2 else node.func.value
+            case ast.Call(func=ast.Attribute(value=receiver, attr="square"), args=given, keywords=[]):
+                base = given[0] if given else receiver
+            case ast.Call(func=ast.Attribute(value=receiver, attr="pow"), args=given, keywords=[]) if given:
+                squares = text.of(given[-1]) in ("2", "2.0")
+                base = None if not squares else given[0] if len(given) == 2 else receiver
         if base is None or not is_tensor(base, known):
             continue
         inner, plain = atom(text.of(base), base), text.of(base)
@@ -151,9 +153,13 @@ def axis(work: Work, rng: random.Random) -> Work | None:
     """`axis=` and `keepdims=` as NumPy has them."""
     text = Text(work.problem)
     new: dict[ast.expr, str] = {}
-    for node, known in _places(text):
+    for node, _ in _places(text):
         path = called(node)
-        if isinstance(node, ast.Call) and path.split(".")[-1] in _WITH_AXIS and not path.startswith(("F.", "self.", "nn.")):
+        if (
+            isinstance(node, ast.Call)
+            and path.split(".")[-1] in _WITH_AXIS
+            and not path.startswith(("F.", "self.", "nn."))
+        ):
             written = re.sub(r"\bdim=", "axis=", text.of(node), count=1)
             nested = sum(isinstance(item, ast.Call) for item in ast.walk(node)) > 1
             if any(item.arg == "dim" for item in node.keywords) and not nested:
@@ -168,7 +174,12 @@ def keywords(work: Work, rng: random.Random) -> Work | None:
     for node, known in _places(text):
         path = called(node)
         name = path.split(".")[-1]
-        if not isinstance(node, ast.Call) or not path.startswith(("torch.", "F.")) or path.count(".") != 1 or not node.args:
+        if (
+            not isinstance(node, ast.Call)
+            or not path.startswith(("torch.", "F."))
+            or path.count(".") != 1
+            or not node.args
+        ):
             continue
         parts = [text.of(item) for item in node.args]
         if len(parts) == 2 and name in _SECOND and is_tensor(node.args[0], known):
@@ -181,11 +192,14 @@ def keywords(work: Work, rng: random.Random) -> Work | None:
     return _changed(work, rng, new, text)
 
 
-def ranks(text: Text) -> dict[str, int]:
-    """Ranks of the inputs that `forward` never gives another value, where `get_inputs` shows them."""
+def ranks(text: Text, *, any_value: bool = False) -> dict[str, int]:
+    """Ranks of the inputs where `get_inputs` shows them: of those alone that `forward` never gives another value, or,
+    with `any_value`, of all as they are passed."""
     function = text.function("get_inputs")
     returned = function.body[-1]
-    stored = {item.id for item in ast.walk(text.forward) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+    stored = {
+        item.id for item in ast.walk(text.forward) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+    }
     if not isinstance(returned, ast.Return) or not isinstance(returned.value, ast.List):
         return {}
     made = {
@@ -196,7 +210,8 @@ def ranks(text: Text) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, item in zip(text.inputs, returned.value.elts, strict=False):
         value = made.get(item.id) if isinstance(item, ast.Name) else item
-        if name in stored or not isinstance(value, ast.Call) or called(value) not in ("torch.randn", "torch.rand"):
+        reassigned = name in stored and not any_value
+        if reassigned or not isinstance(value, ast.Call) or called(value) not in ("torch.randn", "torch.rand"):
             continue
         sizes = value.args
         if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List):
@@ -209,21 +224,49 @@ def ranks(text: Text) -> dict[str, int]:
 
 
 def other_end(work: Work, rng: random.Random) -> Work | None:
-    """`dim=-1` for `dim=1` of a matrix, and back: dimensions of inputs counted from the other end."""
+    """`dim=-1` for `dim=1` of a matrix, and back: dimensions counted from the other end, where the rank is known."""
     text = Text(work.problem)
-    known, new = ranks(text), dict[ast.expr, str]()
-    for node in ast.walk(text.forward):
-        name = called(node).split(".")[-1]
-        if not isinstance(node, ast.Call) or name not in _WITH_AXIS:
-            continue
-        operand = node.args[0] if called(node).startswith(("torch.", "F.")) and node.args else getattr(node.func, "value", None)
-        dim = next((item.value for item in node.keywords if item.arg in ("dim", "axis")), None)
-        if not isinstance(operand, ast.Name) or operand.id not in known or dim is None:
-            continue
-        number, rank = text.of(dim), known[operand.id]
-        if re.fullmatch(r"-?\d", number) and -rank <= int(number) < rank:
-            new[dim] = str(int(number) - rank if int(number) >= 0 else int(number) + rank)
+    known, new = ranks(text, any_value=True), dict[ast.expr, str]()
+    for statement in text.forward.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and called(node).split(".")[-1] in _WITH_AXIS:
+                rank = _rank(_operand(node), known)
+                dim = next((item.value for item in node.keywords if item.arg in ("dim", "axis")), None)
+                number = text.of(dim) if dim is not None else ""
+                if dim is not None and rank and re.fullmatch(r"-?\d", number) and -rank <= int(number) < rank:
+                    new[dim] = str(int(number) - rank if int(number) >= 0 else int(number) + rank)
+        stored = [
+            item.id for item in ast.walk(statement) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+        ]
+        plain = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        rank = _rank(statement.value, known) if plain and isinstance(statement, ast.Assign) else 0
+        for name in stored:
+            known[name] = rank
     return _changed(work, rng, new, text)
+
+
+def _operand(node: ast.Call) -> ast.expr | None:
+    """What a function or a method is applied to."""
+    if called(node).startswith(("torch.", "F.")):
+        return node.args[0] if node.args else None
+    return node.func.value if isinstance(node.func, ast.Attribute) else None
+
+
+def _rank(node: ast.expr | None, known: dict[str, int]) -> int:
+    """The rank of an expression that is elementwise in values of known rank; else 0."""
+    match node:
+        case ast.Name():
+            return known.get(node.id, 0)
+        case ast.Call() if called(node).split(".")[-1] in _SAME_RANK and not called(node).startswith("self."):
+            return _rank(_operand(node), known)
+        case ast.UnaryOp():
+            return _rank(node.operand, known)
+        case ast.BinOp(left=ast.Constant(), right=inner) | ast.BinOp(left=inner, right=ast.Constant()):
+            return _rank(inner, known)
+        case ast.BinOp(left=left, right=right) if not isinstance(node.op, ast.MatMult):
+            ranks_of = _rank(left, known), _rank(right, known)
+            return max(ranks_of) if all(ranks_of) else 0
+    return 0
 
 
 def unsqueezed(work: Work, rng: random.Random) -> Work | None:
@@ -231,7 +274,11 @@ def unsqueezed(work: Work, rng: random.Random) -> Work | None:
     text = Text(work.problem)
     new: dict[ast.expr, str] = {}
     for node, _ in _places(text):
-        if not isinstance(node, ast.Call) or called(node).split(".")[-1] not in _REDUCING or called(node).startswith("self"):
+        if (
+            not isinstance(node, ast.Call)
+            or called(node).split(".")[-1] not in _REDUCING
+            or called(node).startswith("self")
+        ):
             continue
         settings = {item.arg: text.of(item.value) for item in node.keywords}
         dim = settings.get("dim", "")
@@ -255,7 +302,11 @@ def flattened(work: Work, rng: random.Random) -> Work | None:
         name = path.split(".")[-1]
         if isinstance(node, ast.Call) and path in (f"torch.{name}", f"F.{name}") and name in _ELEMENTWISE and node.args:
             first = node.args[0]
-            if isinstance(first, ast.Name) and is_tensor(first, known) and not any(item.arg == "inplace" for item in node.keywords):
+            if (
+                isinstance(first, ast.Name)
+                and is_tensor(first, known)
+                and not any(item.arg == "inplace" for item in node.keywords)
+            ):
                 flat = rng.choice((f"{first.id}.flatten()", f"{first.id}.reshape(-1)"))
                 back = rng.choice((f".view_as({first.id})", f".reshape({first.id}.shape)", f".view({first.id}.size())"))
                 rest = _rest(text, node, 1)
@@ -301,14 +352,25 @@ def in_place(work: Work, rng: random.Random) -> Work | None:
     for statement in statements(text.forward):
         value = statement.value
         is_next = before is not None and text.forward.body.index(statement) == text.forward.body.index(before) + 1
-        if isinstance(statement, ast.Assign) and is_next and isinstance(value, ast.Call) and isinstance(before, ast.Assign):
+        if (
+            isinstance(statement, ast.Assign)
+            and is_next
+            and isinstance(value, ast.Call)
+            and isinstance(before, ast.Assign)
+        ):
             name = text.of(statement.targets[0])
             function = called(value).split(".")[-1]
-            operand = value.args[0] if called(value).startswith("torch.") and value.args else getattr(value.func, "value", None)
+            operand = (
+                value.args[0]
+                if called(value).startswith("torch.") and value.args
+                else getattr(value.func, "value", None)
+            )
             makes = _makes(before.value, tensors(text, text.forward)) and text.of(before.targets[0]) == name
             if makes and function in _IN_PLACE and isinstance(operand, ast.Name) and operand.id == name:
                 rest = _rest(text, value, 1 if called(value).startswith("torch.") else 0)
-                text.instead(statement, rng.choice((f"{name}.{function}_({rest})", f"{name} = {name}.{function}_({rest})")))
+                text.instead(
+                    statement, rng.choice((f"{name}.{function}_({rest})", f"{name} = {name}.{function}_({rest})"))
+                )
                 return Work(text.result(), work.kernel)
         before = statement
     return None

@@ -1,4 +1,4 @@
-"""`Text`: a Python file that is rewritten by replacing pieces of it, so that everything else stays as its author left it.
+"""`Text`: a Python file that is rewritten piece by piece, so that everything else stays as its author left it.
 
 Edits are collected against the syntax tree of the text as it was, and applied at once by `result`.
 """
@@ -6,6 +6,7 @@ Edits are collected against the syntax tree of the text as it was, and applied a
 from __future__ import annotations
 
 import ast
+import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,12 @@ from dataclasses import dataclass
 from dice.synth.tables.names import composed
 
 Function = ast.FunctionDef
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 HARNESS = ("__init__", "get_inputs", "get_init_inputs")  # functions in which nothing is computed
 BARE = frozenset({"torch", "F", "nn", "math", "self", "ops", "np", "super"})  # names that are no tensors
 
@@ -33,7 +40,7 @@ class Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tree = ast.parse(text)
+        self.tree = _parsed(text)
         self._starts = [0]
         for line in text.split("\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
@@ -82,7 +89,8 @@ class Text:
     @property
     def working(self) -> list[Function]:
         """The functions that compute: `forward`, methods beside it and functions of the file."""
-        found = [node for part in (self.tree, *self.classes) for node in part.body if isinstance(node, Function)]
+        bodies = [self.tree.body, *(node.body for node in self.classes)]
+        found = [node for body in bodies for node in body if isinstance(node, Function)]
         return [node for node in found if node.name not in HARNESS]
 
     @property
@@ -179,6 +187,12 @@ class Text:
         self._edits.append((start, end, len(self._edits), new))
 
 
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module:
+    """The syntax tree, which nobody changes: one style after the other looks at the same texts."""
+    return ast.parse(text)
+
+
 def is_own(node: ast.AST) -> bool:
     """Whether this is `self.<name>`."""
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
@@ -207,9 +221,10 @@ def atom(text: str, node: ast.AST) -> str:
 def statements(function: Function) -> Iterator[ast.Assign | ast.Return]:
     """Assignments to one name, and returns, at the first level of a function."""
     for node in function.body:
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield node
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        named = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        if isinstance(node, ast.Assign | ast.Return) and (
+            named or isinstance(node, ast.Return) and node.value is not None
+        ):
             yield node
 
 
@@ -224,11 +239,10 @@ def fresh(rng: random.Random, pool: Sequence[str], taken: set[str]) -> str:
 
 
 # Methods and functions whose result is no single tensor, or no tensor at all.
-_NO_TENSOR = frozenset(
-    "size dim numel item tolist shape stride chunk split unbind tensor_split sort topk max min median mode aminmax var_mean "
-    "std_mean unique nonzero svd is_floating_point element_size lstm gru rnn data_ptr ndimension get_device finfo".split()
-)
-_SEVERAL = ("LSTM", "GRU", "RNN", "MultiheadAttention")
+_NO_TENSOR = words("""
+size dim numel item tolist shape stride chunk split unbind tensor_split sort topk max min median mode aminmax var_mean
+std_mean unique nonzero svd is_floating_point element_size lstm gru rnn data_ptr ndimension get_device finfo
+""")
 
 
 def tensors(text: Text, function: Function) -> set[str]:
