@@ -278,7 +278,8 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])
             dropped.update(notes["dropped"])
             matches += notes["in_benchmarks"]
-            rows += file.read(columns=["family", "style", "composition", "heldout_by", "operators"]).to_pylist()
+            columns = {"family", "style", "composition", "heldout_by", "operators", "written"}
+            rows += file.read(columns=[name for name in file.schema_arrow.names if name in columns]).to_pylist()
             texts = file.read(columns=["prompt", "response"])
             characters.update({name: pc.sum(pc.utf8_length(texts[name])).as_py() or 0 for name in texts.column_names})
         count = max(1, len(rows))

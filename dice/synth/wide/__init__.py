@@ -7,13 +7,14 @@ outputs, `ModelNew` changes with them.
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dice.synth.wide import bodies, layers, layout, numbers, products, signature, spelling
-from dice.synth.wide.text import Style, Work
+from dice.synth.wide.text import Style, Text, Work
 
 __all__ = ["STYLES", "Work", "Written", "rewritten"]
 
@@ -124,5 +125,12 @@ def rewritten(
 
 
 def _one_text(results: Sequence[Work]) -> bool:
-    """Whether the problems still differ in numbers alone."""
-    return len({re.sub(r"\d+", "0", result.problem) for result in results}) == 1
+    """Whether the problems differ in numbers alone; constants of the file may share lines where they are equal."""
+    if len(results) == 1:
+        return True
+    texts = [Text(result.problem) for result in results]
+    parts = [
+        [re.sub(r"\d+", "0", text.of(node)) for node in text.tree.body if not isinstance(node, ast.Assign)]
+        for text in texts
+    ]
+    return all(other == parts[0] for other in parts)

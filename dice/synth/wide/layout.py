@@ -36,7 +36,7 @@ def imports(work: Work, rng: random.Random) -> Work | None:
 
 def _functional_through_nn(text: str, rng: random.Random) -> str:
     """`nn.functional.relu` for `F.relu`."""
-    line = next((line for line in _F_IMPORTS if line in text.split("\n")), "")
+    line = _import_of_functions(text)
     if not line or not re.search(r"^(import torch\.nn as nn|from torch import .*\bnn\b)", text, re.MULTILINE):
         return ""
     return re.sub(r"(?<![\w.])F\.(?=\w)", "nn.functional.", text.replace(f"{line}\n", "", 1))
@@ -44,12 +44,18 @@ def _functional_through_nn(text: str, rng: random.Random) -> str:
 
 def _functional_from_nn(text: str, rng: random.Random) -> str:
     """The import of F in its other form, or a name of its own for it."""
-    line = next((line for line in _F_IMPORTS if line in text.split("\n")), "")
+    line = _import_of_functions(text)
     if not line:
         return ""
     if rng.random() < 0.3 and not re.search(r"\bfn\b", text):
         return re.sub(r"(?<![\w.])F\.(?=\w)", "fn.", text.replace(line, "import torch.nn.functional as fn", 1))
     return text.replace(line, _F_IMPORTS[1 - _F_IMPORTS.index(line)], 1)
+
+
+def _import_of_functions(text: str) -> str:
+    """The line that imports F, where F is only used as `F.name`; else empty."""
+    line = next((line for line in _F_IMPORTS if line in text.split("\n")), "")
+    return "" if re.search(r"(?<![\w.])F\b(?!\.)", text.replace(line, "", 1)) else line
 
 
 def _base_class_alone(text: str, rng: random.Random) -> str:

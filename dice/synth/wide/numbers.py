@@ -85,7 +85,7 @@ def attribute_number(work: Work, rng: random.Random) -> Work | None:
         return None
     node = rng.choice(found)
     name = fresh(rng, _LOWER, text.taken)
-    text.below(init.body[-1], f"self.{name} = {text.of(node)}")
+    text.below(_base_made(init), f"self.{name} = {text.of(node)}")
     text.replace(node, f"self.{name}")
     return Work(text.result(), work.kernel)
 
@@ -101,9 +101,14 @@ def constructor_default(work: Work, rng: random.Random) -> Work | None:
     hint = rng.choice((": float = ", "="))
     kernel = with_argument(work.kernel, f"{name}={node.value!r}")
     text.signature(init, f"{name}{hint}{text.of(node)}")
-    text.below(init.body[-1], f"self.{name} = {name}")
+    text.below(_base_made(init), f"self.{name} = {name}")
     text.replace(node, f"self.{name}")
     return Work(text.result(), kernel)
+
+
+def _base_made(init: Function) -> ast.stmt:
+    """The statement after which attributes can be set: the methods that a constructor calls read some."""
+    return next((node for node in init.body if ".__init__(" in ast.unparse(node)), init.body[-1])
 
 
 def with_argument(kernel: str, argument: str) -> str:

@@ -348,15 +348,17 @@ def input_list(work: Work, rng: random.Random) -> Work | None:
     last, items = made
     form = rng.choice(("append", "named", "list", "same"))
     written = [text.of(item) for item in items]
+    taken = text.taken
+    name = fresh(rng, ("inputs", "values", "batch", "args", "tensors"), taken)
     if form == "append":
-        lines = ["inputs = []", *(f"inputs.append({item})" for item in written), "return inputs"]
+        lines = [f"{name} = []", *(f"{name}.append({item})" for item in written), f"return {name}"]
     elif form == "list":
-        lines = [f"inputs = [{', '.join(written)}]", "return inputs"]
+        lines = [f"{name} = [{', '.join(written)}]", f"return {name}"]
     elif form == "same" and len(set(written)) == 1 and len(written) > 1 and "torch." in written[0]:
         lines = [f"return [{written[0]} for _ in range({len(written)})]"]
     elif not any(isinstance(item, ast.Name) for item in items):
-        taken = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name)}
-        names = [name if name not in taken else f"{name}_value" for name in text.inputs]
+        stored = {node.id for node in ast.walk(text.tree) if isinstance(node, ast.Name)}
+        names = [name if name not in stored else fresh(rng, (f"{name}_value",), taken) for name in text.inputs]
         lines = [
             *(f"{name} = {item}" for name, item in zip(names, written, strict=True)),
             f"return [{', '.join(names)}]",
@@ -378,10 +380,12 @@ def init_list(work: Work, rng: random.Random) -> Work | None:
     if form == "tuple":
         lines = [f"return ({', '.join(written)}{',' if len(written) == 1 else ''})"]
     elif form == "append":
-        lines = ["args = []", *(f"args.append({item})" for item in written), "return args"]
+        name = fresh(rng, ("args", "arguments", "settings"), text.taken)
+        lines = [f"{name} = []", *(f"{name}.append({item})" for item in written), f"return {name}"]
     elif form == "plus" and len(written) > 1:
         lines = [f"return [{', '.join(written[:1])}] + [{', '.join(written[1:])}]"]
     else:
-        lines = [f"init_inputs = [{', '.join(written)}]", "return init_inputs"]
+        name = fresh(rng, ("init_inputs", "values", "config_args"), text.taken)
+        lines = [f"{name} = [{', '.join(written)}]", f"return {name}"]
     text.instead(last, *lines)
     return Work(text.result(), work.kernel)
