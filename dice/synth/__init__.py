@@ -6,14 +6,20 @@ Every pair follows from a seed and an index alone:
 
 A pair is drawn in two stages. A `Plan` says what is computed (its `composition`); rendering then chooses shapes,
 constants, names and spellings. Held-out compositions never occur among training pairs (see `split.py`).
+
+With `Styles("wide")` a drawn pair is then written in the styles of `wide/`: helpers, properties, containers, einsum,
+other inputs and outputs. The draw itself stays what it is.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import Literal
 
+from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.synth.families import FAMILIES
@@ -21,21 +27,68 @@ from dice.synth.pair import Pair, Split
 from dice.synth.problem.plan import Plan
 from dice.synth.problem.printing import printed
 from dice.synth.split import held_out_by
+from dice.synth.wide import STYLES, rewritten
 
-__all__ = ["FAMILIES", "Pair", "generate", "heldout", "in_distribution"]
+__all__ = ["FAMILIES", "PLAIN", "Pair", "Styles", "generate", "heldout", "in_distribution"]
 
 LARGE_SHARE = 0.35  # of training pairs whose problem is printed with large sizes; held-out ones never are
 _NAMES = tuple(FAMILIES)
 _WEIGHTS = tuple(weight for _, weight in FAMILIES.values())
 
 
-def generate(seed: int, index: int, split: Split = "train") -> Pair:
+@dataclass(frozen=True, slots=True)
+class Styles:
+    """How pairs are written. `width` plain: as they are drawn; wide: in the styles of `wide/`, too.
+
+    Styles in `without` are left out of training pairs; held-out and control pairs have them wherever they can be
+    applied, so that what a model does with a style that it never saw can be measured.
+    Raises `UserError` for a style that there is not.
+    """
+
+    width: Literal["plain", "wide"] = "plain"
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.without if name not in STYLES]
+        if unknown:
+            raise UserError(f"There is no style {unknown[0]}; styles are {', '.join(STYLES)}.")
+        if self.without and self.width == "plain":
+            raise UserError("Only wide styles can be left out: add --styles wide.")
+
+    def applied(self, pair: Pair, key: str, *, hidden: bool) -> Pair:
+        """The pair as these styles write it; `key` decides which. `hidden`: the styles in `without` are left out."""
+        if self.width == "plain":
+            return pair
+        sources = (pair.problem.source,) if pair.check_source is None else (pair.problem.source, pair.check_source)
+        chosen = frozenset(self.without)
+        found = rewritten(
+            sources,
+            pair.kernel.source,
+            random.Random(f"{key}:wide"),
+            without=chosen if hidden else frozenset(),
+            always=frozenset() if hidden else chosen,
+        )
+        return replace(
+            pair,
+            problem=replace(pair.problem, source=found.problems[0]),
+            kernel=replace(pair.kernel, source=found.kernel),
+            check_source=None if pair.check_source is None else found.problems[1],
+            written=found.styles,
+        )
+
+
+PLAIN = Styles()
+
+
+def generate(seed: int, index: int, split: Split = "train", styles: Styles = PLAIN) -> Pair:
     """The pair of that seed and index, whatever was generated before it."""
-    rng = random.Random(f"{seed}:{index}" if split == "train" else f"{seed}:{index}:{split}")
-    return _render(_draw(rng, split), rng, f"{index}", large_share=LARGE_SHARE if split == "train" else 0.0)
+    key = f"{seed}:{index}" if split == "train" else f"{seed}:{index}:{split}"
+    rng = random.Random(key)
+    pair = _render(_draw(rng, split), rng, f"{index}", large_share=LARGE_SHARE if split == "train" else 0.0)
+    return styles.applied(pair, key, hidden=split == "train")
 
 
-def heldout(n: int, seed: int) -> list[Pair]:
+def heldout(n: int, seed: int, styles: Styles = PLAIN) -> list[Pair]:
     """`n` distinct held-out pairs, spread evenly over families and, within each, over the two hold-out rules."""
     pairs: dict[str, Pair] = {}
     for index in count():
@@ -46,16 +99,19 @@ def heldout(n: int, seed: int) -> list[Pair]:
         rule = ("composition", "operator")[(index // len(_NAMES) + index % len(_NAMES)) % 2]
         plan = _draw_family(rng, family, rule)
         pair = _render(plan, rng, f"heldout_{index}", large_share=0.0)
+        pair = styles.applied(pair, f"{seed}:{index}:heldout", hidden=False)
         pairs.setdefault(pair.problem.source, pair)
     raise AssertionError("unreachable")
 
 
-def in_distribution(n: int, seed: int, train_seed: int, train_pairs: int) -> Iterator[Pair]:
+def in_distribution(n: int, seed: int, train_seed: int, train_pairs: int, styles: Styles = PLAIN) -> Iterator[Pair]:
     """`n` pairs whose compositions a corpus of `train_pairs` pairs contains, with new text, shapes and constants."""
     chooser = random.Random(f"{seed}:in_distribution")
     for number in range(n):
         plan = _draw(random.Random(f"{train_seed}:{chooser.randrange(train_pairs)}"), "train")
-        yield _render(plan, random.Random(f"{seed}:{number}:control"), f"control_{number}", large_share=0.0)
+        key = f"{seed}:{number}:control"
+        pair = _render(plan, random.Random(key), f"control_{number}", large_share=0.0)
+        yield styles.applied(pair, key, hidden=False)
 
 
 def _draw(rng: random.Random, split: Split) -> Plan:

@@ -29,6 +29,7 @@ from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 from dice.files.atomic import read_json, write_json, write_parquet
 from dice.launch import PACKAGE
+from dice.synth import PLAIN, Styles
 from dice.synth.drafting import Batch, Candidate, draft_all, text_id
 from dice.verdict import Verdict
 
@@ -59,6 +60,8 @@ _SCHEMA = pa.schema(
     ]
 )
 
+_WIDE_SCHEMA = _SCHEMA.append(pa.field("written", pa.list_(pa.string())))  # with the styles of `dice/synth/wide`
+
 Progress = Callable[[int, int, str], None]  # pairs done, pairs in all, what is under way
 
 
@@ -76,6 +79,8 @@ class CorpusRequest:
     infill_share: float
     benchmarks: str  # hash of what is kept out
     generator: str  # `generator_version`
+    styles: str = "plain"
+    without_styles: str = ""  # names, with commas between
 
 
 # What shapes a row, below the package: the generator and layout of the pairs, the words of the prompts, where a kernel
@@ -112,6 +117,7 @@ def build(
     shard_pairs: int = SHARD_PAIRS,
     prose_free: bool = False,
     infill_share: float = 0.0,
+    styles: Styles = PLAIN,
     progress: Progress | None = None,
 ) -> JsonObject:
     """Write the corpus below `out` and return the report.
@@ -125,10 +131,11 @@ def build(
     folders = tuple(Path(folder) for folder in decontaminate)
     benchmarks = Index.from_folders(folders).digest if folders else ""
     request = CorpusRequest(
-        pairs, heldout, control, seed, verify, shard_pairs, prose_free, infill_share, benchmarks, generator_version()
+        *(pairs, heldout, control, seed, verify, shard_pairs, prose_free, infill_share, benchmarks),
+        *(generator_version(), styles.width, ",".join(styles.without)),
     )
     _open_folder(out, request, resume)
-    batches = _batches(out, request, folders)
+    batches = _batches(out, request, folders, styles)
     missing = [batch for path, batch in batches if not path.exists()]
     with ExitStack() as stack:
         drafts = stack.enter_context(closing(draft_all(missing, workers)))
@@ -137,6 +144,7 @@ def build(
             workers=workers,
             progress=progress or (lambda done, total, what: None),
             total=pairs + heldout + control,
+            schema=_SCHEMA if styles == PLAIN else _WIDE_SCHEMA,
         )
         for path, batch in batches:
             if path.exists():
@@ -148,17 +156,22 @@ def build(
     return report
 
 
-def _batches(out: Path, request: CorpusRequest, benchmarks: tuple[Path, ...]) -> list[tuple[Path, Batch]]:
+def _batches(
+    out: Path, request: CorpusRequest, benchmarks: tuple[Path, ...], styles: Styles
+) -> list[tuple[Path, Batch]]:
     """Every file of the corpus with what it is drawn from, in the order in which they are written."""
     batches = []
     for number, start in enumerate(range(0, request.pairs, request.shard_pairs)):
         stop = min(start + request.shard_pairs, request.pairs)
-        batch = Batch("train", request.seed, start, stop, benchmarks, request.prose_free, request.infill_share)
+        batch = Batch(
+            *("train", request.seed, start, stop, benchmarks, request.prose_free, request.infill_share), styles=styles
+        )
         batches.append((out / "train" / f"train-{number:05d}.parquet", batch))
     test_seed = request.seed + 1_000_003
     known = request.control if request.pairs else 0
-    heldout = Batch("heldout", test_seed, 0, request.heldout, benchmarks, train_seed=request.seed)
-    control = Batch("control", test_seed, 0, known, benchmarks, train_seed=request.seed, known=request.pairs)
+    first = request.seed
+    heldout = Batch("heldout", test_seed, 0, request.heldout, benchmarks, train_seed=first, styles=styles)
+    control = Batch("control", test_seed, 0, known, benchmarks, train_seed=first, known=request.pairs, styles=styles)
     batches += [(out / "heldout.parquet", heldout), (out / "control.parquet", control)]
     return batches
 
@@ -181,11 +194,12 @@ def _open_folder(out: Path, request: CorpusRequest, resume: bool) -> None:
 class _Writer:
     """Writes one Parquet file at a time; what is finished already is left alone."""
 
-    def __init__(self, *, verifier: Any, workers: int, progress: Progress, total: int) -> None:
+    def __init__(self, *, verifier: Any, workers: int, progress: Progress, total: int, schema: pa.Schema) -> None:
         self.verifier = verifier
         self.workers = workers
         self.progress = progress
         self.total = total
+        self.schema = schema
         self.done = 0
         self.seen: set[str] = set()  # problems in finished files: each text occurs once
 
@@ -206,7 +220,7 @@ class _Writer:
             for row in item.rows
         ]
         self.seen.update(text_id(row["problem"]) for row in rows)
-        schema = _SCHEMA.with_metadata({"dice": json.dumps({"dropped": dict(dropped), "in_benchmarks": matches})})
+        schema = self.schema.with_metadata({"dice": json.dumps({"dropped": dict(dropped), "in_benchmarks": matches})})
         write_parquet(path, pa.Table.from_pylist(rows, schema=schema))
 
     def _wanted(self, candidates: list[Candidate], dropped: Counter[str]) -> list[Candidate]:
@@ -265,11 +279,13 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])
             dropped.update(notes["dropped"])
             matches += notes["in_benchmarks"]
-            rows += file.read(columns=["family", "style", "composition", "heldout_by", "operators"]).to_pylist()
+            columns = {"family", "style", "composition", "heldout_by", "operators", "written"}
+            rows += file.read(columns=[name for name in file.schema_arrow.names if name in columns]).to_pylist()
             texts = file.read(columns=["prompt", "response"])
             characters.update({name: pc.sum(pc.utf8_length(texts[name])).as_py() or 0 for name in texts.column_names})
         count = max(1, len(rows))
         families = Counter(row["family"] for row in rows)
+        written = Counter(style for row in rows for style in row.get("written", ()))
         report[name] = {
             "pairs": len(rows),
             "dropped": dict(dropped.most_common()),
@@ -286,6 +302,8 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
             "mean_prompt_characters": round(characters["prompt"] / count, 1),
             "mean_response_characters": round(characters["response"] / count, 1),
         }
+        if request.styles != "plain":
+            report[name]["written"] = dict(written.most_common())
     return report
 
 

@@ -24,7 +24,7 @@ from dice.files import JsonObject
 from dice.kernel import Kernel, SplitError
 from dice.launch import PACKAGE
 from dice.problem import Problem
-from dice.synth import Pair
+from dice.synth import PLAIN, Pair, Styles
 from dice.synth.blank_lines import relaid
 from dice.synth.prose import without_prose
 from dice.synth.syntax import fault
@@ -45,6 +45,7 @@ class Batch:
     infill_share: float = 0.0
     known: int = 0  # of control pairs: how many training pairs there are
     train_seed: int = 0  # of held-out and control pairs: the seed of the training pairs
+    styles: Styles = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,14 @@ def text_id(source: str) -> str:
 
 def _pairs(batch: Batch) -> Iterator[tuple[int, Pair]]:
     makers: dict[str, Callable[[], Iterator[tuple[int, Pair]]]] = {
-        "train": lambda: ((index, synth.generate(batch.seed, index)) for index in range(batch.start, batch.stop)),
-        "heldout": lambda: enumerate(synth.heldout(batch.stop, batch.seed)),
+        "train": lambda: (
+            (index, synth.generate(batch.seed, index, styles=batch.styles)) for index in range(batch.start, batch.stop)
+        ),
+        "heldout": lambda: enumerate(synth.heldout(batch.stop, batch.seed, batch.styles)),
         "control": lambda: enumerate(
-            synth.in_distribution(batch.stop, batch.seed, batch.train_seed, batch.known) if batch.known else ()
+            synth.in_distribution(batch.stop, batch.seed, batch.train_seed, batch.known, batch.styles)
+            if batch.known
+            else ()
         ),
     }
     return makers[batch.kind]()
@@ -113,7 +118,7 @@ def _candidate(batch: Batch, index: int, pair: Pair) -> Candidate:
     known = _index(batch.benchmarks)
     match = known.find(pair.problem) if known and not reason else None
     seed = batch.train_seed or batch.seed
-    row = _row(seed, index, pair)
+    row = _row(seed, index, pair) | ({} if batch.styles == PLAIN else {"written": list(pair.written)})
     rows = (row, _without_prose(row)) if batch.prose_free else (row,)
     rows = (*rows, *_infilling(batch, rows))
     ids = tuple(text_id(each["problem"]) for each in rows)

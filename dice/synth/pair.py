@@ -29,6 +29,7 @@ class Pair:
     split: Split
     heldout_by: HeldOutBy = ""
     check_source: str | None = None
+    written: tuple[str, ...] = ()  # the styles of `dice/synth/wide` that its texts have
 
     @property
     def check_problem(self) -> Problem:

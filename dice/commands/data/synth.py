@@ -6,6 +6,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from tyro.conf import UseAppendAction
 
 from dice.commands.arguments import Backend, at_least
 from dice.commands.progress import bars
@@ -37,14 +40,22 @@ class Synth:
     """Also write each training pair without docstrings and comments, so that a model learns to read the code."""
     infill_share: float = 0.0
     """Share of the training pairs to write once more as infilling: the prompt gives the kernel's beginning and end."""
+    styles: Literal["plain", "wide"] = "plain"
+    """How modules are written: as they are drawn, or also with helpers, properties, containers, einsum, several inputs
+    and outputs, and so on, their kernels to match."""
+    without_style: UseAppendAction[tuple[str, ...]] = ()
+    """A wide style to leave out of the training pairs; may be given several times. Held-out and control pairs have it
+    wherever it can be applied, so that one can measure on it."""
     decontaminate: tuple[Path, ...] = ()
     """Folders of benchmark problems: a pair that equals or nearly equals one of theirs is dropped."""
     json: bool = False
     """Print the report as JSON."""
 
     def run(self) -> int:
+        from dice.synth import Styles
         from dice.synth.corpus import build
 
+        styles = Styles(self.styles, tuple(self.without_style))
         at_least(0, pairs=self.pairs, heldout=self.heldout, control=self.control)
         at_least(1, workers=self.workers)
         missing = next((folder for folder in self.decontaminate if not folder.is_dir()), None)
@@ -66,6 +77,7 @@ class Synth:
                 decontaminate=self.decontaminate,
                 prose_free=self.prose_free,
                 infill_share=self.infill_share,
+                styles=styles,
                 progress=lambda done, total, what: show("pairs", done, total, what),
             )
         if self.json:
