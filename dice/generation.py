@@ -74,16 +74,15 @@ class Attempt:
     CUDA source, with all else from the module: `scaffold.py`), or "canonical" (region by region, in canonical form).
     `drafts`: the replies that it was made of, one unless it is canonical."""
 
-    drafts: tuple[Draft, ...]
-    draft: Draft | Received
+    drafts: tuple[Draft | Received, ...]
     kernel: Kernel | None
     verdict: Verdict
     way: Way = "written"
 
     @property
-    def draft(self) -> Draft:
+    def draft(self) -> Draft | Received:
         """The longest of its replies."""
-        return max(self.drafts, key=lambda draft: len(draft.trace.response_ids))
+        return max(self.drafts, key=lambda draft: draft.tokens)
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -102,15 +101,19 @@ class Attempt:
 
     def decode(self) -> dict[str, object]:
         """What writing it took, over its replies."""
-        tokens = sum(len(draft.trace.response_ids) for draft in self.drafts)
-        forwards, seconds = sum(draft.trace.forwards for draft in self.drafts), sum(one.seconds for one in self.drafts)
+        longest = self.draft
+        if isinstance(longest, Received):
+            return longest.summary()
+        drafts = [draft for draft in self.drafts if isinstance(draft, Draft)]
+        tokens, forwards = sum(draft.tokens for draft in drafts), sum(draft.trace.forwards for draft in drafts)
+        seconds = sum(draft.seconds for draft in drafts)
         return {
             "tokens": tokens,
             "forwards": forwards,
             "seconds": round(seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if seconds else 0.0,
             "tokens_per_forward": round(tokens / max(forwards, 1), 2),
-            "stop_reason": self.draft.trace.stop_reason,
+            "stop_reason": longest.trace.stop_reason,
         }
 
 
@@ -165,6 +168,10 @@ class Draft:
     trace: Trace
     seconds: float
     beginning: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return len(self.trace.response_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,5 +37,5 @@ def from_endpoint(args: Generate, problem: Problem, verifier: Verifier) -> list[
                 kernel = extract_kernel(reply.text)
                 verdict = NO_KERNEL if kernel is None else verifier.verify(problem, kernel)
                 received = Received(reply.text, reply.usage.tokens_out, reply.seconds, reply.outcome)
-                found.append(Attempt(received, kernel, verdict))
+                found.append(Attempt((received,), kernel, verdict))
     return found

@@ -49,8 +49,8 @@ class Generate:
     model: str = "nano"
     """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
     endpoint: str = ""
-    """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`). Its key, if it
-    wants one, is in OPENAI_API_KEY."""
+    """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`), the module as
+    its file is written. The server's key, if it wants one, is in OPENAI_API_KEY."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
     form: Literal["auto", "written", "canonical"] = "auto"
@@ -91,6 +91,8 @@ class Generate:
         at_least(0, refine=self.refine)
         if self.endpoint and (self.trace or self.refine):
             raise UserError("A server tells no trace and rewrites nothing: leave out --trace and --refine.")
+        if self.endpoint and self.form == "canonical":
+            raise UserError("A server writes single modules as written; `dice optimize` has it write regions.")
         problems = [Problem.from_file(path) for path in self.problems]
         targets = _targets(self, problems)
         # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
@@ -98,9 +100,8 @@ class Generate:
 
         console = Console(stderr=self.json)
         with Verifier(backend=self.backend, options=options(timing=self.timing, scale=self.scale)) as verifier:
-            from dice.commands.from_endpoint import from_endpoint
             from dice.decode.request import DecodeConfig
-            from dice.generation import Writer, attempts
+            from dice.generation import Writer
 
             start = time.perf_counter()
             decoding = DecodeConfig(
@@ -116,38 +117,37 @@ class Generate:
             require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
             results = []
             for problem, target in zip(problems, targets, strict=True):
-                samples = attempts(
-                    problem,
-                    writer,
-                    verifier,
-                    samples=self.samples if self.form != "canonical" else 0,
-                    refine=self.refine if self.form != "canonical" else 0,
-                    prompt=self.prompt,
-                    seed=self.seed,
-                    watch=partial(_watcher, self, console),
-                    checking=partial(console.status, "compiling, running and checking"),
-                )
-                samples += _in_canonical_form(self, problem, writer, verifier, samples, console)
-                if writer is None:
-                    samples = from_endpoint(self, problem, verifier)
-                else:
-                    samples = attempts(
-                        problem,
-                        writer,
-                        verifier,
-                        samples=self.samples,
-                        refine=self.refine,
-                        prompt=self.prompt,
-                        seed=self.seed,
-                        watch=partial(_watcher, self, console),
-                        checking=partial(console.status, "compiling, running and checking"),
-                    )
+                samples = _samples(self, problem, writer, verifier, console)
                 results.append(_finish(self, problem, target, samples, console))
         if self.json:
             print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
         else:
             _summary(console, results, loading)
         return max(exit_code(Verdict.from_json(result["verdict"])) for result in results)
+
+
+def _samples(
+    args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
+) -> list[Attempt]:
+    """What was written for a problem, in the order written: by a server, where there is no writer."""
+    from dice.commands.from_endpoint import from_endpoint
+    from dice.generation import attempts
+
+    if writer is None:
+        return from_endpoint(args, problem, verifier)
+    written = args.form != "canonical"
+    samples = attempts(
+        problem,
+        writer,
+        verifier,
+        samples=args.samples if written else 0,
+        refine=args.refine if written else 0,
+        prompt=args.prompt,
+        seed=args.seed,
+        watch=partial(_watcher, args, console),
+        checking=partial(console.status, "compiling, running and checking"),
+    )
+    return samples + _in_canonical_form(args, problem, writer, verifier, samples, console)
 
 
 def _in_canonical_form(

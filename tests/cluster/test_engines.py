@@ -1,4 +1,3 @@
-"""Engines on the nodes of a cluster write what this process would, with weights they were sent, and outlive losses."""
 """Engines of a cluster write what this process would, with weights that they were sent; losses are mended."""
 
 from __future__ import annotations
