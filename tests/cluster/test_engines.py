@@ -86,6 +86,7 @@ def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes) -> 
         assert written(engines.write, one, 3) == written(write_here, one, 3)  # the new one has the weights, too
 
 
+@pytest.mark.slow
 def test_what_asks_to_stop_is_heard_and_the_engines_are_free(cluster: RayNodes) -> None:
     from dice.cluster.engines import Engines
 

@@ -165,6 +165,7 @@ def test_a_host_is_lost_over_its_only_suspect(monkeypatch: pytest.MonkeyPatch) -
     assert (first.strikes, second.strikes, third.strikes) == (1, 1, 0)
     with hosts._taken(first) as place:
         assert place.suspect is first
+        assert hosts._choose(second) is None and hosts._choose(third) is place  # one suspect at a time
         place.jobs.add(third)
         hosts._lose(place, "again")
     assert (first.strikes, second.strikes, third.strikes) == (2, 1, 0)
@@ -245,6 +246,7 @@ def test_hosts_that_would_spoil_results_are_refused(
             assert {kind.toolchain for kind in hosts.kinds} > {"g++ 9"}
 
 
+@pytest.mark.slow
 def test_several_drivers_each_take_a_part_of_the_hosts(cluster: RayNodes) -> None:
     with (
         verifier(cluster, make=Fake(), part=(0, 2)) as first,
@@ -255,6 +257,7 @@ def test_several_drivers_each_take_a_part_of_the_hosts(cluster: RayNodes) -> Non
         verifier(cluster, make=Fake(), part=(0, 3))
 
 
+@pytest.mark.slow
 def test_no_thread_is_left(cluster: RayNodes) -> None:
     before = set(threading.enumerate())
     with verifier(cluster, make=Fake()) as hosts:
