@@ -42,8 +42,8 @@ class Generate:
     model: str = "nano"
     """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
     endpoint: str = ""
-    """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`). Its key, if it
-    wants one, is in OPENAI_API_KEY."""
+    """Where --model is served by OpenAI's API, such as http://localhost:8000/v1 (`dice serve`). The key, if one is
+    wanted, is in OPENAI_API_KEY."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
     keep_wrong: bool = False

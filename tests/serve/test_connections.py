@@ -95,14 +95,13 @@ def test_half_a_body_is_cut_off_and_others_are_served() -> None:
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    with listening(ServeSettings(model="m", write_s=0.3)) as (_, port):
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.connect(("127.0.0.1", port))
-            slow.sendall(HEAD + b"{}")
-            time.sleep(1.0)
-            found = ended(slow)  # what lay in buffers, and then the end of an answer that has none
-            assert b"200 OK" in found
+    with listening(ServeSettings(model="m", write_s=0.3)) as (_, port), socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", port))
+        slow.sendall(HEAD + b"{}")
+        time.sleep(1.0)
+        found = ended(slow)  # what lay in buffers, and then the end of an answer that has none
+        assert b"200 OK" in found
 
 
 def test_too_many_connections_are_cut_off() -> None:
