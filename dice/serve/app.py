@@ -97,7 +97,14 @@ class Service:
 
 def make_app(service: Service) -> ASGIApp:
     """The application, behind its guard."""
-    app = FastAPI(title="dice serve", version=dice.__version__, docs_url=None, redoc_url=None, lifespan=service.running)
+    app = FastAPI(
+        title="dice serve",
+        version=dice.__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=service.running,
+    )
     errors.install(app)
     _add_texts(app, service)
     _add_verification(app, service)
