@@ -51,8 +51,6 @@ class Generate:
     endpoint: str = ""
     """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`), the module as
     its file is written. The server's key, if it wants one, is in OPENAI_API_KEY."""
-    """Where --model is served by OpenAI's API, such as http://localhost:8000/v1 (`dice serve`). The key, if one is
-    wanted, is in OPENAI_API_KEY."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
     form: Literal["auto", "written", "canonical"] = "auto"
