@@ -120,10 +120,12 @@ def _running(address: str) -> str:
     from ray._private.services import get_ray_address_from_environment
 
     if address == "auto":
-        found = get_ray_address_from_environment("auto", None)
-        if not found:
-            raise MachineError("No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT.")
-        address = str(found)
+        try:
+            address = str(get_ray_address_from_environment("auto", None))
+        except ConnectionError:
+            raise MachineError(
+                "No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT."
+            ) from None
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), REACH_S):

@@ -90,10 +90,19 @@ def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     [
         (("--cluster", "127.0.0.1:1"), 3, "No Ray cluster answers at 127.0.0.1:1: Connection refused."),
         (("--cluster", "somewhere"), 2, "--cluster takes auto or HOST:PORT of the cluster's head, not 'somewhere'."),
+        (
+            ("--cluster", "auto"),
+            3,
+            "No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT.",
+        ),
         (("--mixed-hosts",), 2, "--mixed-hosts is of a cluster; give --cluster, too."),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(arguments: tuple[str, ...], code: int, sentence: str) -> None:
+def test_what_cannot_be_is_said_in_a_sentence(
+    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster of somebody else is found
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     done = dice("verify", RELU, RIGHT, *arguments)
     assert (done.returncode, done.stderr.strip()) == (code, f"dice: {sentence}")
 
