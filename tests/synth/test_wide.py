@@ -20,7 +20,8 @@ from torch.utils import cpp_extension
 from dice import synth
 from dice.errors import UserError
 from dice.files import JsonObject
-from dice.synth import PLAIN, Pair, Styles, corpus, drafting
+from dice.synth import PLAIN, Pair, Styles, corpus
+from dice.synth.syntax import fault
 from dice.synth.wide import STYLES, Work, rewritten
 from tests.synth.verified_pairs import assert_right
 
@@ -206,7 +207,7 @@ def test_wide_pairs_are_whole_and_follow_from_seed_and_index() -> None:
     pairs = [synth.generate(5, index, styles=WIDE) for index in range(200)]
     assert pairs[17] == synth.generate(5, 17, styles=WIDE)
     assert [pair.composition for pair in pairs] == [synth.generate(5, index).composition for index in range(200)]
-    assert not [pair.written for pair in pairs if drafting.fault(pair)]
+    assert not [pair.written for pair in pairs if fault(pair)]
     written = {style for pair in pairs for style in pair.written}
     assert len(written) > 0.75 * len(STYLES)
     assert 0.02 < sum(not pair.written for pair in pairs) / len(pairs) < 0.4, "some stay as they were drawn"

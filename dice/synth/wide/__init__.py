@@ -72,6 +72,7 @@ STYLES: dict[str, tuple[Style, float]] = {
     "wrapped_output": (signature.wrapped_output, 0.07),
     "input_order": (signature.input_order, 0.35),
     "unused_input": (signature.unused_input, 0.12),
+    "packed_inputs": (signature.packed_inputs, 0.25),
     "tuple_input": (signature.tuple_input, 0.1),
     "star_inputs": (signature.star_inputs, 0.1),
     "input_builders": (signature.input_builders, 0.3),

@@ -183,6 +183,7 @@ def sequential(work: Work, rng: random.Random) -> Work | None:
     for statement in where[:-1]:
         text.instead(statement)
     last = where[-1]
+    assert last.value is not None
     text.replace(last.value, f"self.{group}({text.of(operand)})")
     return _contained(Work(text.result(), work.kernel), names, wide, made, paths)
 

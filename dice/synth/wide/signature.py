@@ -159,6 +159,50 @@ def tuple_input(work: Work, rng: random.Random) -> Work | None:
     return Work(text.result(), kernel.result())
 
 
+# One tensor that holds the inputs: how it is made from {0}, and how `forward` takes it apart; {1} is the tensor's name.
+_PACKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("torch.stack([{0}])", ("{2} = {1}.unbind(0)", "{2} = {1}", "{2} = torch.unbind({1}, dim=0)")),
+    ("torch.stack([{0}], dim=-1)", ("{2} = {1}.unbind(-1)", "{2} = torch.unbind({1}, dim=-1)")),
+    (
+        "torch.cat([{0}], dim=-1)",
+        (
+            "{2} = {1}.chunk({3}, dim=-1)",
+            "{2} = torch.chunk({1}, {3}, dim=-1)",
+            "{2} = {1}.split({1}.shape[-1] // {3}, dim=-1)",
+            "{2} = torch.split({1}, [{1}.size(-1) // {3}] * {3}, dim=-1)",
+        ),
+    ),
+)
+
+
+def packed_inputs(work: Work, rng: random.Random) -> Work | None:
+    """Inputs of one shape in a single tensor that both files take apart, as fused projections leave them."""
+    text, kernel = Text(work.problem), Text(work.kernel)
+    made = _made(text)
+    if made is None or not (_plain(text.forward) and _plain(kernel.forward)) or len(text.classes) > 1:
+        return None
+    values = {
+        node.targets[0].id: text.of(node.value)
+        for node in text.function("get_inputs").body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    items = [text.of(item) for item in made[1]]
+    shapes = {re.sub(r"torch\.randn?\b", "torch.sample", values.get(item, item)) for item in items}
+    sampled = all(re.match(r"torch\.randn?\((?!\))", values.get(item, item)) for item in items)
+    if len(items) < 2 or len(shapes) > 1 or not sampled or len(kernel.inputs) != len(items):
+        return None
+    name = fresh(rng, ("packed", "fused", "qkv", "both", "stacked", "combined", "xy"), text.taken | kernel.taken)
+    form, openings = rng.choice(_PACKS)
+    opening = rng.choice(openings)
+    for file in (text, kernel):
+        arguments, names = file.forward.args.args, list(file.inputs)
+        file._edit(file.span(arguments[1])[0], file.span(arguments[-1])[1], name)
+        first = next(node for node in file.forward.body if not _is_text(node))
+        file.above(first, opening.format("", name, ", ".join(names), len(names)))
+    text.replace(made[0], f"return [{form.format(', '.join(items))}]")
+    return Work(text.result(), kernel.result())
+
+
 def _ends(work: Work) -> tuple[Text, Text, ast.Return, ast.Return] | None:
     """Both files with the last statements of their `forward`, where each returns one tensor in one place."""
     text, kernel = Text(work.problem), Text(work.kernel)
@@ -205,15 +249,12 @@ def wrapped_output(work: Work, rng: random.Random) -> Work | None:
     return Work(text.result(), kernel.result())
 
 
+# What may stand beside a result: all change little where the result does.
+_ALWAYS = ("{0} * 2", "{0}.flatten()", "{0}.detach()", "torch.stack([{0}, {0}])")
 _BESIDE = (
-    "{}.mean()",
-    "{}.abs().mean()",
-    "{}.detach()",
-    "{}.pow(2).mean()",
-    "{} * 2",
-    "-{}",
-    "{}.flatten()",
-    "{}.abs().amax()",
+    *_ALWAYS,
+    *("{0}.mean()", "{0}.abs().mean()", "{0}.pow(2).mean()", "-{0}", "{0}.abs().amax()", "{0}.topk(1, dim=-1).values"),
+    *("{0}.masked_fill({0} < 0, 0.0)", "torch.where({0} > 0, {0}, 0.1 * {0})", "{0}.new_zeros(2)"),
 )
 
 
@@ -223,7 +264,8 @@ def more_outputs(work: Work, rng: random.Random) -> Work | None:
     if ends is None:
         return None
     text, kernel, last, kernel_last = ends
-    extra = rng.choice(_BESIDE)
+    counts = re.search(r"arg(max|min|sort)|indices|\[1\]|\.(long|int|bool)\(", work.problem)
+    extra = rng.choice(_ALWAYS if counts else _BESIDE)
     taken = text.taken | kernel.taken
     value = fresh(rng, ("result", "out", "y", "res", "final"), taken)
     first, second = rng.sample(_KEYS, 2)

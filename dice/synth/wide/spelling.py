@@ -158,7 +158,7 @@ def axis(work: Work, rng: random.Random) -> Work | None:
         if (
             isinstance(node, ast.Call)
             and path.split(".")[-1] in _WITH_AXIS
-            and not path.startswith(("F.", "self.", "nn."))
+            and not path.startswith(("F.", "self.", "nn.", "torch.nn."))
         ):
             written = re.sub(r"\bdim=", "axis=", text.of(node), count=1)
             nested = sum(isinstance(item, ast.Call) for item in ast.walk(node)) > 1
