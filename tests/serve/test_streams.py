@@ -128,6 +128,7 @@ def request_bytes(body: dict[str, Any]) -> bytes:
 def abort_some(server: Running, messages: Messages, count: int) -> None:
     """Requests whose clients leave: at once, after some bytes, or while waiting; whole ones and streams."""
     draw = random.Random(1)
+    before = server.metric("dice_forwards_total")
     for number in range(count):
         body = {
             "messages": messages,
@@ -142,6 +143,8 @@ def abort_some(server: Running, messages: Messages, count: int) -> None:
             if body["stream"] and draw.random() < 0.7:
                 client.recv(draw.randrange(1, 2000))
     server.wait_idle()
+    # To their ends, the texts would have taken some 20 forwards each, with eight of them in a forward.
+    assert server.metric("dice_forwards_total") - before < 10 * count
 
 
 def test_who_leaves_holds_nothing(server: Running, messages: Messages) -> None:
