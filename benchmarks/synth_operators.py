@@ -1,9 +1,9 @@
-"""Which PyTorch operators the structural problems run that the synthetic corpus does not, by how many problems have each.
+"""Which operators the structural problems run that the synthetic corpus does not, and how many problems have each.
 
     python benchmarks/synth_operators.py --out operators.json --pairs 2000
 
-Every problem's forward runs once on the CPU, the structural ones at their reduced scale, and what reaches the dispatcher is
-counted. `share` is the part of the corpus's pairs that have an operator.
+Every problem's forward runs once on the CPU, the structural ones at their reduced scale, and what reaches the
+dispatcher is counted. `share_of_corpus`: of the corpus's pairs, drawn plain, that run an operator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How right, honest and fast the synthetic corpus is: a random sample of it through the verifier, with timing on a GPU.
 
     python benchmarks/synth_sample.py --out sample.json --pairs 2000 --backend cuda --budget 500
+    python benchmarks/synth_sample.py --out wide.json --pairs 200 --backend emulated --styles wide
     python benchmarks/synth_sample.py --out sample.json --report
 
 A run ends by itself when its budget of seconds is spent; the same command goes on where it ended. Pairs are judged on
@@ -29,9 +30,9 @@ BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)  # upper ends of the histogram's 
 STRIDE = 104_729  # a prime: neighbouring indices of the sample lie far apart in the corpus
 
 
-def sample(seed: int, count: int) -> list[synth.Pair]:
+def sample(seed: int, count: int, styles: synth.Styles) -> list[synth.Pair]:
     """Pairs from all over the corpus of that seed."""
-    return [synth.generate(seed, number * STRIDE % 10_000_000) for number in range(count)]
+    return [synth.generate(seed, number * STRIDE % 10_000_000, styles=styles) for number in range(count)]
 
 
 def bucket(speedup: float) -> str:
@@ -43,6 +44,8 @@ def row(number: int, pair: synth.Pair, verdict: Verdict) -> dict[str, Any]:
     """What is kept of one verdict; texts only where something failed."""
     kept: dict[str, Any] = {"number": number, "family": pair.family, "style": pair.style, "outcome": verdict.outcome}
     kept["composition"] = pair.composition
+    if pair.written:
+        kept["written"] = list(pair.written)
     if verdict.correct and verdict.timing:
         kept["speedup"] = round(verdict.timing.speedup, 3)
     if not verdict.correct:
@@ -54,7 +57,7 @@ def verify(args: argparse.Namespace, known: dict[int, dict[str, Any]]) -> Iterat
     from dice.verify import Options, Verifier
 
     deadline = time.monotonic() + args.budget
-    pairs = sample(args.seed, args.pairs)
+    pairs = sample(args.seed, args.pairs, synth.Styles(args.styles))
     pending = [number for number in range(len(pairs)) if number not in known]
     timing = args.backend != "emulated" and args.timing_seconds > 0
     options = Options(trials=args.trials, timing=timing, sanitize=args.sanitize)
@@ -84,6 +87,7 @@ def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "pairs": len(rows),
         "outcomes": dict(Counter(one["outcome"] for one in rows).most_common()),
         "correct_share": round(right / len(judged), 5) if judged else None,
+        "written": dict(Counter(style for one in rows for style in one.get("written", ())).most_common()),
         "families": {
             name: {
                 "pairs": len(group),
@@ -112,6 +116,7 @@ def main() -> None:
         "--out", type=Path, required=True, help="JSON file; what it holds already is not verified again"
     )
     parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--styles", default="plain", choices=("plain", "wide"), help="as of `dice data synth`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="auto", choices=("auto", "cuda", "emulated"))
     parser.add_argument("--workers", type=int, default=None, help="jobs under way at once")
@@ -124,6 +129,7 @@ def main() -> None:
     args = parser.parse_args()
 
     settings = {"seed": args.seed, "generator": generator_version(), "large": args.large}
+    settings |= {} if args.styles == "plain" else {"styles": args.styles}
     log = args.out.with_suffix(".jsonl")
     rows = list(read_rows(log))
     if rows and rows[0] != settings:

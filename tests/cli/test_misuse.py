@@ -78,6 +78,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bench train --device none", "There is no device 'none'"),
         ("data synth --out file --no-verify", "file/train leads through a file, and a folder is needed"),
         ("data synth --out corpus --pairs -1", "--pairs must be at least 0, not -1"),
+        ("data synth --out corpus --styles wide --without-style nothing", "There is no style nothing; styles are "),
+        ("data synth --out corpus --without-style einsum", "Only wide styles can be left out: add --styles wide."),
         ("data synth --out corpus --workers 0", "--workers must be at least 1, not 0"),
         ("data import problem.py -o file/x.parquet", A_FILE),
         ("data measure samples.parquet --out file", A_FILE),

@@ -244,6 +244,16 @@ def test_what_is_drawn_for_a_style_does_not_depend_on_the_others() -> None:
     pytest.fail("no seed ends with that style")
 
 
+def test_a_decorated_method_keeps_its_decorator() -> None:
+    source = plain_pair(4).check_problem.source
+    head, rest = source.split("class Model(nn.Module):\n", 1)
+    body = rest[rest.index("    def ") :]
+    source = f"{head}class Model(nn.Module):\n    @staticmethod\n    def twice(v):\n        return v\n\n{body}"
+    for name in ("docstrings", "class_constant"):
+        after = STYLES[name][0](Work(source, plain_pair(4).kernel.source), random.Random(1))
+        assert after is None or "@staticmethod\n    def twice" in after.problem
+
+
 def test_unknown_and_plain_styles_cannot_be_left_out() -> None:
     with pytest.raises(UserError, match="no style einsums"):
         Styles("wide", ("einsums",))

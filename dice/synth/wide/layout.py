@@ -174,7 +174,8 @@ def comments(work: Work, rng: random.Random) -> Work | None:
     text = Text(work.problem)
     kind = rng.choice(("steps", "banners", "notes"))
     if kind == "steps":
-        for number, statement in enumerate(text.forward.body, 1):
+        body = [node for node in text.forward.body if not isinstance(node, ast.Expr)]  # not the docstring
+        for number, statement in enumerate(body, 1):
             form = rng.choice((f"# {number}. {rng.choice(_STEPS)}", f"# step {number}", f"# {rng.choice(_STEPS)}"))
             text.above(statement, form)
     elif kind == "banners":

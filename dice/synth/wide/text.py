@@ -135,8 +135,9 @@ class Text:
             self.replace(node, f"self.{new}")
 
     def above(self, statement: ast.stmt, *lines: str) -> None:
-        """Lines before a statement, indented like it."""
-        self._insert(self._starts[statement.lineno - 1], statement.col_offset, lines)
+        """Lines before a statement and its decorators, indented like it."""
+        first = min([statement.lineno, *(node.lineno for node in getattr(statement, "decorator_list", ()))])
+        self._insert(self._starts[first - 1], statement.col_offset, lines)
 
     def below(self, statement: ast.stmt, *lines: str) -> None:
         self._insert(self._starts[statement.end_lineno or 0], statement.col_offset, lines)
