@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch import nn
 from torch.utils import cpp_extension
 
 from dice import synth
@@ -211,7 +212,9 @@ def test_wide_pairs_are_whole_and_follow_from_seed_and_index() -> None:
     written = {style for pair in pairs for style in pair.written}
     assert len(written) > 0.75 * len(STYLES)
     assert 0.02 < sum(not pair.written for pair in pairs) / len(pairs) < 0.4, "some stay as they were drawn"
+    own = {name for name in dir(nn.Module) if not name.startswith("__")} - {"forward"}
     for pair in pairs:
+        assert not own & set(re.findall(r"(?:def |self\.(?=\w+ = ))(\w+)", pair.problem.source)), "of nn.Module"
         if pair.check_source is not None:  # the printed and the quick problem are one text with other numbers
             assert without_numbers(pair.problem.source) == without_numbers(pair.check_source)
 

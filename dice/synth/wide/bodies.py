@@ -11,7 +11,6 @@ from dice.synth.wide.numbers import with_argument
 from dice.synth.wide.text import BARE, Function, Text, Work, atom, called, fresh, is_own, is_tensor, statements, tensors
 
 _HELPERS = (
-    "_apply",
     "_op",
     "_inner",
     "activate",

@@ -210,13 +210,10 @@ def _ends(work: Work) -> tuple[Text, Text, ast.Return, ast.Return] | None:
     for file in (text, kernel):
         returns = [node for node in ast.walk(file.forward) if isinstance(node, ast.Return)]
         last = file.forward.body[-1]
-        if (
-            len(returns) != 1
-            or not isinstance(last, ast.Return)
-            or isinstance(last.value, ast.Tuple | ast.Dict | ast.List)
-        ):
+        single = len(returns) == 1 and isinstance(last, ast.Return) and last.lineno == last.end_lineno
+        if not single or isinstance(returns[0].value, ast.Tuple | ast.Dict | ast.List):
             return None
-        found.append(last)
+        found += returns
     if len(text.classes) > 1 or found[0].value is None or not is_tensor(found[0].value, tensors(text, text.forward)):
         return None
     return text, kernel, found[0], found[1]

@@ -35,6 +35,18 @@ class Work:
 Style = Callable[[Work, random.Random], Work | None]  # None: the style has no place in this pair
 
 
+# What nn.Module calls its own: a method or an attribute of that name would break it.
+_OF_MODULES = words("""
+T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval
+extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia
+named_buffers named_children named_modules named_parameters parameters register_buffer register_module
+register_parameter requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train training type
+xpu zero_grad _apply _buffers _call_impl _compiled_call_impl _get_backward_hooks _get_name _modules _parameters
+_named_members _register_state_dict_hook _replicate_for_data_parallel _save_to_state_dict _slow_forward _version
+_load_from_state_dict _wrapped_call_impl
+""")
+
+
 class Text:
     """One file, its syntax tree, and the edits that wait for `result`."""
 
@@ -95,11 +107,15 @@ class Text:
 
     @property
     def taken(self) -> set[str]:
-        """Every name and attribute of the file."""
+        """Every name and attribute of the file, and what modules have besides."""
         found = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
         found |= {node.attr for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)}
         found |= {node.arg for node in ast.walk(self.tree) if isinstance(node, ast.arg)}
-        return found | {node.name for node in ast.walk(self.tree) if isinstance(node, Function | ast.ClassDef)}
+        return (
+            found
+            | _OF_MODULES
+            | {node.name for node in ast.walk(self.tree) if isinstance(node, Function | ast.ClassDef)}
+        )
 
     def uses(self, name: str, within: ast.AST | None = None) -> list[ast.Attribute]:
         """Every `self.<name>` that is read."""
