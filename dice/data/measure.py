@@ -79,7 +79,7 @@ def measure(
     options: Options | None = None,
     workers: int | None = None,
     devices: Sequence[str] | None = None,
-    make_verifier: Callable[..., Verifier] = Verifier,
+    make_verifier: Callable[..., Verifier] | None = None,
     file_rows: int = FILE_ROWS,
     progress: Progress = lambda done, total: None,
     advise: Callable[[str], None] = lambda sentence: None,
@@ -96,7 +96,7 @@ def measure(
     out.mkdir(parents=True, exist_ok=True)
     cache = out / f"{shard}.verdicts.sqlite"
     with held(out / f"{shard}.lock", f"Another run is measuring this shard into {out}."):
-        with make_verifier(backend=backend, options=options, devices=devices, cache=cache) as verifier:
+        with (make_verifier or Verifier)(backend=backend, options=options, devices=devices, cache=cache) as verifier:
             _check_request(out / f"{shard}.json", samples, file_rows, verifier.backend, options)
             shelf = _Shelf(out, str(shard), samples, file_rows)
             progress(shelf.done, shelf.total)

@@ -135,6 +135,7 @@ class Scripted:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setattr("dice.verify.Verifier", Scripted)
     monkeypatch.setattr(measuring, "Verifier", Scripted)
     monkeypatch.setattr(Scripted, "answers", {})
     monkeypatch.setattr(Scripted, "asked", [])

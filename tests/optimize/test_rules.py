@@ -11,13 +11,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from dice.kernel_form import kernel_file
 from dice.loading import load
 from dice.optimize.capture_graph import export_graph
 from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of
 from dice.optimize.regions import Region
 from dice.optimize.templates.emitter import CannotWrite
-from dice.optimize.templates.write import FILE, cuda_source
+from dice.optimize.templates.write import cuda_source
 from dice.verify.execution.running import Device
 
 
@@ -43,8 +44,14 @@ def check(folder: Path, function: Callable[..., Any], *inputs: torch.Tensor) -> 
     _same_as_printed(graph, function, *inputs)
     cuda, declaration, taken = cuda_source(graph, "region")
     call = ", ".join(taken)
-    text = FILE.format(
-        cuda=cuda, declaration=declaration, name="region", init="", arguments=call, result=f"ops.region_cuda({call})"
+    text = kernel_file(
+        cuda=cuda,
+        declaration=declaration,
+        name="region",
+        function="region_cuda",
+        constructor="",
+        arguments=call,
+        body=f"        return ops.region_cuda({call})",
     )
     path = folder / "kernel.py"
     path.write_text(text)
