@@ -38,7 +38,7 @@ def plain_pair(index: int) -> Pair:
 
 @functools.cache
 def places(name: str) -> list[tuple[Pair, Work]]:
-    """Plain pairs in which the style has a place, some of them with a kernel's file that it changes, if it ever does."""
+    """Plain pairs in which the style has a place, some with a kernel that it changes, if it ever does."""
     style = STYLES[name][0]
     found: list[tuple[Pair, Work]] = []
     room = {True: 4, False: 8}  # by whether the kernel's file changes
@@ -187,6 +187,8 @@ def assert_follows(pair: Pair, after: Work) -> None:
     assert len(before.state_dict()) == len(new.state_dict())
     if state_shapes(before) <= state_shapes(made(plain)):  # seldom all work is done by a module inside of `Model`
         assert state_shapes(new) <= state_shapes(model)
+        assert dict(new.named_buffers()).keys() <= dict(model.named_buffers()).keys(), "a buffer is no parameter"
+        assert dict(new.named_parameters()).keys() <= dict(model.named_parameters()).keys()
         state = model.state_dict()
         if len(state) == len(new.state_dict()):
             assert all(near(value, state[name]) for name, value in new.state_dict().items()), after.kernel
@@ -247,6 +249,25 @@ def test_what_is_drawn_for_a_style_does_not_depend_on_the_others() -> None:
             assert less.styles == whole.styles[:-1]
             return
     pytest.fail("no seed ends with that style")
+
+
+def test_a_loop_over_functions_keeps_their_order() -> None:
+    source = """import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.exp(torch.sin(torch.abs(x)))
+
+def get_inputs():
+    return [torch.randn(3, 5)]
+
+def get_init_inputs():
+    return []
+"""
+    after = STYLES["loop_over_functions"][0](Work(source, plain_pair(4).kernel.source), random.Random(0))
+    assert after is not None and "(torch.abs, torch.sin, torch.exp)" in after.problem
+    assert_same("loop_over_functions", source, after.problem)
 
 
 def test_a_decorated_method_keeps_its_decorator() -> None:
