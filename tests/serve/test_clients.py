@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from conftest import UNSURE, Running
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
+from serve_helpers import UNSURE, Running
 from sse import events
 
 from dice.model.checkpoint import resolve_model

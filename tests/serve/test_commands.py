@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running
+from serve_helpers import Running
 
 from dice.cli import main
 from dice.evaluate.run_folder import RunFolder

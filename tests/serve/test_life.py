@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from conftest import Running
+from serve_helpers import Running
 from sse import read
 
 from tests.conftest import PATIENCE_S

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running
+from serve_helpers import Running
 
 from dice.serve.page import examples
 from tests.conftest import PATIENCE_S, ROOT

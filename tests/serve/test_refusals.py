@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from serve_helpers import Running
 
 from dice.cli import main
 from dice.decode.request import DecodeConfig

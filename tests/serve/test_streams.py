@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import UNSURE, Running
+from serve_helpers import UNSURE, Running
 from sse import events
 
 from dice.decode.engine.engine import Engine
