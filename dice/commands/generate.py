@@ -130,11 +130,12 @@ def _samples(
     args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
 ) -> list[Attempt]:
     """What was written for a problem, in the order written: by a server, where there is no writer."""
-    from dice.commands.from_endpoint import from_endpoint
+    if writer is None:
+        from dice.commands.from_endpoint import from_endpoint
+
+        return from_endpoint(args, problem, verifier)
     from dice.generation import attempts
 
-    if writer is None:
-        return from_endpoint(args, problem, verifier)
     written = args.form != "canonical"
     samples = attempts(
         problem,

@@ -33,13 +33,15 @@ class Form:
 
     def envelope(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
         """A chunk. Usage is on the last one, and null before, where it was asked for."""
-        body = {"id": self.id, "object": self.chunk_object, "created": self.created, "model": self.model}
-        return body | {"choices": list(choices)} | ({"usage": usage} if self.include_usage else {})
+        body = self._head(self.chunk_object) | {"choices": list(choices)}
+        return body | ({"usage": usage} if self.include_usage else {})
 
     def whole(self, order: Order, tokens: dict[Choice, list[Token]]) -> dict[str, Any]:
         choices = [self.message(choice, tokens[choice]) for choice in order.choices]
-        body = {"id": self.id, "object": self.whole_object, "created": self.created, "model": self.model}
-        return body | {"choices": choices, "usage": usage(order)}
+        return self._head(self.whole_object) | {"choices": choices, "usage": usage(order)}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
     def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
         raise NotImplementedError

@@ -17,7 +17,7 @@ RECIPE_COMMANDS: dict[str, type[Sft] | type[Rl]] = {"sft": Sft, "rl": Rl}
 class Train:
     """Train a model.
 
-    Example: dice train sft --recipe tiny_sft --data corpus/train --tokenizer nano --out run
+    Example: dice train sft --recipe tiny_sft --data corpus/train --tokenizer corpus/tokenizer --out run
     """
 
     command: (

@@ -23,7 +23,7 @@ INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
 class Sft:
     """Supervised fine-tuning by block diffusion (paper Eq. 2).
 
-    Example: dice train sft --recipe tiny_sft --data corpus/train --tokenizer nano --out run
+    Example: dice train sft --recipe tiny_sft --data corpus/train --tokenizer corpus/tokenizer --out run
     """
 
     flags: Flags = ()
