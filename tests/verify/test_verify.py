@@ -19,6 +19,7 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verify import BackendUnavailable, Options, Verifier, options, resolve_backend, verify
 from dice.verify.sandbox.scratch import PREFIX
+from dice.verify.supervisor import job
 from tests.conftest import PATIENCE_S, borrowed_cache
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -59,6 +60,20 @@ def test_what_is_made_for_the_first_job_is_seen_by_it_though_a_problem_was_looke
         with Verifier(backend="emulated", options=Options(cache_dir=cache)) as fresh:
             assert fresh.find_faults([RELU]) == [None]
             assert fresh.verify(RELU, RIGHT).correct
+
+
+def test_a_large_problem_is_only_constructed_before_kernels_are_written(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = replace(RELU, source=RELU.source.replace("return torch.relu(x)", "raise ValueError(f'{x.sum()} met')"))
+    missing = replace(RELU, source=f"import no_such_module\n{RELU.source}")
+    assert data.source != RELU.source
+    said = [fault and fault.message for fault in verifier.find_faults([data, missing])]
+    assert "met" in str(said[0]) and "no_such_module" in str(said[1])
+    monkeypatch.setattr(job, "DRAWN_AT_MOST_BYTES", 0)
+    fresh = [replace(one, source=f"# large\n{one.source}") for one in (data, missing)]
+    said = [fault and fault.message for fault in verifier.find_faults(fresh)]
+    assert said[0] is None and "no_such_module" in str(said[1])
 
 
 def test_a_build_counts_once_where_a_kernel_is_loaded_again(verifier: Verifier, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ class GpuLock:
     never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
 
     def __init__(self, most: int = 1 << 10, memory: int = 1 << 62, patience_s: float = PATIENCE_S) -> None:
-        self._most, self._memory, self._patience_s = most, memory, patience_s
+        self._most, self.memory, self._patience_s = most, memory, patience_s
         self._taken = 0
         self._queue: list[_Waiting] = []
         self._changed = threading.Condition()
@@ -56,7 +56,7 @@ class GpuLock:
     def reserve_memory(self, size: int) -> Iterator[None]:
         """So much memory, to the end of the block. Enter it before a turn: whoever waits here has none. First come,
         first served, but where that one does not fit yet, others that do may pass it a few times."""
-        own = _Waiting(min(size, self._memory))
+        own = _Waiting(min(size, self.memory))
         with self._changed:
             self._queue.append(own)
             try:
@@ -80,7 +80,7 @@ class GpuLock:
         return self._fits(own) and may_pass
 
     def _fits(self, one: _Waiting) -> bool:
-        return self._taken + one.size <= self._memory
+        return self._taken + one.size <= self.memory
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

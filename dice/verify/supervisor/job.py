@@ -26,6 +26,9 @@ from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReache
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
 from dice.verify.text import static
 
+# A larger problem takes a second and more to draw and run: 270 of KernelBench's took over three minutes on an H100,
+# while nothing was written yet. Whether its code is there and fits together shows before.
+DRAWN_AT_MOST_BYTES = 1 << 30
 REFERENCE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
 
@@ -206,7 +209,8 @@ class ProblemFault:
 
 
 def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuLock) -> ProblemFault | None:
-    """Draw the problem's inputs and run its reference on them, once. Raises `MachineryError`, `Cancelled`."""
+    """Construct the reference, draw the problem's inputs and run the one on the other, once; a problem that needs more
+    than `DRAWN_AT_MOST_BYTES` is only constructed. Raises `MachineryError`, `Cancelled`."""
     settings = ReferenceSettings.of(
         problem,
         replace(options, trials=1),
@@ -231,5 +235,7 @@ def _run_once(services: Services, session: Session, gpu: GpuLock) -> None:
     context = CONTEXT_BYTES if services.backend == "cuda" else 0
     with gpu.reserve_memory(needed + context), gpu.shared(slow=True):
         session.construct()
+        if DRAWN_AT_MOST_BYTES < needed <= gpu.memory:
+            return
         (step,) = session.plan().plan
         session.draw_for_nobody(m.DrawTrial(step.name, step, loadable=False))
