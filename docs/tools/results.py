@@ -294,6 +294,22 @@ def ablation_effects() -> str:
 
 
 @part
+def ablation_rewards() -> str:
+    names = {"kernelbench-v0": "execution alone", "dice": "execution, honestly"}
+    result, found = read("train/ablation/rewards"), []
+    for run in result["runs"]:
+        honest = run["arm"].endswith("-honest")
+        arm = run["arm"].removesuffix("-honest").replace("full-scaffold", "both, infilling by scaffold")
+        arm = {"baseline": "whole kernels, shuffled", "full": "both: BiC-RL"}.get(arm, arm)
+        shares = (run["exec"]["dice-paper"], run["exec"]["dice"], run["deceptive"])
+        steps = f"{run['infill']} + {run['e2e']}"
+        reward = names["dice" if honest else "kernelbench-v0"]
+        found.append((reward, arm, steps, *(f"{100 * one:.1f}" for one in shares)))
+    head = f"reward | RL | infilling + whole steps | Exec of {result['problems']}, `dice-paper` | Exec, `dice` | deceptive"
+    return table(head, found)
+
+
+@part
 def honest_reward() -> str:
     runs = read("train/first_ablation")
     before, after = (runs[name]["evaluation"]["total"] for name in ("sft", "baseline-0"))
@@ -341,6 +357,7 @@ def train_rows() -> str:
         "mini",
         "fsdp2_curve",
         "ablation/ablation",
+        "ablation/rewards",
         "first_ablation",
         "autoregressive",
         "rl_step_h100",
