@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -58,10 +59,16 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
 }
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """Of a file that several tests read."""
+    return syntax.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     """First component below `dice` of everything that `path` imports, also inside functions."""
     rooms = set()
-    for node in ast.walk(syntax.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
@@ -91,7 +98,7 @@ WITHOUT_TORCH = ("ipc", "sandbox", "text", "supervisor", "options", "protocols",
 def verify_imports(path: Path) -> set[str]:
     """Places of dice/verify that `path` imports, also inside functions."""
     places = set()
-    for node in ast.walk(syntax.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[:2] == ["dice", "verify"]:
             below = node.module.split(".")[2:3]
             places |= set(below or (alias.name for alias in node.names))
@@ -121,7 +128,7 @@ def synth_floor(parts: Sequence[str]) -> int:
 @pytest.mark.parametrize("path", sorted((PACKAGE / "synth").rglob("*.py")), ids=lambda path: str(path.name))
 def test_rooms_of_the_synthetic_corpus_import_downwards(path: Path) -> None:
     own = synth_floor(path.relative_to(PACKAGE / "synth").parts)
-    nodes = [node for node in ast.walk(syntax.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)]
     modules = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
     below = [module.split(".")[2:] for module in modules if module.startswith("dice.synth")]
     assert all(synth_floor(parts) <= own for parts in below)
@@ -134,7 +141,7 @@ def test_rooms_have_no_circle(place: str) -> None:
     imported: dict[str, set[str]] = {}
     for path in folder.rglob("*.py"):
         room = path.relative_to(folder).parts[0].removesuffix(".py")
-        nodes = [node for node in ast.walk(syntax.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        nodes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)]
         below = {tuple(node.module.split(".")) for node in nodes if node.module} if room != "__init__" else set()
         rooms = {parts[2] for parts in below if parts[:2] == ("dice", place) and len(parts) > 2}
         imported.setdefault(room, set()).update(rooms - {room})
@@ -166,7 +173,7 @@ def test_only_the_cluster_imports_ray() -> None:
 
 
 def imports_ray(path: Path) -> bool:
-    nodes = list(ast.walk(syntax.parse(path.read_text())))
+    nodes = list(ast.walk(tree(path)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return any(name.split(".")[0] == "ray" for name in names)
@@ -189,8 +196,7 @@ def parsed() -> Iterator[tuple[Path, str, ast.Module]]:
     texts = {"hostile", "cheats", "honest", "wrong", "cases", "modules"}
     for path in tracked("*.py"):
         if not texts & set(path.relative_to(ROOT).parts):
-            source = path.read_text()
-            yield path, source, syntax.parse(source)
+            yield path, path.read_text(), tree(path)
 
 
 def test_classes_and_functions_can_be_read_at_a_sitting() -> None:

@@ -305,8 +305,8 @@ def ablation_rewards() -> str:
         steps = f"{run['infill']} + {run['e2e']}"
         reward = names["dice" if honest else "kernelbench-v0"]
         found.append((reward, arm, steps, *(f"{100 * one:.1f}" for one in shares)))
-    head = f"reward | RL | infilling + whole steps | Exec of {result['problems']}, `dice-paper` | Exec, `dice` | deceptive"
-    return table(head, found)
+    problems = f"Exec of {result['problems']}, `dice-paper`"
+    return table(f"reward | RL | infilling + whole steps | {problems} | Exec, `dice` | deceptive", found)
 
 
 @part

@@ -19,7 +19,10 @@ from dice.verify.audit.torch_calls import Census
 from dice.verify.audit.watch_calls import Watch
 from tests.endpoint.server import serving
 
-pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+pytestmark = [
+    pytest.mark.usefixtures("lasting_zygote"),  # where verifiers are started
+    pytest.mark.xdist_group("difficulty"),  # one process labels them all
+]
 
 
 def problem(forward: str, inputs: str = "torch.rand(8, 16)", init: str = "pass", before: str = "") -> str:

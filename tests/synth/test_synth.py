@@ -21,7 +21,10 @@ from dice.synth.problem.tensors import Value
 from dice.synth.split import HELD_OUT_CELLS, held_out_by
 from dice.synth.tables.operators import OPERATORS, Spelling
 
-pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+pytestmark = [
+    pytest.mark.usefixtures("lasting_zygote"),  # where verifiers are started
+    pytest.mark.xdist_group("synth"),  # one process draws what they share
+]
 
 SEED = 5
 ELSEWHERE = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")

@@ -22,7 +22,10 @@ from dice.synth.tables.forms import FORMS
 from dice.synth.tables.index_maps import INDEX_MAPS
 from dice.synth.tables.networks import NETWORKS
 
-pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
+pytestmark = [
+    pytest.mark.usefixtures("lasting_zygote"),  # where verifiers are started
+    pytest.mark.xdist_group("synth families"),  # one process draws what they share
+]
 
 NEW = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")
 DRAWS = 250

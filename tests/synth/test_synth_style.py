@@ -16,6 +16,8 @@ from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.layers import written
 from dice.synth.problem.rewrites import in_place
 
+pytestmark = pytest.mark.xdist_group("synth style")  # one process draws what they share
+
 SAMPLE = 4000
 HABITS: dict[str, str] = {
     "keywords": r"nn\.\w+\(in_(features|channels)=",

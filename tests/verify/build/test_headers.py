@@ -16,6 +16,7 @@ from dice.verify.execution import fake_cuda
 from dice.verify.options import default_cache_dir
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.xdist_group("headers")  # one process builds what they share
 NAMES = list(SNIPPETS)
 
 

@@ -83,7 +83,9 @@ def test_no_choice_of_flags_languages_and_headers_asks_for_a_part_of_its_own(
     "flags",
     [("-O3", "-std=c++17"), ("-DNDEBUG",), ("-std=c++20",), ("-DFOO=1",), ("-D_GLIBCXX_USE_CXX11_ABI=1",)],
 )
-@pytest.mark.parametrize("where", ["cflags", "cuda_cflags", "both"])
+@pytest.mark.parametrize(
+    "where", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("cflags", "cuda_cflags")), "both"]
+)
 def test_honest_flags_build(emulated: Verifier, flags: tuple[str, ...], where: str) -> None:
     given = {name: flags for name in ("cflags", "cuda_cflags") if where in (name, "both")}
     sources = Sources((CPP,), (f"{CUDA}// {uuid.uuid4()}\n",), FUNCTIONS, **given)  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ import pytest
 import torch
 from emulator_harness import CASES, Library, case, compile_cuda
 
+pytestmark = pytest.mark.xdist_group("arithmetic")  # one process builds what they share
+
 
 @pytest.fixture
 def arithmetic() -> Library:

@@ -9,6 +9,8 @@ from emulator_harness import CASES, CompileFailed, Library, call_in_process, cas
 
 from dice.verify import emulator
 
+pytestmark = pytest.mark.xdist_group("tensor cores")  # one process builds what they share
+
 SHAPES = {"square": (16, 16, 16), "tall": (32, 8, 16), "flat": (8, 32, 16)}
 # Entry: (dtype of the operands, of the sum)
 TYPES = {

@@ -10,6 +10,8 @@ from emulator_harness import CASES, CompileFailed, Library, call_in_process, cas
 
 from dice.verify import emulator
 
+pytestmark = pytest.mark.xdist_group("thrust")  # one process builds what they share
+
 N = 500
 
 

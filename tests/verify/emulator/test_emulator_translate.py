@@ -202,7 +202,14 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+# What each of the translator's passes looks for; the others are variations.
+QUICK = ("openings", "nested launches", "nested functions", "shared by many", "branches", "raw strings", "casts")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(LONG[name], id=name, marks=() if name in QUICK else pytest.mark.slow) for name in LONG],
+)
 def test_a_source_is_translated_in_time_that_grows_with_it(text: str) -> None:
     began = time.process_time()
     with contextlib.suppress(emulator.Unsupported):

@@ -31,6 +31,8 @@ SCRIPT = """
 import ctypes, json, sys
 from dice.verify import emulator
 from dice.verify.emulator import races
+
+pytestmark = pytest.mark.xdist_group("sanitize")  # one process builds what they share
 runtime = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 runtime.dice_findings_json.restype = ctypes.c_char_p
 runtime.dice_sanitize()

@@ -56,8 +56,8 @@ def test_every_promise_is_tried_and_holds(cache: Path) -> None:
     "without, lost",
     [
         ("namespaces", {"processes"}),
-        ("seccomp,namespaces", {"processes", "system calls"}),
-        ("landlock,namespaces", {"processes", "files", "writes"}),
+        pytest.param("seccomp,namespaces", {"processes", "system calls"}, marks=pytest.mark.slow),
+        pytest.param("landlock,namespaces", {"processes", "files", "writes"}, marks=pytest.mark.slow),
         ("namespaces,landlock,seccomp", {"network", "files", "writes", "processes", "system calls"}),
     ],
 )
