@@ -145,30 +145,35 @@ def test_a_pair_that_ends_its_hosts_is_set_aside_and_takes_no_other_with_it(clus
     assert lines(journal, "begun").count(99) == 3
 
 
-def test_a_host_is_lost_over_its_only_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all jobs of a host that is lost each may be why; once one of them was, it alone is."""
+def test_suspects_become_fewer_with_each_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all jobs of a host that is lost each may be why; then the few of them on the next; then one alone."""
     from dice.cluster import hosts as room
     from dice.cluster.connect import Node
     from dice.cluster.host import HostFacts, Kind
     from dice.cluster.job import Job
 
     monkeypatch.setattr(room, "kill_actor", lambda actor: None)
-    monkeypatch.setattr(room, "nodes", lambda: [Node(name, name, 2, 0) for name in "ab"])
+    monkeypatch.setattr(room, "nodes", lambda: [Node(name, name, 8, 0) for name in "ab"])
     facts = HostFacts("host", Kind("emulated", "CPU", "g++", "2", "1"), 1, ())
     monkeypatch.setattr(room.Hosts, "_hire", lambda self, node: room.Member(node, None, facts, node.cpus))
     hosts = room.Hosts(Fake(), lambda node: True, lambda node: 0, lambda found: lambda one: True)
-    first, second, third = (Job(lambda actor, number: None) for _ in range(3))
+    jobs = [Job(lambda actor, number: None) for _ in range(9)]
     a, b = hosts.members
-    a.jobs.update((first, second))
+    a.jobs.update(jobs[:8])
     hosts._lose(a, "told by one")
     hosts._lose(a, "told by the other")
-    assert (first.strikes, second.strikes, third.strikes) == (1, 1, 0)
-    with hosts._taken(first) as place:
-        assert place.suspect is first
-        assert hosts._choose(second) is None and hosts._choose(third) is place  # one suspect at a time
-        place.jobs.add(third)
-        hosts._lose(place, "again")
-    assert (first.strikes, second.strikes, third.strikes) == (2, 1, 0)
+    assert [job.losses for job in jobs] == [1] * 8 + [0]
+    b.jobs.update(jobs[:2])  # a quarter of its places
+    assert hosts._choose(jobs[2]) is None and hosts._choose(jobs[8]) is b
+    b.jobs.add(jobs[8])
+    hosts._lose(b, "again")
+    assert [job.losses for job in jobs] == [2, 2] + [1] * 6 + [0] and not any(job.strikes for job in jobs)
+    hosts._admit([room.Member(Node("c", "c", 8, 0), None, facts, 8)])
+    (c,) = hosts.members[-1:]
+    c.jobs.update((jobs[0], jobs[8]))
+    assert not c.may_have(jobs[1]) and not c.may_have(jobs[2])  # it has the suspicion to itself
+    hosts._lose(c, "and again")
+    assert (jobs[0].losses, jobs[0].strikes) == (3, 1) and jobs[8].losses == 0
     hosts.close()
 
 
