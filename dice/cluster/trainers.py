@@ -1,9 +1,9 @@
 """Training over hosts of a cluster: Ray says where, and each process is `dice train` as torchrun would have started it.
 
-On every host an actor stands for torchrun's agent: it has the GPUs, starts a process for each, hands on what they print,
-and ends them when it ends itself. The processes find each other by torch.distributed and know nothing of Ray. Where one
-of them is lost the others are ended, and all are started again, which go on from the last checkpoint; on fewer hosts
-where no other is left, since the result of a run does not depend on their number.
+On every host an actor stands for torchrun's agent: it has the GPUs, starts a process for each, hands on what they
+print, and ends them when it ends itself. The processes find each other by torch.distributed and know nothing of Ray.
+Where one of them is lost the others are ended, and all are started again, which go on from the last checkpoint; on
+fewer hosts where no other is left, since the result of a run does not depend on their number.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _run(placed: Placed, command: Sequence[str], stopped: StopSignal) -> int:
 
     folder, told, deadline = os.getcwd(), False, float("inf")
     codes: dict[int, int] = {}
-    heard = [
+    heard: list[Any] = [
         trainer.run.options(num_returns="streaming").remote(command, folder, placed.environments(host))
         for host, trainer in enumerate(placed.trainers)
     ]
@@ -183,10 +183,10 @@ def _run(placed: Placed, command: Sequence[str], stopped: StopSignal) -> int:
             number = signal.SIGTERM if stopped.reason == TERMINATED else signal.SIGINT
             for trainer in placed.trainers:
                 trainer.signal.options(concurrency_group="control").remote(number)
-        ready, _ = ray.wait(heard, num_returns=1, timeout=POLL_S)
+        ready: list[Any] = ray.wait(heard, num_returns=1, timeout=POLL_S)[0]
         for answers in ready:
             try:
-                one = ray.get(next(answers))
+                one: Any = ray.get(next(answers))
             except StopIteration:
                 heard.remove(answers)
             except ray.exceptions.RayTaskError as error:

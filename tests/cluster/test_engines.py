@@ -64,6 +64,7 @@ def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes)
     assert [first[place].token_ids for place in range(9)] != [other[place].token_ids for place in range(9)]
 
 
+@pytest.mark.slow  # three processes with PyTorch start
 def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes) -> None:
     from dice.cluster.engines import Engines
 

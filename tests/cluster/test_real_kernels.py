@@ -50,7 +50,7 @@ def alone() -> Iterator[Verifier]:
         yield verifier
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.slow)])
 def test_verdicts_are_those_of_one_machine(cluster: RayNodes, alone: Verifier, count: int) -> None:
     from dice.cluster.verifier import ClusterVerifier
 
@@ -77,6 +77,7 @@ def test_the_command_line_verifies_on_a_cluster(cluster: RayNodes) -> None:
     assert first["host"] and first["toolchain"].startswith("g++")
 
 
+@pytest.mark.slow  # each node tries out its compilers and its sandbox
 def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     done = dice("doctor", "--cluster", cluster.address, "--json")
     told = json.loads(done.stdout)
@@ -100,14 +101,17 @@ def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(
-    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from dice.cli import main
+
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster of somebody else is found
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if "auto" in arguments and any(b"raylet" in command for command in _commands()):
         pytest.skip("a Ray cluster of somebody else runs on this machine")
-    done = dice("verify", RELU, RIGHT, *arguments)
-    assert (done.returncode, done.stderr.strip()) == (code, f"dice: {sentence}")
+    assert main(["verify", str(RELU), str(RIGHT), *arguments]) == code
+    assert capsys.readouterr().err.strip() == f"dice: {sentence}"
 
 
 def _commands() -> Iterator[bytes]:
