@@ -93,8 +93,9 @@ def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool, by_ho
     """
     if world.size == 1:
         return
-    sizes = (world.size // world.local_size, world.local_size) if by_host else (world.size,)
-    mesh = init_device_mesh(world.device.type, sizes)
+    copies = world.size // world.local_size if by_host else 1
+    mesh = init_device_mesh(world.device.type, (copies, world.size // copies), mesh_dim_names=("copy", "share"))
+    mesh = mesh if by_host else mesh["share"]
     wide = torch.promote_types(dtype, torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False)
     for layer in model.model.layers if reshard else ():
