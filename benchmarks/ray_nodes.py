@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-RAYS = ("ray::", "/ray/")  # in the command of each of its processes
+RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
 END_S = 30.0
 
 
