@@ -39,11 +39,10 @@ if TYPE_CHECKING:
 TAKEN = "DICE_TRAINERS_GPUS"  # environment variable of a process that trains: GPUs of each node that trainers have
 READY_S = 300.0  # seconds for the hosts' processes to start
 PLACE_S = 60.0  # seconds for Ray to find room for them
-FELLOWS_S = 30.0  # seconds that the other processes have to end, once one has failed
+FELLOWS_S = 60.0  # seconds that the other processes have to end, once one has failed
 POLL_S = 0.2  # seconds between two looks at whether we are asked to stop
 RESTARTS = 8  # times that a run starts again after losses, in one call
-OURS = (1, 2, 70, 130)  # exit codes that starting again would only repeat
-LOST, MACHINE = -signal.SIGKILL, 3
+LOST, USAGE, MACHINE = -signal.SIGKILL, 2, 3  # of the exit codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +208,17 @@ def _take(one: Line | End, codes: dict[int, int]) -> None:
 
 
 def _verdict(codes: dict[int, int], size: int, stopped: StopSignal) -> int:
-    """What came of a run, from how its processes ended. One that never ended is lost, unless another says why."""
+    """What came of a run, from how its processes ended. One that did not is lost, unless another says why: after a fault
+    of ours its fellows may wait for it for ever."""
     ended = set(codes.values())
-    for code in OURS:
-        if code in ended:
-            return code
     if stopped.is_set():
         return max(ended, default=MACHINE) if min(ended, default=-1) >= 0 else MACHINE
-    if len(codes.keys() - {-1}) < size or min(ended) < 0:
+    if USAGE in ended:  # a setting or data that starting again would not change
+        return USAGE
+    if min(ended, default=-1) < 0:  # its fellows end with all kinds of errors
         return LOST
-    return max(ended)
+    worst = max(ended)
+    return LOST if len(codes) < size and worst in (0, MACHINE) else worst
 
 
 @contextmanager

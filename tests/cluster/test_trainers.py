@@ -96,7 +96,9 @@ def test_each_host_runs_its_processes_and_hands_on_what_they_say(
         ({0: 2, 1: -9}, 2),  # one that cannot go on says why, whatever becomes of its fellow
         ({0: 3, 1: -9}, "lost"),  # one that cannot reach the other
         ({0: 3, -1: -9}, "lost"),  # a host is gone
+        ({0: 70, 1: -9}, "lost"),  # nor can this one
         ({0: 3, 1: 3}, 3),
+        ({0: 70}, 70),  # a fault of ours, for which the other waits
         ({0: 0}, "lost"),
     ],
 )
