@@ -208,8 +208,8 @@ def _take(one: Line | End, codes: dict[int, int]) -> None:
 
 
 def _verdict(codes: dict[int, int], size: int, stopped: StopSignal) -> int:
-    """What came of a run, from how its processes ended. One that did not is lost, unless another says why: after a fault
-    of ours its fellows may wait for it for ever."""
+    """What came of a run, from how its processes ended. One that did not end is lost, unless another says why: after
+    a fault of ours its fellows may wait for it for ever."""
     ended = set(codes.values())
     if stopped.is_set():
         return max(ended, default=MACHINE) if min(ended, default=-1) >= 0 else MACHINE
