@@ -131,17 +131,15 @@ def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(
-    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from dice.cli import main
-
+    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own: this one has joined a cluster, and a process joins one."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster of somebody else is found
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if "auto" in arguments and any(b"raylet" in command for command in _commands()):
         pytest.skip("a Ray cluster of somebody else runs on this machine")
-    assert main(["verify", str(RELU), str(RIGHT), *arguments]) == code
-    assert capsys.readouterr().err.strip() == f"dice: {sentence}"
+    done = dice("verify", RELU, RIGHT, *arguments)
+    assert (done.returncode, done.stderr.strip()) == (code, f"dice: {sentence}")
 
 
 def _commands() -> Iterator[bytes]:
