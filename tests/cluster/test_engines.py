@@ -53,6 +53,7 @@ def written(write: Write, one: SDAR, version: int) -> dict[int, Trace]:
     return found
 
 
+@pytest.mark.slow  # two processes with PyTorch start
 def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes) -> None:
     from dice.cluster.engines import Engines
 
