@@ -5,8 +5,8 @@ that nothing waits where it could run elsewhere, and what a lost host had to do 
 when a host is lost its process is ended, each of its jobs is asked anew, and an answer that comes late is nobody's.
 
 A job may be what ends hosts. All jobs of a lost host are suspects. A host has few of them at a time and is lost over
-nobody else, so that a second loss leaves few, of which a host then has one. A job that ended a host
-as its only suspect twice is set aside. One suspect at a time from the first loss on would leave most places empty.
+nobody else, so that a second loss leaves few, of which a host then has one at a time. A job that ended a host as its
+only suspect twice is set aside. Were it one at a time from the first loss on, places would be empty meanwhile.
 """
 
 from __future__ import annotations
