@@ -131,18 +131,26 @@ def losses(nodes: int, count: int, mean: float) -> Any:
     """Actors and a node are killed at random moments while the mix runs; the same without."""
     seconds = mix(count, mean)
     calm = run(nodes, seconds)
+    node_lost: list[float] = []  # seconds after the beginning
 
     def disturb(cluster: RayNodes, over: threading.Event) -> None:
-        draw = random.Random(11)
+        draw, begun = random.Random(11), time.monotonic()
         for kill in range(4):
             if over.wait(calm["wall_s"] / 5 * draw.uniform(0.7, 1.0)):
                 return
             if kill == 2:
                 cluster.kill_node(-1)  # and it does not come back
+                node_lost.append(time.monotonic() - begun)
             else:
                 os.kill(draw.choice(cluster.actors()), signal.SIGKILL)
 
-    return {"calm": calm, "disturbed": run(nodes, seconds, disturb), "killed": "3 processes of hosts, 1 node of them"}
+    disturbed = run(nodes, seconds, disturb)
+    # What the missing node would have done until the end, done by the others.
+    share = (calm["wall_s"] - node_lost[0]) / (nodes - 1)
+    return {
+        "calm": calm, "disturbed": disturbed, "killed": "3 processes of hosts, 1 node of them",
+        "node_share_s": round(share, 2), "beyond_share": round(disturbed["wall_s"] / (calm["wall_s"] + share) - 1, 4),
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-RAYS = ("ray::", "/ray/")  # in the command of each of its processes
+RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
 END_S = 30.0
 
 
@@ -86,6 +86,10 @@ class RayNodes:
         ((_, processes),) = [one for one in self.nodes[place].all_processes.items() if one[0] == "raylet"]
         return int(processes[0].process.pid)
 
+    def workers(self, place: int) -> list[int]:
+        """The processes that a node has started."""
+        return [pid for pid in self.processes() if _parent(pid) == self.raylet(place)]
+
     def kill_node(self, place: int) -> None:
         """As a power cut would."""
         os.kill(self.raylet(place), signal.SIGKILL)
@@ -126,6 +130,13 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _is_zombie(pid: int) -> bool:

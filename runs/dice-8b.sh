@@ -12,7 +12,8 @@
 #   "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500".
 # CLUSTER: HOST:PORT of a Ray cluster's head, whose hosts then verify the kernels of BiC-RL (docs/scale.md); each process
 # takes its part of the hosts, so there must be as many. This machine may belong to it with --num-cpus=0 --num-gpus=0.
-# The update of BiC-RL takes the GPUs of one machine. Eight of 80 GB hold SIZE=8b; on fewer, lower max_active (RL_FLAGS).
+# HOSTS: with CLUSTER, train on so many of its hosts, all GPUs of each, in both stages; DATA and OUT are on a disk that all
+# of them share, and nothing of this machine but its console is used. Eight GPUs of 80 GB hold SIZE=8b; on fewer, lower max_active (RL_FLAGS).
 # More flags: SFT_FLAGS (say --exec-data FOLDER), RL_FLAGS (say --max-active 16).
 # The paper's 8B took 22 GPU-hours of A100 for SFT, 120 for the first stage of RL and 960 for the second.
 set -euo pipefail
@@ -26,9 +27,16 @@ recipes=${RECIPES:-paper}
 here=("${PYTHON:-python}" -m torch.distributed.run --standalone --nproc-per-node "${GPUS:-8}")
 launch=("${here[@]}")
 if [[ -n ${TORCHRUN:-} ]]; then launch=($TORCHRUN); fi
+here+=(--local-ranks-filter 0 -m dice) launch+=(--local-ranks-filter 0 -m dice)
+there=()
+if [[ -n ${HOSTS:-} ]]; then
+    here=("${PYTHON:-python}" -m dice) launch=("${PYTHON:-python}" -m dice)
+    there=(--cluster "${CLUSTER:?HOSTS are those of a CLUSTER}" --hosts "$HOSTS")
+fi
 
-"${launch[@]}" --local-ranks-filter 0 -m dice train sft --recipe "${recipes}_${size}_sft" \
-    --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} ${SFT_FLAGS:-}
-"${here[@]}" --local-ranks-filter 0 -m dice train rl --recipe "${recipes}_${size}_rl" --model "$out/sft/model" \
+"${launch[@]}" train sft --recipe "${recipes}_${size}_sft" \
+    --data "$data/cuke/data/train.parquet" --out "$out/sft" ${MODEL:+--model "$MODEL"} \
+    "${there[@]}" ${SFT_FLAGS:-}
+"${here[@]}" train rl --recipe "${recipes}_${size}_rl" --model "$out/sft/model" \
     --infill-data "$data/rl/kernel_infilling.parquet" --generate-data "$data/rl/kernel_generation.parquet" \
-    --out "$out/rl" ${CLUSTER:+--cluster "$CLUSTER"} ${RELEASED_CODE:+--infill-prompt released --released-code "$RELEASED_CODE"} ${RL_FLAGS:-}
+    --out "$out/rl" ${CLUSTER:+--cluster "$CLUSTER"} ${HOSTS:+--hosts "$HOSTS"} ${RELEASED_CODE:+--infill-prompt released --released-code "$RELEASED_CODE"} ${RL_FLAGS:-}

@@ -27,7 +27,7 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 from dice.verify.supervisor.job import ProblemFault
 from dice.verify.verdict_cache import harness_version
 
-PARENT_S = 1.0  # seconds between two looks at whether the node's own process is there
+PARENT_S = 0.2  # seconds between two looks at whether the node's own process is there
 WITHIN_REACH = {"network", "local sockets"}  # guarantees without which a kernel reaches Ray, which runs anything
 
 MakeVerifier = Callable[[int], Verifier]
@@ -103,7 +103,7 @@ class LocalVerifier:
         )
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Ray's own process of this node started us. When it is gone nobody hears us, and another may use the GPUs."""
     while os.getppid() == parent:
         time.sleep(PARENT_S)
@@ -116,7 +116,7 @@ class Host:
 
     def __init__(self, make: MakeVerifier, cores: int, jobs: int) -> None:
         leave_working_directory()
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent", daemon=True).start()
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), name="parent", daemon=True).start()
         self._make, self._cores, self._jobs = make, cores, jobs
         self._name = socket.gethostname()
         self._lock = threading.Lock()

@@ -4,8 +4,9 @@ A job goes to the host with the smallest share of its places taken. A host is ne
 that nothing waits where it could run elsewhere, and what a lost host had to do is little. Answers belong to one asking:
 when a host is lost its process is ended, each of its jobs is asked anew, and an answer that comes late is nobody's.
 
-A job may be what ends hosts. All jobs of a lost host are suspects; from then on a host has at most one of them at a
-time, and is lost over nobody else. A job that ended a host as its only suspect twice is set aside.
+A job may be what ends hosts. All jobs of a lost host are suspects. A host has few of them at a time and is lost over
+nobody else, so that a second loss leaves few, of which a host then has one at a time. A job that ended a host as its
+only suspect twice is set aside. Were it one at a time from the first loss on, places would be empty meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 
 log = logging.getLogger(__name__)
 
-STRIKES = 3  # among others, and twice as the only suspect
+STRIKES = 2  # hosts lost over a job as their only suspect, before it is set aside
+SUSPECTS = 1 / 4  # of a host's places, for jobs of which each may be what ended a host
 LOOK_S = 2.0  # seconds between two looks at which nodes there are
 NOBODY_S = 120.0  # seconds without any host, after which jobs fail
 FAULTS_IN_A_ROW = 3  # verdicts of a host that say its machinery failed, before it rests
@@ -48,14 +50,13 @@ class NoHost(Exception):
 
 @dataclass(eq=False)
 class Member:
-    """A host at work. `jobs`: what it has under way; `suspect`: the one of them that may be what ends hosts."""
+    """A host at work. `jobs`: what it has under way."""
 
     node: Node
     actor: Any
     facts: HostFacts
     places: int
     jobs: set[Job] = field(default_factory=set)
-    suspect: Job | None = None
     faults: int = 0
     rests_until: float = 0.0
     lost: bool = False
@@ -63,6 +64,20 @@ class Member:
     @property
     def load(self) -> float:
         return len(self.jobs) / self.places
+
+    @property
+    def suspects(self) -> list[Job]:
+        """Its jobs that may be what ends hosts."""
+        return [job for job in self.jobs if job.losses]
+
+    def may_have(self, job: Job) -> bool:
+        """Whether there is a place for it, among suspects where it is one."""
+        if len(self.jobs) >= self.places:
+            return False
+        others = self.suspects if job.losses else []
+        if any(job.losses > 1 or other.losses > 1 for other in others):
+            return False
+        return len(others) < max(1, int(SUSPECTS * self.places))
 
 
 class Hosts:
@@ -109,7 +124,7 @@ class Hosts:
                 except HostLost as error:
                     self._lose(member, str(error))
             if job.strikes >= STRIKES:
-                raise Poisonous(f"The host that this pair was verified on was lost {job.strikes} times")
+                raise Poisonous(f"The host that this pair was verified on was lost {job.losses} times")
 
     def report(self, member: Member, fault: bool) -> None:
         """Whether the machinery of a host failed: one where it fails again and again gets no jobs for a while, lest it
@@ -152,15 +167,11 @@ class Hosts:
                     raise NoHost(f"The cluster has had no host for {NOBODY_S:.0f} s")
                 self._changed.wait(NOTICE_S)
             member.jobs.add(job)
-            if job.strikes:
-                member.suspect = job
         try:
             yield member
         finally:
             with self._changed:
                 member.jobs.discard(job)
-                if member.suspect is job:
-                    member.suspect = None
                 self._changed.notify()
 
     def _choose(self, job: Job) -> Member | None:
@@ -172,7 +183,7 @@ class Hosts:
         if job.large or job.group in self._large:
             most = max((one.facts.memory for one in able), default=0)
             able = [one for one in able if one.facts.memory == most]
-        free = [one for one in able if len(one.jobs) < one.places and not (job.strikes and one.suspect)]
+        free = [one for one in able if one.may_have(job)]
         return min(free, key=lambda one: one.load, default=None)
 
     def _lose(self, member: Member, why: str) -> None:
@@ -185,8 +196,10 @@ class Hosts:
             self._members.pop(member.node.id, None)
             if not self._members:
                 self._nobody_since = time.monotonic()
-            for job in [member.suspect] if member.suspect else member.jobs:
-                job.strikes += 1
+            suspects = member.suspects
+            for job in suspects or member.jobs:
+                job.losses += 1
+                job.strikes += len(suspects) == 1
             self._changed.notify_all()
         log.info("lost %s with %d pairs under way: %s", member.node, len(member.jobs), why)
         kill_actor(member.actor)  # it may live on where only the way to it is broken

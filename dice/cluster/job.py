@@ -27,13 +27,15 @@ class HostLost(Exception):
 class Job:
     """A question that is asked until a host answers it.
 
-    `strikes`: how many hosts were lost over it, as far as it can be told: at first, all jobs of a lost host are struck.
+    `losses`: hosts that were lost while it was under way there and may have been why; `strikes`: those of them that
+    were lost over nothing else, as far as it can be told.
     `large`: a host said that it has no room for it. `avoids`: the host whose machinery failed on it last.
     """
 
     def __init__(self, ask: Ask, group: str = "") -> None:
         self.number = next(_numbers)
         self.group = group
+        self.losses = 0
         self.strikes = 0
         self.large = False
         self.avoids = ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from dice.cluster.engines import Engines
+from dice.cluster.trainers import TAKEN
 from dice.cluster.verifier import on_cluster
 from dice.errors import UserError
 from dice.model.sdar import SDARConfig
@@ -21,11 +23,11 @@ def train_on_cluster(config: RLConfig) -> RLResult:
     """As `train_rl`. Engines take their GPUs first, and verifiers have what is left. Raises `UserError` for engines
     with several trainers: those decode a share each."""
     maker = on_cluster(config.cluster, config.mixed_hosts)
+    taken: dict[str, int] = json.loads(os.environ.get(TAKEN, "{}"))  # by the trainers of this run
     if not config.engines:
-        return train_rl(config, maker)
+        return train_rl(config, partial(maker, taken=taken))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("engines write for one trainer; torchrun's processes decode themselves, a share each.")
-    taken: dict[str, int] = {}
 
     @contextmanager
     def open_engines(model: SDARConfig) -> Iterator[Write]:

@@ -53,15 +53,18 @@ class ClusterVerifier(Verifier):
         self._mixed = mixed
         if backend == "auto":
             backend = "cuda" if any(node.gpus for node in nodes()) else "emulated"
-        own = _own_part(nodes(), *part)
         on_gpus = backend == "cuda"
 
         def gpus(node: Node) -> int:
             return node.gpus - (taken or {}).get(node.id, 0) if on_gpus else 0
 
+        def able(node: Node) -> bool:
+            return gpus(node) > 0 or not on_gpus
+
+        own = _own_part([node for node in nodes() if able(node)], *part)
         self._hosts = Hosts(
             make or LocalVerifier(backend, self.options),
-            lambda node: own(node) and (gpus(node) > 0 or not on_gpus),
+            lambda node: own(node) and able(node),
             gpus,
             self._check,
         )

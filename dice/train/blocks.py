@@ -82,10 +82,10 @@ def _training(plain: Callable[..., Tensor], compiled: bool, recompute: bool) -> 
     return run
 
 
-def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> None:
+def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool, by_host: bool = False) -> None:
     """Split the weights over the processes (FSDP2), in place; they are gathered in `dtype` to compute.
 
-    Nothing is split where there is one process.
+    Nothing is split where there is one process. `by_host`: over those of each host, which holds all of them (HSDP).
     Gradients are added up, not averaged, in float32 or wider: the loss is divided by the whole batch's tokens already.
     `reshard`: free a block's gathered weights after its forward pass and gather them again for the backward one.
     Without, all weights are gathered at once and kept. That takes the memory of a whole model and its gradients, and in
@@ -93,7 +93,9 @@ def shard(model: SDAR, world: World, dtype: torch.dtype, *, reshard: bool) -> No
     """
     if world.size == 1:
         return
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    copies = world.size // world.local_size if by_host else 1
+    mesh = init_device_mesh(world.device.type, (copies, world.size // copies), mesh_dim_names=("copy", "share"))
+    mesh = mesh if by_host else mesh["share"]
     wide = torch.promote_types(dtype, torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False)
     for layer in model.model.layers if reshard else ():

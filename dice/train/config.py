@@ -122,6 +122,16 @@ class SFTConfig:
     """Several processes share the weights (FSDP2). True: a block's gathered weights are freed after its forward pass
     and gathered again for the backward one; False: all are gathered at once and kept, which is faster for small models
     and takes the memory of a whole one."""
+    sharding: Literal["all", "host"] = "all"
+    """all: the weights are split over all processes. host: over those of each host, which then has a copy of its own
+    (HSDP): less goes from host to host, and each GPU holds more."""
+    cluster: str = ""
+    """Train on hosts of a Ray cluster: HOST:PORT of its head, or auto for the one that this machine is of. Data and
+    `out` must be the same folders on all of them."""
+    hosts: int = 0
+    """With `cluster`: how many. After a loss the run goes on by itself, on fewer where no other is left."""
+    per_host: int = 0
+    """With `hosts`: processes on each, a GPU each; default: as many as every host has GPUs, one without GPUs."""
     export_dtype: Literal["float32", "bfloat16"] = "bfloat16"
 
     seed: int = 0
@@ -173,6 +183,10 @@ class SFTConfig:
             raise UserError(f"batch_rows {self.batch_rows} must be a multiple of micro_rows {self.micro_rows}.")
         if self.lora_rank is not None and (self.lora_rank < 1 or self.model is None):
             raise UserError(f"lora_rank {self.lora_rank} must be positive, and goes with a `model` to start from.")
+        if bool(self.cluster) != bool(self.hosts):
+            raise UserError("`cluster` and `hosts`, how many of its hosts train, go together.")
+        if min(self.hosts, self.per_host) < 0 or (self.per_host and not self.hosts):
+            raise UserError("hosts and per_host, the processes on each of them, must be positive and go together.")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema must lie between 0 and 1, not {self.ema}.")
         return self

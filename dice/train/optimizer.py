@@ -36,7 +36,8 @@ class BFloat16AdamW(torch.optim.AdamW):
     What is kept is rounded at random, up or down so that it is right on average. To the nearest would not do: the
     second moment changes by a thousandth of itself in a step (beta2 = 0.999) and bfloat16's numbers lie four to eight
     thousandths apart, so that it would stay at the largest gradient it ever saw. The random bits are a function of the
-    number of the step and the process: a run resumes exactly, on as many processes.
+    number of the step and the share of the weights: copies of it stay equal, and a run resumes exactly, on as many
+    processes.
     """
 
     @torch.no_grad()
@@ -49,8 +50,8 @@ class BFloat16AdamW(torch.optim.AdamW):
                 state["step"] += 1
                 if generator is None:  # all weights have made as many steps
                     count = int(state["step"])
-                    rank = torch.distributed.get_rank() if isinstance(weight, DTensor) else 0
-                    generator = torch.Generator(weight.device).manual_seed((count << 16) + rank)
+                    share = weight.device_mesh.get_local_rank(-1) if isinstance(weight, DTensor) else 0
+                    generator = torch.Generator(weight.device).manual_seed((count << 16) + share)
                 parts = [_local(one) for one in (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"])]
                 for w, g, mean, square in zip(*(part.view(-1).split(CHUNK) for part in parts), strict=True):
                     _update(w, g, mean, square, group, count, generator)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dice.errors import UserError
+from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 from dice.model.chat import ChatTemplateError
 from dice.model.checkpoint import CheckpointError
@@ -17,7 +17,7 @@ from dice.model.tokenizer import TokenizerError
 from dice.train.checkpoints import Checkpoints
 from dice.train.runlog import RunLog
 from dice.train.session import StopSignal, locked, stop_signals
-from dice.train.world import World, joined
+from dice.train.world import GONE, World, is_loss, joined
 
 
 class RunContext(NamedTuple):
@@ -45,6 +45,10 @@ def run_context(folder: Path, kind: str, device: str, keep_checkpoints: int) -> 
             yield RunContext(world, log, checkpoints, stopped, time.monotonic())
         except (CheckpointError, ConfigError, TokenizerError, ChatTemplateError) as error:
             raise UserError(str(error)) from error
+        except RuntimeError as error:  # from within a forward or backward pass, which gathers weights
+            if is_loss(error):
+                raise MachineError(GONE) from error
+            raise
 
 
 def check_identity(folder: Path, manifest: JsonObject, identity: JsonObject) -> None:

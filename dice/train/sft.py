@@ -110,7 +110,7 @@ def _prepare(config: SFTConfig, context: RunContext) -> _Setup:
     model_config = replace(model.config, block_size=data.block_size, extra=extra)
     if config.lora_rank is not None:
         add_adapters(model, config.lora_rank, config.lora_alpha, dtype)
-    shard(model, world, dtype, reshard=config.reshard)
+    shard(model, world, dtype, reshard=config.reshard, by_host=config.sharding == "host")
     weights = Weights(model, config, dtype, config.ema)
     identity = _identity(config, data, weights)
     max_steps = _max_steps(config, data)

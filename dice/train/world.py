@@ -23,6 +23,8 @@ Answer = tuple[T | None, Exception | None]
 # fellow has died, long before.
 PATIENCE = timedelta(hours=2)
 
+GONE = "Another process of this run has ended, or cannot be reached."
+
 # Errors that end the run, or the step under way, in all processes when they are raised in one.
 SHARED = (UserError, MachineError, Interrupted, torch.OutOfMemoryError, OSError)
 
@@ -131,13 +133,18 @@ def joined(device: str) -> Iterator[World]:
         dist.destroy_process_group()
 
 
+def is_loss(error: RuntimeError) -> bool:
+    """Whether it says that another process is gone, in the words of gloo or NCCL, whose errors have no class alone."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
 @contextmanager
 def _reaching_others() -> Iterator[None]:
     """Raises `MachineError` where another process is gone; torchrun says which one, and how it ended."""
     try:
         yield
     except RuntimeError as error:
-        raise MachineError("Another process of this run has ended, or cannot be reached.") from error
+        raise MachineError(GONE) from error
 
 
 def _attempt(make: Callable[[], T]) -> Answer[T]:

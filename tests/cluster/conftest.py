@@ -13,9 +13,9 @@ from tests.conftest import ROOT
 NODES = 2
 
 
-def ray_nodes(count: int) -> RayNodes:
+def ray_nodes(count: int, environment: dict[str, str] | None = None) -> RayNodes:
     """Whose processes find the tests' fakes."""
-    return RayNodes(count, environment={"PYTHONPATH": str(ROOT)})
+    return RayNodes(count, environment={"PYTHONPATH": str(ROOT)} | (environment or {}))
 
 
 @pytest.fixture(scope="session")

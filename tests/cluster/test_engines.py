@@ -53,6 +53,7 @@ def written(write: Write, one: SDAR, version: int) -> dict[int, Trace]:
     return found
 
 
+@pytest.mark.slow  # two processes with PyTorch start
 def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes) -> None:
     from dice.cluster.engines import Engines
 
@@ -64,6 +65,7 @@ def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes)
     assert [first[place].token_ids for place in range(9)] != [other[place].token_ids for place in range(9)]
 
 
+@pytest.mark.slow  # three processes with PyTorch start
 def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes) -> None:
     from dice.cluster.engines import Engines
 

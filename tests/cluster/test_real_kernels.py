@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +19,14 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import BackendUnavailable, Options, Verifier
+from tests.cluster.conftest import ray_nodes
 from tests.conftest import CASES, PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cluster")  # they share the nodes
 OPTIONS = Options(seed=7, trials=2, run_timeout_s=60, compile_timeout_s=PATIENCE_S, timing=False)
 RELU = CASES / "problems" / "relu.py"
 RIGHT, WRONG = CASES / "right_relu.py", CASES / "wrong_value.py"
+POISONOUS = ("crash", "forged_exit", "sys_exit")
 WHERE_AND_WHEN = {"host", "seconds"}  # what may differ between two verifications of a pair
 
 
@@ -50,7 +55,8 @@ def alone() -> Iterator[Verifier]:
         yield verifier
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow  # kernels are built and run twice; two of them always are on a cluster, from the command line
+@pytest.mark.parametrize("count", [20, 1000])
 def test_verdicts_are_those_of_one_machine(cluster: RayNodes, alone: Verifier, count: int) -> None:
     from dice.cluster.verifier import ClusterVerifier
 
@@ -62,6 +68,31 @@ def test_verdicts_are_those_of_one_machine(cluster: RayNodes, alone: Verifier, c
     assert found == expected
     assert {verdict["outcome"] for verdict in found.values()} == {"correct", "wrong", "compile_error", "deceptive"}
     assert [fault and fault.own for fault in faults] == [None, True]
+
+
+@pytest.mark.slow  # sixty kernels are built and run, and hosts killed over them
+def test_hosts_that_are_killed_change_no_verdict(alone: Verifier) -> None:
+    """Also of kernels that end the processes they run in, which must never be taken for what killed a host."""
+    from dice.cluster.verifier import ClusterVerifier
+
+    names = ("right_relu", "wrong_value", "deceptive_torch_only", *POISONOUS)
+    kernels = [Kernel.from_file(CASES / f"{name}.py") for name in names]
+    problem = Problem.from_file(RELU)
+    asked = [(problem, Kernel(f"{kernels[number % len(kernels)].source}\n# killed {number}\n")) for number in range(60)]
+    expected = {index: said(verdict) for index, verdict in alone.verify_many(asked)}
+    draw, kills = random.Random(5), {5, 20, 40}
+    found: dict[int, dict[str, object]] = {}
+    with (
+        ray_nodes(3) as nodes,
+        ClusterVerifier(nodes.address, backend="emulated", options=OPTIONS) as hosts,
+    ):
+        for index, verdict in hosts.verify_many(asked):
+            assert index not in found
+            found[index] = said(verdict)
+            if len(found) in kills:
+                os.kill(draw.choice(nodes.actors()), signal.SIGKILL)
+        assert hosts.hosts_lost == len(kills)
+    assert found == expected
 
 
 def dice(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -77,6 +108,7 @@ def test_the_command_line_verifies_on_a_cluster(cluster: RayNodes) -> None:
     assert first["host"] and first["toolchain"].startswith("g++")
 
 
+@pytest.mark.slow  # each node tries out its compilers and its sandbox
 def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     done = dice("doctor", "--cluster", cluster.address, "--json")
     told = json.loads(done.stdout)
@@ -102,6 +134,7 @@ def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
 def test_what_cannot_be_is_said_in_a_sentence(
     arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In processes of their own: this one has joined a cluster, and a process joins one."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster of somebody else is found
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if "auto" in arguments and any(b"raylet" in command for command in _commands()):

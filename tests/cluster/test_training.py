@@ -61,3 +61,13 @@ def test_the_run_is_that_of_one_machine(cluster: RayNodes, flags: list[str], tmp
     rewards = [one.reward for step in alone for one in step]
     assert len(set(rewards)) > 1  # so that weights have changed between the steps
     assert {one.trace.weights for one in spread[1]} == {1}
+
+
+def test_two_hosts_that_train_come_to_what_one_process_does(
+    cluster: RayNodes, flags: list[str], tmp_path: Path
+) -> None:
+    alone = train(flags, tmp_path / "alone")
+    spread = train(flags, tmp_path / "spread", "--cluster", cluster.address, "--hosts", "2")
+    for here, there in zip(alone, spread, strict=True):
+        assert [one.trace.token_ids for one in here] == [one.trace.token_ids for one in there]
+        assert [one.reward for one in here] == [one.reward for one in there]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 from tyro.conf import Positional, arg
 
 from dice.commands.arguments import TYPES, numbers, verifier_maker
 from dice.errors import UserError
+
+if TYPE_CHECKING:
+    from dice.train.config import SFTConfig
+    from dice.train.rl.config import RLConfig
 
 Config = TypeVar("Config")
 Flags = Annotated[Positional[tuple[str, ...]], arg(metavar="[--recipe NAME] [--FIELD VALUE]")]
@@ -33,7 +37,10 @@ class Sft:
         from dice.recipes import SFT_RECIPES
         from dice.train.sft import train_sft
 
-        result = train_sft(configure(Sft, "sft", self.flags, SFT_RECIPES, "nano_sft"))
+        config = configure(Sft, "sft", self.flags, SFT_RECIPES, "nano_sft")
+        if _starts_others(config.check().hosts):
+            return _on_hosts("sft", self.flags, config)
+        result = train_sft(config)
         return _end(result.step, result.reason, result.model)
 
 
@@ -52,13 +59,15 @@ class Rl:
         from dice.train.rl.loop import train_rl
 
         config = configure(Rl, "rl", self.flags, RL_RECIPES, "nano_rl")
+        if _starts_others(config.check().hosts):
+            return _on_hosts("rl", self.flags, config)
         if not config.cluster:
-            result = train_rl(config.check())
+            result = train_rl(config)
         else:
             verifier_maker(config.cluster, config.mixed_hosts)  # says at once where there is no cluster
             from dice.cluster.training import train_on_cluster
 
-            result = train_on_cluster(config.check())
+            result = train_on_cluster(config)
         return _end(result.step, result.reason, result.model)
 
 
@@ -83,6 +92,20 @@ def configure(
     )
     numbers(config)
     return config
+
+
+def _starts_others(hosts: int) -> bool:
+    """Whether this is the command that a person gave, and not one of the processes that it started on `hosts`."""
+    return hosts > 0 and "RANK" not in os.environ
+
+
+def _on_hosts(stage: str, flags: Sequence[str], config: SFTConfig | RLConfig) -> int:
+    from dice.cluster.connect import connect
+
+    connect(config.cluster)  # before what needs Ray to be imported
+    from dice.cluster.trainers import train_on_hosts
+
+    return train_on_hosts(config.cluster, ["train", stage, *flags], config.hosts, config.per_host, config.device)
 
 
 def _end(step: int, reason: str, model: object) -> int:

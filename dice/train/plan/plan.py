@@ -66,6 +66,10 @@ class Cluster:
     def usable(self) -> float:
         return self.gpu.memory * USABLE
 
+    def sharing(self, sharding: Literal["all", "host"]) -> int:
+        """GPUs that the weights are split over."""
+        return self.gpus if sharding == "host" else self.size
+
     def __str__(self) -> str:
         return f"{self.size} x {self.gpu.name}" + (f" on {self.nodes} machines" if self.nodes > 1 else "")
 
@@ -103,8 +107,8 @@ def plan_sft(config: SFTConfig, model: SDARConfig, cluster: Cluster, data_tokens
     rows = micro_rows(config, cluster.size)
     copies = 1 if model.traits.kind == "autoregressive" else 2
     base = Layout(
-        config=model, gpus=cluster.size, tokens=rows * config.row_tokens * copies, moments=config.moments,
-        average=config.ema is not None, gathered=not config.reshard,
+        config=model, gpus=cluster.sharing(config.sharding), tokens=rows * config.row_tokens * copies,
+        moments=config.moments, average=config.ema is not None, gathered=not config.reshard,
     )  # fmt: skip
     setting, recompute, needed = _choose(base, rows, cluster.usable)
     count = parameters(model)
@@ -143,7 +147,7 @@ def plan_rl(config: RLConfig, model: SDARConfig, cluster: Cluster) -> Plan:
     copies = 1 + -(-model.block_size // policy.shrink)
     row = max(policy.row_tokens, PROMPT_TOKENS + copies * (config.max_new_tokens + model.block_size))
     base = Layout(
-        config=model, gpus=gpus, tokens=policy.micro_rows * row, moments=policy.moments,
+        config=model, gpus=cluster.sharing(policy.sharding), tokens=policy.micro_rows * row, moments=policy.moments,
         reference=config.reference == "initial" and policy.kl_coef > 0,
     )  # fmt: skip
     setting, recompute, needed = _choose(base, policy.micro_rows, cluster.usable)

@@ -107,6 +107,11 @@ class RLConfig:
     """With `cluster`: hosts may differ in GPU and compiler."""
     engines: int = 0
     """With `cluster`: decode on so many of its GPUs, a process each, instead of here. Kernels run on the others."""
+    hosts: int = 0
+    """With `cluster`: train on so many of its hosts instead of here. `out`, model and data must be the same folders on
+    all of them. After a loss the run goes on by itself, on fewer where no other is left."""
+    per_host: int = 0
+    """With `hosts`: processes on each, a GPU each; default: as many as every host has GPUs, one without GPUs."""
     protocol: Protocol = "dice"
     """How right is judged, and so what is rewarded. dice: right on hardened inputs, and honest. kernelbench-v0: right
     when executed, as in the paper, whose reward asks nothing else: a deceptive kernel is rewarded. All:
@@ -191,6 +196,12 @@ class RLConfig:
             raise UserError(f"infill_prompt {self.infill_prompt} goes with one-shot prompts; compact ones are plain.")
         if self.engines < 0 or (self.engines and not self.cluster):
             raise UserError("engines are processes of a cluster, none or some; they go with `cluster`.")
+        if min(self.hosts, self.per_host) < 0 or (self.hosts and not self.cluster):
+            raise UserError("hosts that train are some of a cluster's; they go with `cluster`.")
+        if self.per_host and not self.hosts:
+            raise UserError("per_host is how many processes train on each of `hosts`; give them, too.")
+        if self.hosts and self.engines:
+            raise UserError("engines write for one trainer; those on several hosts decode themselves, a share each.")
         if self.cluster and self.verify_devices:
             raise UserError("verify_devices are GPUs of this machine, and `cluster` has kernels run on others.")
         if self.verify_workers is not None and self.verify_workers < 1:

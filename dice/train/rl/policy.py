@@ -58,6 +58,9 @@ class PolicyConfig:
     weight_decay: float = 0.0
     moments: Literal["float32", "bfloat16"] = "float32"
     """How AdamW's moments are kept; bfloat16, rounded at random, takes half the memory."""
+    sharding: Literal["all", "host"] = "all"
+    """all: the weights are split over all processes. host: over those of each host, which then has a copy of its own
+    (HSDP): less goes from host to host, and each GPU holds more."""
     clip_grad: float = 1.0
 
     clip_ratio: float = 0.2
@@ -198,13 +201,14 @@ class Policy:
         self.device = self.world.device
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
         model = model.to(device=self.device, dtype=wide)
-        shard(model, self.world, compute_dtype, reshard=True)
+        by_host = config.sharding == "host"
+        shard(model, self.world, compute_dtype, reshard=True, by_host=by_host)
         self.weights = Weights(model, config, compute_dtype)
         self.model, self.compute_dtype = self.weights.model, compute_dtype
         self.reference = None
         if reference is not None and config.kl_coef:
             self.reference = reference.to(device=self.device, dtype=compute_dtype).requires_grad_(False)
-            shard(self.reference, self.world, compute_dtype, reshard=True)
+            shard(self.reference, self.world, compute_dtype, reshard=True, by_host=by_host)
         self.block_size, self.mask_id = model.config.block_size, model.config.mask_token_id
         self.distribution = Distribution(config.temperature, self.mask_id, config.vocab_limit)
         self.updates = 0
