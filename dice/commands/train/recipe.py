@@ -1,4 +1,4 @@
-"""`dice train sft` and `dice train rl`: pick a recipe, change any of its fields by flag, train."""
+"""`dice train sft`, `dice train rl` and `dice train adapt`: pick a recipe, change any of its fields by flag, train."""
 
 from __future__ import annotations
 
@@ -59,6 +59,24 @@ class Rl:
             from dice.cluster.training import train_on_cluster
 
             result = train_on_cluster(config.check())
+        return _end(result.step, result.reason, result.model)
+
+
+@dataclass
+class Adapt:
+    """Turn an autoregressive Llama or Qwen into a block-diffusion model, by continued training under the block mask.
+
+    Example: dice train adapt --model SmolLM2.gguf --data corpus/train --out adapted
+    """
+
+    flags: Flags = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train adapt --help` lists them."""
+
+    def run(self) -> int:
+        from dice.recipes import ADAPT_RECIPES
+        from dice.train.adapt import train_adapted
+
+        result = train_adapted(configure(Adapt, "adapt", self.flags, ADAPT_RECIPES, "adapt"))
         return _end(result.step, result.reason, result.model)
 
 
