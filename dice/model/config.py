@@ -157,8 +157,11 @@ class SDARConfig:
         Raises `ConfigError` for a family that is not in `WRITTEN`.
         """
         if self.family not in WRITTEN:
-            known = ", ".join(WRITTEN)
-            raise ConfigError(f"Models of the families {known} can be written, and this one is of {self.family}.")
+            known, way = ", ".join(WRITTEN), "; `dice train adapt` makes one of them of it"
+            raise ConfigError(
+                f"Models of the families {known} can be written, and this one is of {self.family}"
+                f"{way if self.traits.adapts_to else ''}."
+            )
         sdar = self.family == SDAR_FAMILY.name
         skipped = _DERIVED if self.traits.kind == "block_diffusion" else _DERIVED | _OF_BLOCKS
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}

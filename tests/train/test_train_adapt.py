@@ -17,10 +17,9 @@ from dice.errors import UserError
 from dice.model.checkpoint import load_model
 from dice.model.tokenizer import Tokenizer
 from dice.recipes import tiny_adapt
-from dice.train.adapt import train_adapted
 from dice.train.config import SFTConfig
 from dice.train.packing import pack, tokenize
-from dice.train.sft import train_sft
+from dice.train.sft import train_adapted, train_sft
 
 
 def next_token_model(toy: SFTConfig, out: Path, steps: int) -> Path:

@@ -74,7 +74,7 @@ class Adapt:
 
     def run(self) -> int:
         from dice.recipes import ADAPT_RECIPES
-        from dice.train.adapt import train_adapted
+        from dice.train.sft import train_adapted
 
         result = train_adapted(configure(Adapt, "adapt", self.flags, ADAPT_RECIPES, "adapt"))
         return _end(result.step, result.reason, result.model)
