@@ -132,13 +132,6 @@ def adapt() -> SFTConfig:
     )  # fmt: skip
 
 
-def tiny_adapt() -> SFTConfig:
-    """A step on a CPU takes seconds with a model of 100 million parameters: for tests and a first look."""
-    return replace(
-        adapt(), row_tokens=256, batch_rows=4, micro_rows=4, epochs=None, max_steps=20, log_every=1, eval_rows=4
-    )
-
-
 def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
     return SFTConfig(
         model=model, block_size=4, noise="block", t_min=1e-3, stratified=False, response_prefix=EMPTY_THOUGHT,
@@ -167,7 +160,7 @@ SFT_RECIPES: dict[str, Callable[[], SFTConfig]] = {
         dice_8b_sft,
     )  # fmt: skip
 }
-ADAPT_RECIPES: dict[str, Callable[[], SFTConfig]] = {"adapt": adapt, "tiny_adapt": tiny_adapt}
+ADAPT_RECIPES: dict[str, Callable[[], SFTConfig]] = {"adapt": adapt}
 
 
 def nano_rl() -> RLConfig:

@@ -16,7 +16,7 @@ from dice.decode.generate import DecodeConfig, generate
 from dice.errors import UserError
 from dice.model.checkpoint import load_model
 from dice.model.tokenizer import Tokenizer
-from dice.recipes import tiny_adapt
+from dice.recipes import adapt
 from dice.train.config import SFTConfig
 from dice.train.packing import pack, tokenize
 from dice.train.sft import train_adapted, train_sft
@@ -37,8 +37,9 @@ def qwen3(toy: SFTConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_adapted_model_is_a_model_like_any_other(toy: SFTConfig, qwen3: Path, tmp_path: Path) -> None:
     """The command goes on after a stop with what it has made; the result loads, writes in blocks and trains on."""
     out = tmp_path / "run"
-    flags = ["--recipe", "tiny_adapt", "--model", str(qwen3), "--data", str(toy.data), "--out", str(out)]
-    flags += ["--device", "cpu", "--max-steps", "2"]
+    flags = ["--model", str(qwen3), "--data", str(toy.data), "--out", str(out)]
+    flags += ["--device", "cpu", "--epochs", "None", "--max-steps", "2", "--log-every", "1"]
+    flags += ["--row-tokens", "256", "--batch-rows", "4", "--micro-rows", "4"]
     assert main(["train", "adapt", *flags, "--stop-after-seconds", "1e-9"]) == 0
     written = (out / "initial" / "model.safetensors").stat().st_mtime_ns
     assert main(["train", "adapt", *flags]) == 0
@@ -70,7 +71,8 @@ def test_what_the_source_knew_is_worth_something(toy: SFTConfig, tmp_path: Path)
 
 
 def test_what_cannot_be_adapted_is_said(toy: SFTConfig, qwen3: Path, tmp_path: Path) -> None:
-    config = replace(tiny_adapt(), data=toy.data, out=tmp_path / "run", device="cpu", max_steps=1)
+    sizes = {"row_tokens": 256, "batch_rows": 4, "micro_rows": 4, "epochs": None, "max_steps": 1}
+    config = replace(adapt(), data=toy.data, out=tmp_path / "run", device="cpu", **sizes)
     with pytest.raises(UserError, match="Give .*model"):
         train_adapted(config)
     with pytest.raises(UserError, match="nothing to adapt"):

@@ -30,10 +30,11 @@ class Sft:
     """A named configuration (dice/recipes.py), then any of its fields; `dice train sft --help` lists them."""
 
     def run(self) -> int:
-        from dice.recipes import SFT_RECIPES
+        from dice.recipes import ADAPT_RECIPES, SFT_RECIPES
         from dice.train.sft import train_sft
 
-        result = train_sft(configure(Sft, "sft", self.flags, SFT_RECIPES, "nano_sft"))
+        # A model that writes in blocks already may be trained on as those are that only begin to.
+        result = train_sft(configure(Sft, "sft", self.flags, SFT_RECIPES | ADAPT_RECIPES, "nano_sft"))
         return _end(result.step, result.reason, result.model)
 
 
