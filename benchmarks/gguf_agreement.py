@@ -28,7 +28,7 @@ TEXTS = (
     "Once upon a time, in 1984, there wasn't a wolf\r\n\n  and it's 3.14! \u00e9migr\u00e9 \u6f22\u5b57 <|im_end|>x",
     "__global__ void relu(const float* x, float* y, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n",
 )
-NEW_TOKENS = 24
+NEW_TOKENS = 12
 
 
 def main() -> int:
