@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf_files import LLAMA3_ROPE, PUBLISHED, add_tokenizer, published, tokens, write_gguf
+from gguf_files import LLAMA3_ROPE, add_tokenizer, published, tokens, write_gguf
 
 from dice.decode.generate import DecodeConfig, generate
 from dice.errors import UserError
@@ -25,7 +25,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TEXT = "int i = blockIdx.x; // it's 12345 \u00e9\n\n  x[i] += 1;"
 
 
-@pytest.fixture(scope="module", params=PUBLISHED)
+@pytest.fixture(scope="module", params=["llama tied", "llama 3", "qwen2", "qwen3 tied"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Path]:
     """Its name, a small model of `transformers`, and the folder where it lies with a tokenizer."""
     folder = tmp_path_factory.mktemp("source")
