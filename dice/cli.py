@@ -106,7 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(arguments: list[str]) -> Command:
     """The command with its arguments. Prints the help texts, and what cannot be read, and exits."""
     match arguments:
-        case ["train", "sft" | "rl" as stage, *flags]:  # the flags are the fields of a recipe, known once it is chosen
+        case [
+            "train",
+            "sft" | "rl" | "adapt" as stage,
+            *flags,
+        ]:  # the flags are the fields of a recipe, known once it is chosen
             return RECIPE_COMMANDS[stage](tuple(flags))
         case [] | [("bench" | "data" | "train")]:  # alone, they list their parts
             arguments = [*arguments, "--help"]

@@ -120,6 +120,18 @@ def dice_8b_sft() -> SFTConfig:
     return _dice_sft(paper_8b_sft())
 
 
+def adapt() -> SFTConfig:
+    """An autoregressive model to block diffusion, as SDAR's began: any token may be hidden, those of prompts too, at 4
+    tokens a block. SDAR took 50 billion tokens for it; no long run has tested the learning rate here.
+    """
+    return SFTConfig(
+        block_size=4, noise="count", learn="all", row_tokens=2048, batch_rows=32, micro_rows=8,
+        epochs=1.0, lr=1e-4, schedule="cosine", warmup=0.03, lr_floor=0.1, beta2=0.95, weight_decay=0.1,
+        activation_checkpointing="auto", log_every=10, eval_every=200, eval_rows=64,
+        checkpoint_every=1000, checkpoint_seconds=600.0,
+    )  # fmt: skip
+
+
 def _paper_sft(model: str, *, batch_rows: int, micro_rows: int) -> SFTConfig:
     return SFTConfig(
         model=model, block_size=4, noise="block", t_min=1e-3, stratified=False, response_prefix=EMPTY_THOUGHT,
@@ -148,6 +160,7 @@ SFT_RECIPES: dict[str, Callable[[], SFTConfig]] = {
         dice_8b_sft,
     )  # fmt: skip
 }
+ADAPT_RECIPES: dict[str, Callable[[], SFTConfig]] = {"adapt": adapt}
 
 
 def nano_rl() -> RLConfig:

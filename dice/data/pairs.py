@@ -11,14 +11,14 @@ from dice.errors import UserError
 from dice.files import JsonObject
 from dice.files.tables import SUFFIXES, read_rows
 
-COLUMNS = ("messages", "prompt", "response")  # what is read of a table that has other columns besides
+COLUMNS = ("messages", "prompt", "response", "text")  # what is read of a table that has other columns besides
 Message = dict[str, str]
 _CHAT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One training example: the messages before the answer, and the answer."""
+    """One training example: the messages before the answer, and the answer. A plain text has no messages."""
 
     messages: tuple[Message, ...]
     response: str
@@ -28,8 +28,8 @@ def read_pairs(path: str | Path) -> list[Pair]:
     """Every pair of a table file (see `dice/files/tables.py`), or of all such files of a folder in name order.
 
     A row has either a `prompt` column (text, or a list of chat messages) with a `response` column (text), or a
-    `messages` column whose last message is the assistant's. Raises `UserError` in one sentence for a missing file, an
-    unreadable one, a missing column, a wrong type or an empty file.
+    `messages` column whose last message is the assistant's, or a `text` column alone. Raises `UserError` in one
+    sentence for a missing file, an unreadable one, a missing column, a wrong type or an empty file.
     """
     path = Path(path)
     if not path.exists():
@@ -57,6 +57,10 @@ def _pair(row: JsonObject, where: str) -> Pair:
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise UserError(f"{where}: the last of at least two `messages` must be the assistant's.")
         return Pair(messages[:-1], messages[-1]["content"])
+    if row.get("text") is not None and row.get("prompt") is None and row.get("response") is None:
+        if not isinstance(row["text"], str) or not row["text"]:
+            raise UserError(f"{where}: `text` is not text, or empty.")
+        return Pair((), row["text"])
     for column in ("prompt", "response"):
         if row.get(column) is None:
             have = ", ".join(map(str, row)) or "none"

@@ -23,22 +23,13 @@ from dice.data.pairs import read_pairs
 from dice.errors import UserError
 from dice.files.bounded import read_text
 from dice.files.tables import SUFFIXES
+from dice.model.chatml import CHAT_TEMPLATE, END_OF_TEXT, IM_END, IM_START, MASK
 
-END_OF_TEXT, IM_START, IM_END, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>"
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END, MASK)
 BYTES = 256  # tokens of single bytes, from which every text can be built
 LONGEST_TEXT = 1 << 32  # bytes that are read of one file that is no table
 # What the pre-tokeniser splits a text into, as the docstring says: no token spans two pieces.
 PIECES = r"(?:[ \t]*\r?\n)+[ \t]*|[ \t]{2,}|\p{N}| ?[\p{L}_]+| ?[^\s\p{L}\p{N}_]+|\s"
-
-CHAT_TEMPLATE = """\
-{%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
 
 
 def train_tokenizer(files: Sequence[str | Path], out: str | Path, vocab_size: int = 2048) -> Path:

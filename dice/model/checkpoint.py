@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,13 @@ def load_model(path: str | Path, dtype: torch.dtype | None = None, device: torch
         head = config.traits.published_name("lm_head.weight")
         expected.pop(head)
         files.pop(head, None)
-    _check_names(folder, expected, files)
+    check_names(folder, expected, files)
     state: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
         for name, tensor in _read_tensors(folder / file, [n for n, f in files.items() if f == file], expected):
             # Moved before it is cast: in one go, PyTorch casts on the CPU and moves what that made larger.
             tensor = tensor.to(device)
-            _check_finite(folder / file, name, tensor)
+            check_finite(folder / file, name, tensor)
             state[own_names[name]] = tensor.to(dtype or tensor.dtype)
     if config.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
@@ -172,14 +172,15 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and Path(value).name == value and value.endswith(".safetensors")
 
 
-def _check_names(folder: Path, expected: dict[str, tuple[int, ...]], files: dict[str, str]) -> None:
-    missing = sorted(expected.keys() - files.keys())
+def check_names(source: Path, expected: Mapping[str, object], stored: Collection[str]) -> None:
+    """Raises `CheckpointError` where `source` lacks a tensor, or has one that the architecture does not have."""
+    missing = sorted(expected.keys() - set(stored))
     if missing:
-        raise CheckpointError(f"{folder} lacks {len(missing)} tensor(s) of this architecture: {_some(missing)}.")
-    unexpected = sorted(files.keys() - expected.keys())
+        raise CheckpointError(f"{source} lacks {len(missing)} tensor(s) of this architecture: {_some(missing)}.")
+    unexpected = sorted(set(stored) - expected.keys())
     if unexpected:
         raise CheckpointError(
-            f"{folder} holds {len(unexpected)} tensor(s) that this architecture does not have: {_some(unexpected)}."
+            f"{source} holds {len(unexpected)} tensor(s) that this architecture does not have: {_some(unexpected)}."
         )
 
 
@@ -197,7 +198,7 @@ def _read_tensors(file: Path, names: list[str], expected: dict[str, tuple[int, .
             yield name, tensors.get_tensor(name)
 
 
-def _check_finite(file: Path, name: str, tensor: Tensor) -> None:
+def check_finite(file: Path, name: str, tensor: Tensor) -> None:
     """Raises `CheckpointError` where the smallest or the largest value is infinite or NaN: a NaN makes both NaN.
 
     Two numbers are computed, and no tensor of the weight's size."""

@@ -1,9 +1,9 @@
-"""`SDARConfig`: the shape of a transformer, from the config.json of any known family, written as SDAR's or Qwen3's."""
+"""`SDARConfig`: the shape of a transformer, from the config.json of any known family; some can be written, too."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dice.errors import UserError
@@ -14,19 +14,15 @@ from dice.model.family import FAMILIES, NO_MASK, SDAR_FAMILY, Family, Llama3Rope
 DEFAULT_BLOCK_SIZE = 4
 DEFAULT_MASK_TOKEN_ID = SDAR_FAMILY.mask_token_id
 
-# What the code published with a family, and the engines that serve it, look for beyond the numbers.
-_FIXED_KEYS: dict[str, JsonObject] = {
-    "sdar": {
-        "architectures": ["SDARForCausalLM"],
-        "auto_map": {
-            "AutoConfig": "configuration_sdar.SDARConfig",
-            "AutoModel": "modeling_sdar.SDARModel",
-            "AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM",
-        },
-        "model_type": "sdar",
-    },
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+# The families whose models can be written.
+WRITTEN = ("sdar", "qwen3", "sdar-qwen2", "sdar-llama")
+# What the code published with SDAR, and the engines that serve it, look for beyond the numbers.
+_AUTO_MAP: JsonObject = {
+    "AutoConfig": "configuration_sdar.SDARConfig",
+    "AutoModel": "modeling_sdar.SDARModel",
+    "AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM",
 }
+_FAMILY_KEYS = frozenset({"architectures", "auto_map", "model_type"})  # written from the family
 _DEFAULT_EXTRAS: JsonObject = {
     "attention_dropout": 0.0,
     "rope_scaling": None,
@@ -142,7 +138,7 @@ class SDARConfig:
         data.update(family=family.name, tied=bool(data.get("tie_word_embeddings", False)))
         known = {item.name for item in fields(cls)} - {"extra"}
         values = {key: value for key, value in data.items() if key in known}
-        extra = {key: value for key, value in data.items() if key not in known and key not in _FIXED_KEYS["sdar"]}
+        extra = {key: value for key, value in data.items() if key not in known and key not in _FAMILY_KEYS}
         needed = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
         missing = needed - {key for key, value in values.items() if value is not None}
         if missing:
@@ -156,21 +152,27 @@ class SDARConfig:
         return cls(**values, extra=extra)
 
     def to_json(self) -> dict[str, object]:
-        """A config.json that the family's own code and engines load: SDAR's or Qwen3's.
+        """A config.json that `from_json` reads back, and that SDAR's or Qwen3's own code and engines load.
 
-        Raises `ConfigError` for any other model.
+        Raises `ConfigError` for a family that is not in `WRITTEN`.
         """
-        if self.family not in _FIXED_KEYS:
-            known = " and ".join(_FIXED_KEYS)
-            raise ConfigError(f"Models of the families {known} can be written, and this one is of {self.family}.")
+        if self.family not in WRITTEN:
+            known, way = ", ".join(WRITTEN), "; `dice train adapt` makes one of them of it"
+            raise ConfigError(
+                f"Models of the families {known} can be written, and this one is of {self.family}"
+                f"{way if self.traits.adapts_to else ''}."
+            )
         sdar = self.family == SDAR_FAMILY.name
-        skipped = _DERIVED if sdar else _DERIVED | _OF_BLOCKS
+        skipped = _DERIVED if self.traits.kind == "block_diffusion" else _DERIVED | _OF_BLOCKS
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
         if isinstance(self.eos_token_id, tuple):
             own["eos_token_id"] = list(self.eos_token_id)
         defaults = {**_DEFAULT_EXTRAS, **(_SDAR_EXTRAS if sdar else {}), "max_window_layers": self.num_hidden_layers}
-        data = {**defaults, **self.extra, **_FIXED_KEYS[self.family], **own}
-        data.update(attention_bias=False, hidden_act="silu", tie_word_embeddings=self.tied)
+        data = {**defaults, **self.extra, **({"auto_map": _AUTO_MAP} if sdar else {}), **own}
+        data.update(architectures=[self.traits.architecture], model_type=self.family, hidden_act="silu")
+        data.update(attention_bias=self.traits.qkv_bias, tie_word_embeddings=self.tied)
+        if self.llama3_rope is not None:
+            data["rope_scaling"] = {"rope_type": "llama3", **asdict(self.llama3_rope)}
         return dict(sorted(data.items()))
 
     @classmethod

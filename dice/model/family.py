@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -32,6 +32,8 @@ class Family:
     - `tensors`: replacements, applied in order, that turn our tensor names into published ones.
     - `code`: classes that config.json names, as architecture or in `auto_map`, where its `model_type` is another
       family's.
+    - `adapts_to`: the block-diffusion family with the same transformer, which an autoregressive model becomes by
+      `dice train adapt`.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Family:
     supported: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tensors: tuple[tuple[str, str], ...] = ()
     code: tuple[str, ...] = ()
+    adapts_to: str = ""
 
     def published_name(self, name: str) -> str:
         """The tensor that we call `name`, as checkpoints of this family call it."""
@@ -122,6 +125,37 @@ SDAR_FAMILY = Family(
     defaults={"rope_theta": 1e6},
     supported=_QWEN,
 )
+_QWEN2 = Family(
+    "qwen2",
+    "autoregressive",
+    shift=True,
+    architecture="Qwen2ForCausalLM",
+    qkv_bias=True,
+    can_tie=True,
+    defaults={"rope_theta": 1e4},
+    supported={key: values for key, values in _QWEN.items() if key != "attention_bias"},
+    adapts_to="sdar-qwen2",
+)
+_LLAMA_FAMILY = Family(
+    "llama",
+    "autoregressive",
+    shift=True,
+    architecture="LlamaForCausalLM",
+    can_tie=True,
+    rope_types=("default", "llama3"),
+    defaults={"rope_theta": 1e4, "max_position_embeddings": 2048},
+    supported=_LLAMA,
+    adapts_to="sdar-llama",
+)
+
+
+def _in_blocks(family: Family, architecture: str) -> Family:
+    """The transformer of an autoregressive family, run as SDAR runs Qwen3's: in blocks, with masks and no shift."""
+    return replace(
+        family, name=family.adapts_to, kind="block_diffusion", shift=False, architecture=architecture, adapts_to=""
+    )
+
+
 _ROWS = (
     SDAR_FAMILY,
     Family(
@@ -134,27 +168,12 @@ _ROWS = (
         can_tie=True,
         defaults={"rope_theta": 1e4},
         supported=_QWEN,
+        adapts_to=SDAR_FAMILY.name,
     ),
-    Family(
-        "qwen2",
-        "autoregressive",
-        shift=True,
-        architecture="Qwen2ForCausalLM",
-        qkv_bias=True,
-        can_tie=True,
-        defaults={"rope_theta": 1e4},
-        supported={key: values for key, values in _QWEN.items() if key != "attention_bias"},
-    ),
-    Family(
-        "llama",
-        "autoregressive",
-        shift=True,
-        architecture="LlamaForCausalLM",
-        can_tie=True,
-        rope_types=("default", "llama3"),
-        defaults={"rope_theta": 1e4, "max_position_embeddings": 2048},
-        supported=_LLAMA,
-    ),
+    _QWEN2,
+    _LLAMA_FAMILY,
+    _in_blocks(_QWEN2, "SDARQwen2ForCausalLM"),
+    _in_blocks(_LLAMA_FAMILY, "SDARLlamaForCausalLM"),
     Family(  # Seed-Coder's transformer, which is Llama's, trained on to denoise blocks
         "stable-diffcoder",
         "block_diffusion",

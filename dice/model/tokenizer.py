@@ -27,11 +27,13 @@ from dice.model.family import MASK_SPELLINGS
 
 # How Qwen2 cuts text into words before byte-pair merging: contractions, letters with one leading symbol, single digits,
 # symbol runs, line ends, blanks.
-_QWEN2_WORDS = (
+QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Tokens that end an assistant's turn; the last one is that of Llama 3 and LLaDA.
 _TURN_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
+# Of these, those that end nothing but a turn.
+_RESPONSE_ENDS = ("<|im_end|>", "<|eot_id|>")
 # Tokens that templates refer to by name; Llama 3's template begins with `bos_token`.
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # An assistant's own earlier words may hold its reasoning markup; nobody else's text may.
@@ -98,10 +100,10 @@ class Tokenizer:
 
     @classmethod
     def _read(cls, folder: Path) -> Tokenizer:
-        settings = _read_json(folder / "tokenizer_config.json")
-        full = _load(folder, settings)
-        added = _read_json(folder / "added_tokens.json")
-        model, generation = _read_json(folder / "config.json"), _read_json(folder / "generation_config.json")
+        settings = read_settings(folder / "tokenizer_config.json")
+        full = read_encoder(folder, settings)
+        added = read_settings(folder / "added_tokens.json")
+        model, generation = read_settings(folder / "config.json"), read_settings(folder / "generation_config.json")
         mask_id = model.get("mask_token_id")
         if mask_id is None:
             candidates = (_token_id(full, added, spelling) for spelling in MASK_SPELLINGS)
@@ -123,9 +125,21 @@ class Tokenizer:
             mask_id=mask_id,
             pad_id=pad_id,
             stop_ids=stop_ids,
-            chat_template=_read_template(folder, settings),
+            chat_template=read_template(folder, settings),
             named_tokens={name: text for name in _TEMPLATE_TOKENS if (text := _content(settings.get(name)))},
         )
+
+    @property
+    def turn_end(self) -> int:
+        """The token that a response is taught to end with: that of ChatML or Llama 3, else the end-of-text token."""
+        names = (*_RESPONSE_ENDS, self._named_tokens.get("eos_token"))
+        found = (self.token_id(name) for name in names if name)
+        return next((token for token in found if token is not None), min(self.stop_ids))
+
+    @property
+    def text_start(self) -> list[int]:
+        """The ids that every text begins with, for tokenizers that begin with one: Llama 3's `<|begin_of_text|>`."""
+        return list(self._full.encode("").ids)
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
         """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true."""
@@ -227,7 +241,11 @@ def _chat_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _load(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
+def read_encoder(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
+    """The encoder of a checkpoint folder with its added tokens; `settings`: what tokenizer_config.json says.
+
+    Raises `TokenizerError`.
+    """
     whole = folder / "tokenizer.json"
     if whole.is_file():
         check_size(whole)
@@ -246,7 +264,7 @@ def _load(folder: Path, settings: Mapping[str, Any]) -> FastTokenizer:
     full.normalizer = normalizers.NFC()
     full.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated"),
+            pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -259,7 +277,7 @@ def _add_control_tokens(full: FastTokenizer, folder: Path, settings: Mapping[str
     """Append the added tokens; ids must follow the vocabulary without a gap, as the file format assumes."""
     described = {int(token_id): token for token_id, token in settings.get("added_tokens_decoder", {}).items()}
     if not described:
-        by_name = _read_json(folder / "added_tokens.json")
+        by_name = read_settings(folder / "added_tokens.json")
         described = {token_id: {"content": text, "special": True} for text, token_id in by_name.items()}
     for token_id, token in sorted(described.items()):
         flags = {key: bool(token.get(key, False)) for key in ("lstrip", "rstrip", "single_word", "normalized")}
@@ -285,7 +303,8 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The chat template of a checkpoint folder, from its own file or from `settings`."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return _read_file(file)
@@ -296,7 +315,8 @@ def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _read_json(file: Path) -> JsonObject:
+def read_settings(file: Path) -> JsonObject:
+    """The object in a JSON file, empty where there is no file. Raises `TokenizerError`."""
     if not file.is_file():
         return {}
     try:

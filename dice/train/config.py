@@ -43,13 +43,14 @@ class SFTConfig:
     """
 
     data: Path | None = None
-    """Parquet or JSONL with prompt/response (or messages), or a folder of such files."""
+    """Parquet or JSONL with prompt/response (or messages, or text), or a folder of such files."""
     out: Path | None = None
     """Run folder. A run that was stopped resumes here."""
     eval_data: Path | None = None
     """Held-out pairs for the validation loss."""
     model: str | None = None
-    """Checkpoint to start from (folder, hub id or nano); without one, a model of `shape` is trained from scratch."""
+    """Checkpoint to start from (folder, hub id or nano; to adapt, also a .gguf file). Without one, a model of `shape`
+    is trained from scratch."""
     shape: ModelShape | None = None
     """Sizes of a new model; a recipe's count only without `model`, so that any recipe can go on from a checkpoint."""
     tokenizer: Path | None = None
@@ -67,6 +68,10 @@ class SFTConfig:
     response_prefix: str = ""
     """Put before each response without a `<think>` of its own, and trained with it; SDAR's chat models expect an empty
     thought there."""
+
+    learn: Literal["responses", "all"] = "responses"
+    """What is hidden and predicted: responses, or prompts too, as in continued pretraining. Of texts without a prompt
+    it is all."""
 
     row_tokens: int = 2048
     max_sample_tokens: int | None = None

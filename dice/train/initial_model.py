@@ -1,12 +1,14 @@
-"""The model that SFT begins with: a checkpoint, or a new one with random weights."""
+"""The model that SFT begins with: a checkpoint, one that is adapted from another kind, or one with random weights."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import torch
 
-from dice.errors import MachineError
+from dice.errors import MachineError, UserError
+from dice.model.adapt import SOURCE_KEY, adapt
 from dice.model.checkpoint import load_model
 from dice.model.family import FAMILIES, NO_MASK
 from dice.model.sdar import SDAR, SDARConfig
@@ -34,6 +36,23 @@ def initial_model(config: SFTConfig, tokenizer: Tokenizer, device: torch.device)
         if not _NO_ROOM.search(str(error)):
             raise
         raise MachineError("A model of this shape does not fit in memory: make `shape` smaller.") from None
+
+
+def write_adapted(config: SFTConfig) -> Path:
+    """The folder of the block-diffusion model that `config.model` is adapted to, in the run's folder; written once.
+
+    Raises what `adapt` raises, and `UserError` where an earlier call began with another model.
+    """
+    if config.model is None or config.out is None:
+        raise UserError("Give the autoregressive model to adapt as `model`: a folder, a hub id or a .gguf file.")
+    folder = Path(config.out) / "initial"
+    if not (folder / "config.json").is_file():
+        dtype = getattr(torch, config.export_dtype)
+        return adapt(config.model, folder, block_size=config.block_size or 4, tokenizer=config.tokenizer, dtype=dtype)
+    before = SDARConfig.from_file(folder).extra.get(SOURCE_KEY)
+    if before != Path(config.model).name:
+        raise UserError(f"{config.out} adapts {before}, not {config.model}; give another `out` folder.")
+    return folder
 
 
 def new_model_config(shape: ModelShape, tokenizer: Tokenizer, block_size: int) -> SDARConfig:

@@ -1,7 +1,8 @@
 """Training rows: pairs become token ids, documents on the block grid, and fixed-length rows without cross-talk.
 
 A document is one pair: `[prompt | response <|im_end|> | tail]`. The prompt ends with the assistant's header; its
-tokens are never hidden and never predicted. The tail fills the last block with pad tokens. Document positions count
+tokens are never hidden and never predicted, unless whole documents are learned. A text without a prompt is one, too:
+`[text <|im_end|> | tail]`, all of it learned. The tail fills the last block with pad tokens. Document positions count
 from 0 and documents start at multiples of the block size, so the block grid is absolute within each document, exactly
 as the sampler's.
 """
@@ -29,7 +30,6 @@ from dice.errors import UserError
 from dice.model.mask import BlockLayout
 from dice.model.tokenizer import Tokenizer
 
-IM_END = "<|im_end|>"
 # A worker process is started for every so many pairs; fewer are encoded sooner than it starts.
 PAIRS_PER_WORKER = 1000
 _THOUGHT = re.compile(r"(</?think>)")
@@ -108,22 +108,25 @@ class PackedRows:
         return text
 
 
-def tokenize(pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str = "") -> list[Document]:
+def tokenize(
+    pairs: Sequence[Pair], tokenizer: Tokenizer, response_prefix: str = "", *, whole: bool = False
+) -> list[Document]:
     """Each pair as a document. Prompt and response are encoded apart: at generation the prompt stands alone.
 
-    `response_prefix` is put before every response that holds no thought of its own.
+    `response_prefix` is put before every response that holds no thought of its own. `whole`: prompts count as part of
+    what is learned.
     """
-    im_end = tokenizer.token_id(IM_END)
-    if im_end is None:
-        raise UserError(f"The tokenizer has no {IM_END} token to end a response with.")
     prefix = tokenizer.encode(response_prefix, control=True)
+    end = tokenizer.turn_end
 
     def document(pair: Pair) -> Document:
+        if not pair.messages:
+            return Document(np.array([*tokenizer.text_start, *tokenizer.encode(pair.response), end], np.int32), 0)
         prompt = tokenizer.encode_chat(pair.messages)
         pieces = _THOUGHT.split(pair.response)
         response = [token for piece in pieces for token in _encode_piece(piece, tokenizer)]
         before = prefix if len(pieces) == 1 else []  # a thought that is there is not begun twice
-        return Document(np.array([*prompt, *before, *response, im_end], dtype=np.int32), len(prompt))
+        return Document(np.array([*prompt, *before, *response, end], np.int32), 0 if whole else len(prompt))
 
     return _map_in_processes(document, pairs)
 

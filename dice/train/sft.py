@@ -28,7 +28,7 @@ from dice.train.blocks import shard
 from dice.train.config import SFTConfig
 from dice.train.engine import pick_engine
 from dice.train.exec_eval import ExecTrial
-from dice.train.initial_model import initial_model
+from dice.train.initial_model import initial_model, write_adapted
 from dice.train.lora import add_adapters
 from dice.train.optimizer import lr_scale
 from dice.train.packing import batch_rows
@@ -40,6 +40,7 @@ from dice.train.session import TERMINATED, TrainingError, compute_dtype
 from dice.train.sft_data import SFTData, load_data
 from dice.train.sft_objective import Score, SFTObjective, micro_rows
 from dice.train.weights import Weights, stored_bytes, without_moments
+from dice.train.world import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,17 @@ def train_sft(config: SFTConfig) -> SFTResult:
             message = f"The GPU's memory ran out with micro_rows {config.micro_rows}; halve micro_rows"
             less = "" if config.activation_checkpointing == "block" else ", or set activation_checkpointing=block"
             raise MachineError(f"{message}{less}; `dice plan` says what fits.") from None
+
+
+def train_adapted(config: SFTConfig) -> SFTResult:
+    """Make `config.model`, an autoregressive one, a block-diffusion model, and train that as `train_sft` does.
+
+    Raises `UserError`, too, for a model that cannot be adapted; see `dice.model.adapt`.
+    """
+    config.check()
+    with joined(config.device) as world:
+        initial = world.broadcast_from_leader(lambda: write_adapted(config))
+        return train_sft(replace(config, model=str(initial), tokenizer=None))
 
 
 @dataclass

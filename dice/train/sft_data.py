@@ -40,10 +40,13 @@ def load_data(config: SFTConfig, tokenizer: Tokenizer, model: SDARConfig, world:
 
     def read(path: Path) -> tuple[PackedRows, str]:
         pairs = read_pairs(path)
+        documents = tokenize(pairs, tokenizer, config.response_prefix, whole=config.learn == "all")
         rows = pack(
-            tokenize(pairs, tokenizer, config.response_prefix), row_tokens=config.row_tokens, block_size=block_size,
-            pad_id=tokenizer.pad_id, max_tokens=config.max_sample_tokens,
+            documents, row_tokens=config.row_tokens, block_size=block_size, pad_id=tokenizer.pad_id,
+            max_tokens=config.max_sample_tokens,
         )  # fmt: skip
+        if causal:  # before the first token of a text stands none that could predict it
+            rows = replace(rows, trainable=rows.trainable & (rows.positions > 0))
         return replace(rows, causal=causal), _prompt_form(pairs)
 
     data, eval_data, eval_rows = config.data, config.eval_data, None
@@ -56,5 +59,5 @@ def load_data(config: SFTConfig, tokenizer: Tokenizer, model: SDARConfig, world:
 
 def _prompt_form(pairs: Sequence[Pair]) -> str:
     """`compact` or `one-shot`: the form of most prompts."""
-    compact = sum(is_compact(pair.messages[-1]["content"]) for pair in pairs)
+    compact = sum(is_compact(pair.messages[-1]["content"]) for pair in pairs if pair.messages)
     return "compact" if 2 * compact > len(pairs) else "one-shot"

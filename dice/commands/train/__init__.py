@@ -8,9 +8,9 @@ from typing import Annotated
 from tyro.conf import subcommand
 
 from dice.commands.train.curves import WatchRun
-from dice.commands.train.recipe import Rl, Sft
+from dice.commands.train.recipe import Adapt, Rl, Sft
 
-RECIPE_COMMANDS: dict[str, type[Sft] | type[Rl]] = {"sft": Sft, "rl": Rl}
+RECIPE_COMMANDS: dict[str, type[Sft] | type[Rl] | type[Adapt]] = {"sft": Sft, "rl": Rl, "adapt": Adapt}
 
 
 @dataclass
@@ -21,7 +21,10 @@ class Train:
     """
 
     command: (
-        Annotated[Sft, subcommand("sft")] | Annotated[Rl, subcommand("rl")] | Annotated[WatchRun, subcommand("watch")]
+        Annotated[Sft, subcommand("sft")]
+        | Annotated[Rl, subcommand("rl")]
+        | Annotated[Adapt, subcommand("adapt")]
+        | Annotated[WatchRun, subcommand("watch")]
     )
 
     def run(self) -> int:

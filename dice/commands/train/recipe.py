@@ -1,4 +1,4 @@
-"""`dice train sft` and `dice train rl`: pick a recipe, change any of its fields by flag, train."""
+"""`dice train sft`, `dice train rl` and `dice train adapt`: pick a recipe, change any of its fields by flag, train."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Sft:
     """A named configuration (dice/recipes.py), then any of its fields; `dice train sft --help` lists them."""
 
     def run(self) -> int:
-        from dice.recipes import SFT_RECIPES
+        from dice.recipes import ADAPT_RECIPES, SFT_RECIPES
         from dice.train.sft import train_sft
 
-        config = configure(Sft, "sft", self.flags, SFT_RECIPES, "nano_sft")
+        # A model that writes in blocks already may be trained on as those are that only begin to.
+        config = configure(Sft, "sft", self.flags, SFT_RECIPES | ADAPT_RECIPES, "nano_sft")
         if _starts_others(config.check().hosts):
             return _on_hosts("sft", self.flags, config)
         result = train_sft(config)
@@ -68,6 +69,27 @@ class Rl:
             from dice.cluster.training import train_on_cluster
 
             result = train_on_cluster(config)
+        return _end(result.step, result.reason, result.model)
+
+
+@dataclass
+class Adapt:
+    """Turn an autoregressive Llama or Qwen into a block-diffusion model, by continued training under the block mask.
+
+    Example: dice train adapt --model SmolLM2.gguf --data corpus/train --out adapted
+    """
+
+    flags: Flags = ()
+    """A named configuration (dice/recipes.py), then any of its fields; `dice train adapt --help` lists them."""
+
+    def run(self) -> int:
+        from dice.recipes import ADAPT_RECIPES
+        from dice.train.sft import train_adapted
+
+        config = configure(Adapt, "adapt", self.flags, ADAPT_RECIPES, "adapt")
+        if _starts_others(config.check().hosts):
+            return _on_hosts("adapt", self.flags, config)
+        result = train_adapted(config)
         return _end(result.step, result.reason, result.model)
 
 

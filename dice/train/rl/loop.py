@@ -25,7 +25,6 @@ from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
 from dice.files import JsonObject
 from dice.model.checkpoint import load_model, resolve_model, save_model
-from dice.model.family import SDAR_FAMILY
 from dice.model.sdar import SDARConfig
 from dice.model.tokenizer import Tokenizer
 from dice.prompts import infill, infill_with_example
@@ -124,8 +123,9 @@ def _prepare(config: RLConfig, context: RunContext) -> _Setup:
     torch.manual_seed(config.seed)
     model = load_model(model_folder, dtype=torch.float32, device=world.device)
     traits = model.config
-    if traits.family != SDAR_FAMILY.name:
-        raise UserError(f"{config.model} is no SDAR model (its family is {traits.family}): not trainable.")
+    traits.to_json()  # raises now, before hours of training, where such a model could not be saved
+    if traits.traits.kind != "block_diffusion":
+        raise UserError(f"{config.model} does not write by block diffusion (its family is {traits.family}).")
     prompt_builder = PromptBuilder(
         tokenizer,
         compact=(traits.prompt if config.prompt == "auto" else config.prompt) == "compact",
