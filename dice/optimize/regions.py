@@ -7,15 +7,14 @@ to nobody: each region takes along those that it reads through.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dice.optimize.graph import Graph, Node, Ref, Spec, Term, references, to_plain, with_references
+from dice.optimize.graph import Graph, Node, Ref, Spec, Term, references, with_references
 from dice.optimize.operators import LEFT, OWN_KERNEL, ROWS, kind_of, row_of
+from dice.optimize.region import Region, Update
 
 MOST_NODES = 48  # of one region
 
@@ -29,65 +28,6 @@ FOLLOWS: Mapping[str, frozenset[str]] = {
     "scan": frozenset(),
     "attention": frozenset({"pointwise"}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What PyTorch still does beside a region: a statistic that the module keeps. `state` becomes
-    `state + weight * (output - state)`, where `output` is one of the region's, times `factor`."""
-
-    state: str
-    output: int
-    weight: float
-    factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """`nodes`: names of the operators that it replaces. `graph`: what it computes, over inputs and states with names of
-    its own. `inputs`, `states`: what those are in the whole graph, in the order of the region's. `outputs`: the values
-    that it hands on, in the order of its results; "" for one that only updates need."""
-
-    kind: str
-    nodes: tuple[str, ...]
-    graph: Graph
-    inputs: tuple[str, ...]
-    states: tuple[str, ...]
-    outputs: tuple[str, ...]
-    updates: tuple[Update, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Of its content alone: equal regions of any module have the same."""
-        plain = []
-        for node in self.graph.nodes:
-            output = node.output if isinstance(node.output, tuple) else (node.output,)
-            specs = [None if one is None else [one.shape, one.dtype] for one in output]
-            plain.append(
-                [node.name, node.operator, to_plain(list(node.arguments)), to_plain(dict(node.options)), specs]
-            )
-        text = json.dumps([plain, to_plain(self.graph.output)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def title(self) -> str:
-        """Its operators in a few words: `linear, gelu`."""
-        names: list[str] = []
-        for node in self.graph.nodes:
-            if kind_of(node) not in ("source", "view", "creation"):
-                names.append(node.base.strip("_"))
-        shown = [f"{name} x{count}" if count > 1 else name for name, count in _runs(names)]
-        return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
-
-
-def _runs(names: Sequence[str]) -> list[tuple[str, int]]:
-    runs: list[tuple[str, int]] = []
-    for name in names:
-        if runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1] + 1)
-        else:
-            runs.append((name, 1))
-    return runs
 
 
 @dataclass
@@ -425,12 +365,28 @@ def named(
             nodes.append(Node(own, "input", (own,), {}, spec))
         outer[name] = names[name] = own
 
+    def is_outside(name: str) -> bool:
+        return name not in inside or (whole[name].is_source and whole[name].operator != "constant")
+
+    def reach(name: str) -> None:
+        """The sources that a value is read from: itself, or what is behind views."""
+        if is_outside(name):
+            if name not in names:
+                source(name)
+        elif kind_of(whole[name]) == "view":
+            for use in whole[name].uses:
+                reach(use)
+
+    # In the order of the operators' arguments: of `q @ k.mT` q comes first, although k is turned before.
+    for node in taken:
+        for use in node.uses if kind_of(node) != "view" and not node.is_source else ():
+            reach(use)
     body: list[Node] = []
     for node in taken:
         if node.is_source and node.operator != "constant":
             continue
         for use in node.uses:
-            if use not in names and (use not in inside or whole[use].is_source and whole[use].operator != "constant"):
+            if use not in names and is_outside(use):
                 source(use)
         stem = node.base.strip("_") or "value"
         own = fresh(f"{stem}_op" if keyword.iskeyword(stem) else stem)

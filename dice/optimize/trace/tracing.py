@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from dice.optimize.capture_graph import NotTraced, access, export_graph
-from dice.optimize.messages import Refused, Stage, Traced, TraceModule
+from dice.optimize.trace.capture_graph import NotTraced, access, export_graph
+from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
 from dice.verify.execution import running
 from dice.verify.execution.running import Device
