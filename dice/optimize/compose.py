@@ -54,6 +54,8 @@ class _WithKernels:
     have the shapes and types of then (or were converted to a type for which there are kernels), each of its parts is in
     training or not, as it was, and PyTorch is not to choose other types by itself (autocast)."""
 
+    _kernel_states = _kernel_types = ()  # until it is made: its own constructor may convert it
+
     def _note_kernels(self, as_made, mode, types=(None,)):
         self._kernel_parts = tuple(self.modules())
         self._kernel_modes = mode if isinstance(mode, tuple) else (mode,) * len(self._kernel_parts)

@@ -325,6 +325,7 @@ def _conv(node: Node, nodes: Nodes) -> Found | None:
     given = {name: _argument(node, 3 + index, defaults[name]) for index, name in enumerate(names)}
     groups = given["groups"]
     assert isinstance(groups, int)
+    given["padding"] = _as_numbers(given["padding"], shape[2:], given["dilation"])
     channels = (shape[0], shape[1] * groups) if turned else (shape[1] * groups, shape[0])
     shown = [str(channels[0]), str(channels[1]), _pairs(list(shape[2:]), rank)]
     for name, value in given.items():
@@ -334,6 +335,16 @@ def _conv(node: Node, nodes: Nodes) -> Found | None:
     shown += [] if bias is not None else ["bias=False"]
     kind = f"nn.Conv{'Transpose' if turned else ''}{rank}d"
     return "conv_transpose" if turned else "conv", f"{kind}({', '.join(shown)})", _tensors(weight, bias)
+
+
+def _as_numbers(padding: object, kernel: Sequence[int], dilation: object) -> object:
+    """`"same"` and `"valid"` as the numbers that they come to, where both sides get as many."""
+    if not isinstance(padding, str):
+        return padding
+    spread = list(dilation) if isinstance(dilation, list | tuple) else [dilation]
+    spread = spread * len(kernel) if len(spread) == 1 else spread
+    total = [0 if padding == "valid" else by * (size - 1) for size, by in zip(kernel, spread, strict=True)]
+    return padding if any(one % 2 for one in total) else [one // 2 for one in total]
 
 
 def _layer_norm(node: Node, nodes: Nodes) -> Found | None:

@@ -150,7 +150,7 @@ def test_layers_that_hold_a_tensor_are_layers() -> None:
         problem_of(region).problem.source
         for region in regions_of(Layers(lambda m, x: m.act(m.conv(x).cumsum(-1)), **layers), torch.randn(2, 3, 8, 8))
     ]
-    assert any("self.conv = nn.Conv2d(3, 8, 3, padding='same', dilation=2)" in source for source in sources)
+    assert any("self.conv = nn.Conv2d(3, 8, 3, padding=2, dilation=2)" in source for source in sources)
     assert any("self.prelu = nn.PReLU(8)" in source for source in sources)
 
 
