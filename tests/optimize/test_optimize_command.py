@@ -20,7 +20,6 @@ from dice.cli import main
 from dice.kernel import Kernel
 from dice.loading import load
 from dice.problem import Problem
-from dice.verify import Verifier
 from tests.conftest import PATIENCE_S
 
 WriteModule = Callable[..., Path]
