@@ -341,8 +341,8 @@ def _as_numbers(padding: object, kernel: Sequence[int], dilation: object) -> obj
     """`"same"` and `"valid"` as the numbers that they come to, where both sides get as many."""
     if not isinstance(padding, str):
         return padding
-    spread = list(dilation) if isinstance(dilation, list | tuple) else [dilation]
-    spread = spread * len(kernel) if len(spread) == 1 else spread
+    given: list[int] = list(dilation) if isinstance(dilation, list | tuple) else [1]
+    spread = given * len(kernel) if len(given) == 1 else given
     total = [0 if padding == "valid" else by * (size - 1) for size, by in zip(kernel, spread, strict=True)]
     return padding if any(one % 2 for one in total) else [one // 2 for one in total]
 
