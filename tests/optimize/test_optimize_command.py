@@ -172,6 +172,7 @@ def test_what_was_verified_once_is_asked_first(
         ("return x @ torch.ones(200000, 200000)", "[torch.randn(1, 200000)]", "allocate"),
         ("return x.frobnicate()", "[torch.randn(4, 8)]", "has no attribute 'frobnicate'"),
         ("return F.relu(x) * y", "[torch.randn(4, 8), 3]", "a plain number is among its inputs"),
+        ("return F.relu(x) if y else x", "[torch.randn(4, 8), True]", "a truth value is among its inputs"),
         (
             "return type('Out', (), {'a': x})()",
             "[torch.randn(4, 8)]",
