@@ -25,7 +25,7 @@ from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.templates.emitter import CannotWrite
-from dice.optimize.tracer import Tracer
+from dice.optimize.trace.tracer import Tracer
 from dice.problem import Problem, load_problems
 from dice.verify import Verifier
 

@@ -19,7 +19,7 @@ from dice.files.atomic import write_text
 from dice.problem import Problem
 
 if TYPE_CHECKING:
-    from dice.optimize.run import Result
+    from dice.optimize.variants import Several
     from dice.optimize.writers import KernelWriter
 
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Optimize(Clustered):
     """Cut a module into regions, have each written as a CUDA kernel, and put together what is right and wins.
 
+    Functions `get_inputs_NAME()` in the file give other inputs, which then have kernels of their own.
     Example: dice optimize module.py -o module_fast.py
     """
 
@@ -38,6 +39,8 @@ class Optimize(Clustered):
     """Who writes kernels, several with commas: templates (by rule), nano, the folder of a checkpoint, endpoint."""
     budget: int = 4
     """Candidates of a writer for each region."""
+    dtypes: tuple[str, ...] = ()
+    """Also write kernels for the module and its inputs in these types: float64, float32, float16, bfloat16."""
     minutes: float = 0.0
     """For writing and checking regions in all; 0: no limit."""
     run_folder: Annotated[Path | None, arg(name="run")] = None
@@ -76,22 +79,25 @@ class Optimize(Clustered):
             from dice.optimize.export import require_free
 
             require_free(self.export)
+        from dice.optimize.variants import variants_of
+
+        variants = variants_of(problem, self.dtypes)
         asked = options(compile_baseline=self.compile_baseline)
         with self.make_verifier(backend=self.backend, options=asked) as verifier:
             from dice.optimize.library import Library
-            from dice.optimize.run import optimize_module
             from dice.optimize.search import Policy
+            from dice.optimize.variants import optimize_variants
 
             folder.mkdir(parents=True, exist_ok=True)
             writers = [self._writer(name.strip(), folder) for name in self.writer.split(",")]
             policy = Policy(samples=self.budget, seconds=60 * self.minutes, keep=self.keep)
             library = Library() if self.library else None
             with bars(not self.json) as bar:
-                result = optimize_module(
-                    problem,
+                result = optimize_variants(
+                    variants,
                     verifier,
-                    writers,
                     folder,
+                    writers=writers,
                     policy=policy,
                     library=library,
                     show=lambda what, done, total: bar(what, done, total or None),
@@ -101,7 +107,7 @@ class Optimize(Clustered):
             exported = self._export(result)
         if self.json:
             written = str(target) if result.kernel else None
-            print(json.dumps({**result.report.to_json(), "written": written, "run": str(folder), "exported": exported}))
+            print(json.dumps({**result.to_json(), "written": written, "run": str(folder), "exported": exported}))
         else:
             self._tell(result, target, folder, exported)
         return 0 if result.kernel is not None else 1
@@ -115,21 +121,24 @@ class Optimize(Clustered):
 
         return make_writer(name, remote)
 
-    def _export(self, result: Result) -> str | None:
+    def _export(self, result: Several) -> str | None:
         if self.export is None or result.kernel is None:
             return None
         from dice.optimize.export import export
 
-        export(result.plan, self.export, training=self.training)
+        export(result.plan, self.export, cases=result.cases, training=self.training)
         return str(self.export)
 
-    def _tell(self, result: Result, target: Path, folder: Path, exported: str | None) -> None:
-        for line in result.report.lines():
+    def _tell(self, result: Several, target: Path, folder: Path, exported: str | None) -> None:
+        first, *others = result.outcomes
+        for line in first.report.lines():
             print(line)
-        verdict = result.verdict
+        verdict = first.verdict or first.report.verdict
         if verdict is not None:
             said = f": {verdict.message}" if verdict.message else ""
             print(f"verdict on the whole: {verdict.outcome} ({verdict.provenance or verdict.stage}){said}")
+        for outcome in result.outcomes if others else ():
+            print(outcome.line())
         if result.kernel is None:
             print("no kernel made it into the module, so nothing was written")
         else:

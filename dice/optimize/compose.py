@@ -19,11 +19,12 @@ from dice.optimize.graph import Node, references
 from dice.optimize.inline import Inlined, inlined
 from dice.optimize.operators import kind_of
 from dice.optimize.python_text import expression, term
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.unit import Unit
 from dice.problem import Problem
 
 Wrap = Callable[[Region, Inlined], Inlined]
+Cut = tuple[Unit, tuple[Region, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`units` with their regions; `parts`: the kernel of each region that is replaced, by the region's key."""
+    """`units` with their regions, several for one place where each was followed for other inputs; `parts`: the kernel
+    of each region that is replaced, by the region's key."""
 
     problem: Problem
-    units: tuple[tuple[Unit, tuple[Region, ...]], ...]
+    units: tuple[Cut, ...]
     parts: Mapping[str, Part]
 
 
@@ -49,33 +51,43 @@ class Plan:
 _FITTING = '''
 class _WithKernels:
     """Knows whether the kernels fit: the module was made with the arguments that they were written for, its tensors
-    have the shapes and types of then, each of its parts is in training or not, as it was, and PyTorch is not to choose
-    other types by itself (autocast)."""
+    have the shapes and types of then (or were converted to a type for which there are kernels), each of its parts is in
+    training or not, as it was, and PyTorch is not to choose other types by itself (autocast)."""
 
-    def _note_kernels(self, as_made, mode):
+    _kernel_states = _kernel_types = ()  # until it is made: its own constructor may convert it
+
+    def _note_kernels(self, as_made, mode, types=(None,)):
         self._kernel_parts = tuple(self.modules())
         self._kernel_modes = mode if isinstance(mode, tuple) else (mode,) * len(self._kernel_parts)
-        self._kernel_states = self._described()
-        self._kernels_made = self._kernels_right = as_made
+        self._kernel_states = [(dtype, self._described(dtype)) for dtype in types] if as_made else []
+        self._see_types()
 
-    def _described(self):
-        return [(one.shape, one.dtype) for one in (*self.parameters(), *self.buffers())]
+    def _described(self, dtype=None):
+        """Shapes and types of its tensors; as they are once it is converted to `dtype`."""
+        return [
+            (one.shape, dtype if dtype and one.is_floating_point() else one.dtype)
+            for one in (*self.parameters(), *self.buffers())
+        ]
 
-    def _kernels_fit(self):
+    def _see_types(self):
+        now = self._described()
+        self._kernel_types = [dtype for dtype, states in self._kernel_states if states == now]
+
+    def _kernels_fit(self, dtype=None):
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
             return False
-        return self._kernels_right and all(
+        return dtype in self._kernel_types and all(
             part.training is mode for part, mode in zip(self._kernel_parts, self._kernel_modes)
         )
 
     def _apply(self, *args, **kwargs):
         super()._apply(*args, **kwargs)
-        self._kernels_right = self._kernels_made and self._described() == self._kernel_states
+        self._see_types()
         return self
 
     def load_state_dict(self, *args, **kwargs):
         result = super().load_state_dict(*args, **kwargs)
-        self._kernels_right = self._kernels_made and self._described() == self._kernel_states
+        self._see_types()
         return result
 
 
@@ -164,7 +176,9 @@ def _module_text(source: str) -> str:
     dropped: list[tuple[int, int]] = []
     for index, node in enumerate(tree.body):
         is_docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_drawing = isinstance(node, ast.FunctionDef) and node.name == "get_inputs"
+        names = [node.name] if isinstance(node, ast.FunctionDef) else []
+        names += [ast.unparse(one) for one in node.targets] if isinstance(node, ast.Assign) else []
+        is_drawing = any(name.startswith("get_inputs") for name in names)
         if is_docstring or is_drawing or _is_main(node):
             decorated = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
             dropped.append((decorated, node.end_lineno or node.lineno))
@@ -178,55 +192,79 @@ def _is_main(node: ast.stmt) -> bool:
 
 def _classes(plan: Plan, pieces: Mapping[str, Inlined], training: bool) -> Iterator[str]:
     """`ModelNew`, and the classes of parts where the module was not followed whole."""
-    whole = [(unit, regions) for unit, regions in plan.units if unit.paths == ("",)]
-    if whole:
-        ((unit, regions),) = whole
-        yield _class("ModelNew", "Model", unit, regions, pieces, training)
-        return
+    whole: Sequence[Cut] = ()
     swaps = []
-    for number, (unit, regions) in enumerate(plan.units, 1):
-        if not any(region.key in pieces for region in regions):
+    for number, (units, paths) in enumerate(_by_place(plan, pieces), 1):
+        if paths == ("",):
+            whole = units
             continue
-        name = f"{unit.class_name.replace('.', '_')}_{number}"
-        yield _class(name, unit.class_name, unit, regions, pieces, training)
-        parts = ", ".join(reached(path) for path in unit.paths)
-        swaps.append(f"        for part in ({parts},):\n            part.__class__ = {name}")
-        swaps.append(f"            part._note_kernels(_as_made(args, kwargs), {unit.mode})")
-    yield "\n".join([
-        "class ModelNew(Model):",
-        "    def __init__(self, *args, **kwargs):",
-        "        super().__init__(*args, **kwargs)",
-        "        # Parts take a class whose forward calls the kernels; their parameters stay as they are.",
-        *swaps,
-    ])  # fmt: skip
+        first = units[0][0]
+        name = f"{first.class_name.replace('.', '_')}_{number}"
+        yield _class(name, first.class_name, units, pieces, training)
+        swaps.append(f"for part in ({', '.join(map(reached, paths))},):")
+        swaps.append(f"    part.__class__ = {name}")
+        swaps.append(f"    part._note_kernels({_noted(units)})")
+    init = ["def __init__(self, *args, **kwargs):", "    super().__init__(*args, **kwargs)"]
+    if swaps:
+        init.append("    # Parts take a class whose forward calls the kernels; their parameters stay as they are.")
+        init += [f"    {line}" for line in swaps]
+    if whole:
+        init.append(f"    self._note_kernels({_noted(whole)})")
+        yield _class("ModelNew", "Model", whole, pieces, training, init)
+    else:
+        yield "\n".join(["class ModelNew(Model):", *(f"    {line}" for line in init)])
+
+
+def _by_place(plan: Plan, pieces: Mapping[str, Inlined]) -> list[tuple[list[Cut], tuple[str, ...]]]:
+    """What is called at the same places, with those places: several units where the module was followed for several
+    inputs, of which each has its own."""
+    at: dict[str, list[int]] = {}
+    for index, (unit, regions) in enumerate(plan.units):
+        for path in unit.paths if any(region.key in pieces for region in regions) else ():
+            at.setdefault(path, []).append(index)
+    places: dict[tuple[int, ...], list[str]] = {}
+    for path, indices in at.items():
+        places.setdefault(tuple(indices), []).append(path)
+    return [([plan.units[index] for index in indices], tuple(paths)) for indices, paths in places.items()]
+
+
+def _noted(units: Sequence[Cut]) -> str:
+    """The arguments of `_note_kernels`."""
+    types = [f"torch.{unit.dtype}" if unit.dtype else "None" for unit, _ in units]
+    known = list(dict.fromkeys(types))
+    more = f", ({', '.join(known)},)" if known != ["None"] else ""
+    return f"_as_made(args, kwargs), {units[0][0].mode}{more}"
 
 
 def _class(
-    name: str, base: str, unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined], training: bool
+    name: str,
+    base: str,
+    units: Sequence[Cut],
+    pieces: Mapping[str, Inlined],
+    training: bool,
+    init: Sequence[str] = (),
 ) -> str:
-    body = _Body(unit, [region for region in regions if region.key in pieces], pieces, training)
-    lines = [f"class {name}(_WithKernels, {base}):"]
-    if name == "ModelNew":
-        lines += [
-            "    def __init__(self, *args, **kwargs):",
-            "        super().__init__(*args, **kwargs)",
-            f"        self._note_kernels(_as_made(args, kwargs), {unit.mode})",
-            "",
-        ]
-    lines.append(f"    def forward({', '.join(filter(None, ('self', unit.signature)))}):")
-    lines += [f"        {line}" for line in (*_guard(unit, training), *body.lines())]
-    return "\n".join(lines)
+    """A class that computes by kernels what it was followed for, and all else as its base does."""
+    first = units[0][0]
+    lines = [*init, *([""] if init else [])]
+    lines.append(f"def forward({', '.join(filter(None, ('self', first.signature)))}):")
+    for unit, regions in units:
+        body = _Body(unit, [region for region in regions if region.key in pieces], pieces, training)
+        conditions = " and\n".join(f"        {line}" for line in _conditions(unit, training)).split("\n")
+        lines += ["    if (", *conditions, "    ):", *(f"        {line}" for line in body.lines())]
+    lines.append(f"    return super().forward({first.call})")
+    return "\n".join([f"class {name}(_WithKernels, {base}):", *(f"    {line}".rstrip() for line in lines)])
 
 
-def _guard(unit: Unit, training: bool) -> list[str]:
+def _conditions(unit: Unit, training: bool) -> list[str]:
+    """What has to hold for the unit's kernels, as Python."""
     tensors = [node.arguments[0] for node in unit.graph.nodes if node.operator == "input"]
     given = f"({', '.join((*tensors, '*self.parameters()'))},)" if tensors else "self.parameters()"
-    conditions = ["self._kernels_fit()", *(guard.condition() for guard in unit.guards)]
+    fit = f"self._kernels_fit({f'torch.{unit.dtype}' if unit.dtype else ''})"
+    conditions = [fit, *(guard.condition() for guard in unit.guards)]
     if not training:
         conditions.append(f"not (torch.is_grad_enabled() and any(one.requires_grad for one in {given}))")
-    lines = [f"        {line}" for line in conditions]
-    joined = " and\n".join(lines).split("\n")
-    return ["if not (", *joined, "):", f"    return super().forward({unit.call})"]
+    return conditions
 
 
 def reached(path: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dice.optimize.graph import Graph, Node, Ref, Spec
 from dice.optimize.operators import kind_of
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.unit import Unit
 
 # A GPU's balance of today, for what comes before any measurement: floating-point operations for each byte it can move.

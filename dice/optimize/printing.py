@@ -16,9 +16,10 @@ import torch
 from dice.optimize.graph import Graph, Node, Ref, Spec, references
 from dice.optimize.operators import kind_of, words
 from dice.optimize.python_text import expression, term
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.problem import Problem
 
+BROADCASTING = words("add sub mul div maximum minimum pow eq ne lt le gt ge atan2")
 LARGEST_INDEX = 10  # of whole numbers that are no index: drawn below this
 _POSITIVE = words(
     "log log2 log10 log1p sqrt rsqrt logsumexp_",
@@ -126,6 +127,9 @@ class _Page:
         for node in self.graph.nodes:
             if node.is_source and node.operator != "constant":
                 continue
+            if self._is_broadcast_anyway(node):
+                names[node.name] = names[next(references(list(node.arguments)))]
+                continue
             if node.name in held:
                 first = next(references(list(node.arguments)))
                 if node.base == "embedding":
@@ -140,6 +144,16 @@ class _Page:
         if not body or not body[-1].startswith("return "):
             body.append(f"return {term(self.graph.output, names)}")
         return body
+
+    def _is_broadcast_anyway(self, node: Node) -> bool:
+        """Whether PyTorch would widen the tensor by itself, in all that reads it."""
+        if node.base not in ("expand", "expand_as") or node.name in references(self.graph.output):
+            return False
+        return all(
+            user.base in BROADCASTING
+            and any(one != node.name and self.nodes[one].output == node.output for one in user.uses)
+            for user in self.users[node.name]
+        )
 
     # ---- the constructor -----------------------------------------------------------------------------------------
 
@@ -202,6 +216,8 @@ class _Page:
         while waiting:
             name = waiting.pop()
             for user in self.users[name]:
+                if name not in references(list(user.arguments[:1])) and kind_of(user) == "view":
+                    continue  # `expand_as` asks for its shape alone
                 if kind_of(user) == "view" or user.base in ("to", "_to_copy", "type_as"):
                     waiting.append(user.name)
                 else:
@@ -286,6 +302,8 @@ def _is_float32(node: Node) -> bool:
 
 
 def _pairs(value: object, rank: int) -> str:
+    if isinstance(value, str):  # padding="same"
+        return repr(value)
     given = list(value) if isinstance(value, list | tuple) else [value]
     values = given * rank if len(given) == 1 else given
     return str(values[0]) if len(set(values)) == 1 else str(tuple(values))
@@ -293,7 +311,7 @@ def _pairs(value: object, rank: int) -> str:
 
 def _conv(node: Node, nodes: Nodes) -> Found | None:
     weight, bias = _argument(node, 1), _argument(node, 2)
-    if not isinstance(weight, Ref) or not _is_float32(node) or node.operator.endswith(".padding"):
+    if not isinstance(weight, Ref) or not _is_float32(node):
         return None
     rank = int(node.base.rstrip("d")[-1])
     shape = nodes[weight.name].spec.shape
@@ -307,6 +325,7 @@ def _conv(node: Node, nodes: Nodes) -> Found | None:
     given = {name: _argument(node, 3 + index, defaults[name]) for index, name in enumerate(names)}
     groups = given["groups"]
     assert isinstance(groups, int)
+    given["padding"] = _as_numbers(given["padding"], shape[2:], given["dilation"])
     channels = (shape[0], shape[1] * groups) if turned else (shape[1] * groups, shape[0])
     shown = [str(channels[0]), str(channels[1]), _pairs(list(shape[2:]), rank)]
     for name, value in given.items():
@@ -316,6 +335,16 @@ def _conv(node: Node, nodes: Nodes) -> Found | None:
     shown += [] if bias is not None else ["bias=False"]
     kind = f"nn.Conv{'Transpose' if turned else ''}{rank}d"
     return "conv_transpose" if turned else "conv", f"{kind}({', '.join(shown)})", _tensors(weight, bias)
+
+
+def _as_numbers(padding: object, kernel: Sequence[int], dilation: object) -> object:
+    """`"same"` and `"valid"` as the numbers that they come to, where both sides get as many."""
+    if not isinstance(padding, str):
+        return padding
+    given: list[int] = list(dilation) if isinstance(dilation, list | tuple) else [1]
+    spread = given * len(kernel) if len(given) == 1 else given
+    total = [0 if padding == "valid" else by * (size - 1) for size, by in zip(kernel, spread, strict=True)]
+    return padding if any(one % 2 for one in total) else [one // 2 for one in total]
 
 
 def _layer_norm(node: Node, nodes: Nodes) -> Found | None:
@@ -346,8 +375,17 @@ def _embedding(node: Node, nodes: Nodes) -> Found | None:
     return "embedding", f"nn.Embedding({rows}, {width})", _tensors(weight, None)
 
 
+def _prelu(node: Node, nodes: Nodes) -> Found | None:
+    weight = _argument(node, 1)
+    if not isinstance(weight, Ref) or not _is_float32(node) or len(nodes[weight.name].spec.shape) != 1:
+        return None
+    count = nodes[weight.name].spec.shape[0]
+    return "prelu", f"nn.PReLU({count if count > 1 else ''})", _tensors(weight, None)
+
+
 _LAYERS = {
     "linear": _linear,
+    "prelu": _prelu,
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
     "embedding": _embedding,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import torch
+
 from dice.optimize.graph import Named, Node, Ref, Term
 from dice.optimize.operators import words
 
@@ -22,8 +24,7 @@ _INFIX = {
 # Functions of `torch` that take what the operator takes, in its order.
 _TORCH = words(
     "abs acos acosh addbmm addcdiv addcmul addmm addmv all amax amin aminmax any arange argmax argmin",
-    "asin asinh atan atan2 atanh avg_pool1d baddbmm bmm bucketize cat ceil chunk clamp clamp_max",
-    "clamp_min conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cos cosh",
+    "asin asinh atan atan2 atanh baddbmm bmm bucketize cat ceil chunk clamp clamp_max clamp_min cos cosh",
     "count_nonzero cross cummax cummin cumprod cumsum diag diagonal diff dot einsum empty_like erf erfc",
     "exp exp2 expm1 flip floor floor_divide fmod full full_like gather ge hypot index_add index_select",
     "isfinite isinf isnan kthvalue lerp log log10 log1p log2 log_softmax logaddexp logcumsumexp",
@@ -36,7 +37,8 @@ _TORCH = words(
 )
 _FUNCTIONAL = words(
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d",
-    "avg_pool2d avg_pool3d celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu linear",
+    "avg_pool1d avg_pool2d avg_pool3d celu conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
+    "conv_transpose3d elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu linear",
     "logsigmoid max_pool1d max_pool2d max_pool3d mish one_hot pad relu6 selu silu softplus softshrink",
     "threshold",
 )
@@ -56,6 +58,16 @@ _KEYWORDS = {
     ),
     "dropout": ("F.dropout", ("", "p", "training")),
 }
+# Functions whose numbers are written by name, as people write them: `torch.sum(x, dim=1, keepdim=True)`. Python's names
+# are those of the operator, and what is its default is left out. Of the second, the first number has no name.
+_BY_NAME = words(
+    "all amax amin any argmax argmin clamp conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    "cumprod cumsum glu hardtanh leaky_relu log_softmax logcumsumexp logsumexp max mean median min norm prod",
+    "softmax softplus std std_mean sum var var_mean",
+)
+_BY_NAME_LATER = words(
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d quantile roll sort topk",
+)
 _REDUCTION = {0: "'none'", 1: "'mean'", 2: "'sum'"}
 _LOSSES = {
     "mse_loss": "F.mse_loss", "l1_loss": "F.l1_loss",
@@ -89,6 +101,20 @@ def term(value: Term, names: Names, device: str = "x.device") -> str:
     return repr(value)
 
 
+def _is_tensor(value: Term) -> bool:
+    return isinstance(value, Ref) or (isinstance(value, list) and any(isinstance(one, Ref) for one in value))
+
+
+def _is_negative(value: Term) -> bool:
+    return isinstance(value, int | float) and value < 0
+
+
+def _single(value: Term) -> Term:
+    """One number for a list of equal ones: a window of 3 is [3, 3]."""
+    is_numbers = isinstance(value, list) and value and all(isinstance(one, int) for one in value)
+    return value[0] if is_numbers and len(set(value)) == 1 else value
+
+
 class _Writer:
     def __init__(self, node: Node, names: Names, device: str):
         self._node, self._names, self._device = node, names, device
@@ -111,6 +137,9 @@ class _Writer:
         given, options = node.arguments, node.options
         if not node.operator.startswith("aten."):
             return ""
+        if base in ("add", "sub") and not options and len(given) == 2 and _is_negative(given[1]):
+            sign = "-" if base == "add" else "+"
+            return f"{self._operand(given[0])} {sign} {self._term(-given[1])}"
         if base in _INFIX and not options and len(given) == 2:
             return f"{self._operand(given[0])} {_INFIX[base]} {self._operand(given[1])}"
         if base in _KEYWORDS:
@@ -128,10 +157,10 @@ class _Writer:
             return f"{_LOSSES[base]}({', '.join((*map(self._term, given[:2]), *named, *self._options()))})"
         if base in _METHODS and given and isinstance(given[0], Ref):
             return f"{self._term(given[0])}.{base}({self.arguments(1)})"
-        if base in _FUNCTIONAL:
-            return f"F.{base}({self.arguments()})"
-        if base in _TORCH:
-            return f"torch.{base}({self.arguments()})"
+        if base in _FUNCTIONAL or base in _TORCH:
+            is_named = base in _BY_NAME or base in _BY_NAME_LATER
+            space = "F" if base in _FUNCTIONAL else "torch"
+            return f"{space}.{base}({self.named_arguments() if is_named else self.arguments()})"
         return ""
 
     def plain(self) -> str:
@@ -139,6 +168,18 @@ class _Writer:
 
     def arguments(self, first: int = 0) -> str:
         return ", ".join((*(self._term(value) for value in self._node.arguments[first:]), *self._options()))
+
+    def named_arguments(self) -> str:
+        """Tensors by position, then numbers by name where they are not the operator's default."""
+        node = self._node
+        first = next((at for at, one in enumerate(node.arguments) if not _is_tensor(one)), len(node.arguments))
+        first += node.base in _BY_NAME_LATER
+        shown = [self._term(_single(value)) for value in node.arguments[:first]]
+        schema = getattr(getattr(torch.ops.aten, node.base), node.operator.rsplit(".", 1)[1])._schema
+        for declared, value in zip(schema.arguments[first:], node.arguments[first:], strict=False):
+            if not (declared.has_default_value() and value == declared.default_value):
+                shown.append(f"{declared.name}={self._term(_single(value))}")
+        return ", ".join((*shown, *self._options()))
 
     def argument(self, index: int, default: Term = None) -> Term:
         given = self._node.arguments
@@ -184,8 +225,10 @@ class _Writer:
 
     def batch_norm(self) -> str:
         x, weight, bias, mean, var, training, momentum, eps, *_ = self._node.arguments
-        shown = ", ".join(map(self._term, (x, mean, var, weight, bias, training, momentum, eps)))
-        return f"F.batch_norm({shown})"
+        shown = [*map(self._term, (x, mean, var, weight, bias)), f"training={training}"]
+        shown += [f"momentum={self._term(momentum)}"] if mean is not None and momentum != 0.1 else []
+        shown += [f"eps={self._term(eps)}"] if eps != 1e-5 else []
+        return f"F.batch_norm({', '.join(shown)})"
 
     def instance_norm(self) -> str:
         x, weight, bias, mean, var, use_input, momentum, eps, *_ = self._node.arguments

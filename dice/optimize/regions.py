@@ -7,15 +7,14 @@ to nobody: each region takes along those that it reads through.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dice.optimize.graph import Graph, Node, Ref, Spec, Term, references, to_plain, with_references
+from dice.optimize.graph import Graph, Node, Ref, Spec, Term, references, with_references
 from dice.optimize.operators import LEFT, OWN_KERNEL, ROWS, kind_of, row_of
+from dice.optimize.region import Region, Update
 
 MOST_NODES = 48  # of one region
 
@@ -29,65 +28,6 @@ FOLLOWS: Mapping[str, frozenset[str]] = {
     "scan": frozenset(),
     "attention": frozenset({"pointwise"}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What PyTorch still does beside a region: a statistic that the module keeps. `state` becomes
-    `state + weight * (output - state)`, where `output` is one of the region's, times `factor`."""
-
-    state: str
-    output: int
-    weight: float
-    factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """`nodes`: names of the operators that it replaces. `graph`: what it computes, over inputs and states with names of
-    its own. `inputs`, `states`: what those are in the whole graph, in the order of the region's. `outputs`: the values
-    that it hands on, in the order of its results; "" for one that only updates need."""
-
-    kind: str
-    nodes: tuple[str, ...]
-    graph: Graph
-    inputs: tuple[str, ...]
-    states: tuple[str, ...]
-    outputs: tuple[str, ...]
-    updates: tuple[Update, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Of its content alone: equal regions of any module have the same."""
-        plain = []
-        for node in self.graph.nodes:
-            output = node.output if isinstance(node.output, tuple) else (node.output,)
-            specs = [None if one is None else [one.shape, one.dtype] for one in output]
-            plain.append(
-                [node.name, node.operator, to_plain(list(node.arguments)), to_plain(dict(node.options)), specs]
-            )
-        text = json.dumps([plain, to_plain(self.graph.output)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def title(self) -> str:
-        """Its operators in a few words: `linear, gelu`."""
-        names: list[str] = []
-        for node in self.graph.nodes:
-            if kind_of(node) not in ("source", "view", "creation"):
-                names.append(node.base.strip("_"))
-        shown = [f"{name} x{count}" if count > 1 else name for name, count in _runs(names)]
-        return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
-
-
-def _runs(names: Sequence[str]) -> list[tuple[str, int]]:
-    runs: list[tuple[str, int]] = []
-    for name in names:
-        if runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1] + 1)
-        else:
-            runs.append((name, 1))
-    return runs
 
 
 @dataclass
@@ -392,57 +332,71 @@ def _region_kind(kind: str) -> str:
 _INPUTS = ("x", "y", "w")
 
 
+class _Naming:
+    """Names for a region's values. `inside`: what it computes itself; `nodes`: its sources; `inputs`, `states`: what
+    those are outside."""
+
+    def __init__(self, inside: set[str], whole: Mapping[str, Node]):
+        self.inside, self.whole = inside, whole
+        self.names: dict[str, str] = {}
+        self.nodes: list[Node] = []
+        self.inputs: list[str] = []
+        self.states: list[str] = []
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        self._counts[stem] = self._counts.get(stem, 0) + 1
+        return stem if self._counts[stem] == 1 else f"{stem}_{self._counts[stem]}"
+
+    def reach(self, name: str) -> None:
+        """Name the sources that a value is read from: itself, or what is behind views."""
+        node = self.whole[name]
+        if name not in self.inside or (node.is_source and node.operator != "constant"):
+            if name not in self.names:
+                self._source(name)
+        elif kind_of(node) == "view":
+            for use in node.uses:
+                self.reach(use)
+
+    def _source(self, name: str) -> None:
+        """A value that comes from outside."""
+        node = self.whole[name]
+        assert isinstance(node.output, Spec), f"{name} is handed over as several tensors"
+        if node.operator == "state":
+            stem = re.split(r"\W+", node.arguments[0].strip("]'"))[-1].strip("_")
+            own = self.fresh(stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"state{stem}"[:40])
+            self.states.append(name)
+        else:
+            place = len(self.inputs)
+            own = self.fresh(_INPUTS[place] if place < len(_INPUTS) else f"x{place}")
+            self.inputs.append(name)
+        self.nodes.append(Node(own, "state" if node.operator == "state" else "input", (own,), {}, node.output))
+        self.names[name] = own
+
+
 def named(
     kind: str, members: Sequence[str], taken: Sequence[Node], wanted: Sequence[str], whole: Mapping[str, Node]
 ) -> Region:
     """The region with names that follow from its content alone, so that equal ones are equal texts."""
-    inside = {node.name for node in taken}
-    outer: dict[str, str] = {}
-    nodes: list[Node] = []
-    names: dict[str, str] = {}
-    counts: dict[str, int] = {}
-
-    def fresh(stem: str) -> str:
-        counts[stem] = counts.get(stem, 0) + 1
-        return stem if counts[stem] == 1 else f"{stem}_{counts[stem]}"
-
-    inputs: list[str] = []
-    states: list[str] = []
-
-    def source(name: str) -> None:
-        """A value that comes from outside."""
-        spec = whole[name].output
-        assert isinstance(spec, Spec), f"{name} is handed over as several tensors"
-        if whole[name].operator == "state":
-            stem = re.split(r"\W+", whole[name].arguments[0].strip("]'"))[-1].strip("_")
-            own = fresh(stem if stem.isidentifier() and not keyword.iskeyword(stem) else f"state{stem}"[:40])
-            states.append(name)
-            nodes.append(Node(own, "state", (own,), {}, spec))
-        else:
-            place = len(inputs)
-            own = fresh(_INPUTS[place] if place < len(_INPUTS) else f"x{place}")
-            inputs.append(name)
-            nodes.append(Node(own, "input", (own,), {}, spec))
-        outer[name] = names[name] = own
-
-    body: list[Node] = []
-    for node in taken:
-        if node.is_source and node.operator != "constant":
-            continue
+    naming = _Naming({node.name for node in taken}, whole)
+    work = [node for node in taken if not node.is_source or node.operator == "constant"]
+    # In the order of the operators' arguments: of `q @ k.mT` q comes first, although k is turned before.
+    for node in (*(one for one in work if kind_of(one) != "view"), *work):
         for use in node.uses:
-            if use not in names and (use not in inside or whole[use].is_source and whole[use].operator != "constant"):
-                source(use)
+            naming.reach(use)
+    names, body = naming.names, []
+    for node in work:
         stem = node.base.strip("_") or "value"
-        own = fresh(f"{stem}_op" if keyword.iskeyword(stem) else stem)
+        own = naming.fresh(f"{stem}_op" if keyword.iskeyword(stem) else stem)
         names[node.name] = own
         body.append(replace(with_references(node, lambda ref: Ref(names[ref.name])), name=own, ms=0.0))
     results: Term = tuple(Ref(names[name]) for name in wanted)
     region = Region(
         kind,
         tuple(members),
-        Graph((*nodes, *body), results[0] if len(results) == 1 else results),
-        tuple(inputs),
-        tuple(states),
+        Graph((*naming.nodes, *body), results[0] if len(results) == 1 else results),
+        tuple(naming.inputs),
+        tuple(naming.states),
         tuple(wanted),
     )
     return _with_statistics(region, whole)

@@ -9,7 +9,7 @@ from pathlib import Path
 from dice.files import JsonObject
 from dice.files.templates import render
 from dice.optimize.operators import kind_of
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.unit import Unit
 from dice.verdict import Verdict
 

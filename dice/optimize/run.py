@@ -22,10 +22,11 @@ from dice.optimize.cost import cost_of, shares
 from dice.optimize.library import Library
 from dice.optimize.operators import OWN_KERNEL, kind_of
 from dice.optimize.printing import Printed, problem_of
-from dice.optimize.regions import Region, cut
+from dice.optimize.region import Region
+from dice.optimize.regions import cut
 from dice.optimize.report import Report, Row
 from dice.optimize.search import Policy, Search, journal_path
-from dice.optimize.tracer import Trace, Tracer
+from dice.optimize.trace.tracer import Trace, Tracer
 from dice.optimize.unit import Unit
 from dice.optimize.writers import Checkpoint, KernelWriter
 from dice.problem import Problem

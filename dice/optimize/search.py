@@ -18,7 +18,7 @@ from dice.files.journal import Journal
 from dice.kernel import Kernel
 from dice.optimize.library import Library, proven_here
 from dice.optimize.printing import Printed
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.writers import Answer, KernelWriter, Written
 from dice.prompts import NO_KERNEL
 from dice.verdict import Verdict

@@ -59,7 +59,7 @@ class Unit:
     """`paths`: where it stands in the model, `.blocks[0]`, "" for the model itself; several where equal parts do equal
     work. `class_name`: its class's; `home`: the module to import that from, "" for the problem's own file. `guards`:
     what held for the arguments, and `modes` whether each module in it was in training; else it is the class's own
-    affair."""
+    affair. `dtype`: what the module had been converted to, "" for what its constructor makes."""
 
     paths: tuple[str, ...]
     class_name: str
@@ -68,6 +68,7 @@ class Unit:
     guards: tuple[Guard, ...]
     modes: tuple[bool, ...]
     graph: Graph
+    dtype: str = ""
 
     @property
     def signature(self) -> str:

@@ -19,7 +19,7 @@ from dice.endpoint.request import Request, RequestSettings
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.optimize.printing import Printed
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.templates.emitter import CannotWrite
 from dice.prompts import PROMPTS, extract_kernel

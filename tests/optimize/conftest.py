@@ -15,7 +15,7 @@ HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n
 @pytest.fixture
 def lasting(lasting_zygote: None, zygotes: Callable[[Iterable[str]], Zygote], monkeypatch: pytest.MonkeyPatch) -> None:
     """Verifiers and tracers share processes with those of other tests."""
-    monkeypatch.setattr("dice.optimize.tracer.Zygote", zygotes)
+    monkeypatch.setattr("dice.optimize.trace.tracer.Zygote", zygotes)
 
 
 @pytest.fixture

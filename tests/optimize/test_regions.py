@@ -10,9 +10,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from dice.optimize.capture_graph import export_graph
 from dice.optimize.printing import problem_of
-from dice.optimize.regions import Region, cut
+from dice.optimize.region import Region
+from dice.optimize.regions import cut
+from dice.optimize.trace.capture_graph import export_graph
 from dice.verify.execution.running import Device
 
 
@@ -114,6 +115,65 @@ def test_a_region_prints_as_a_problem_that_computes_the_same() -> None:
     torch.testing.assert_close(model(x), module(x))
 
 
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [
+        (lambda x: x.sum(1, True), "torch.sum(x, dim=1, keepdim=True)"),
+        (lambda x: x.var(0, unbiased=False), "torch.var(x, dim=0, unbiased=False)"),
+        (lambda x: torch.logsumexp(x, (1, 2), keepdim=True), "torch.logsumexp(x, dim=[1, 2], keepdim=True)"),
+        (lambda x: (x * 3 - 1.5).clamp(max=1.25), "torch.clamp(sub, max=1.25)"),
+        (lambda x: torch.add(x, -1.5), "x - 1.5"),
+        (lambda x: F.max_pool1d(x, 3, 2, 1), "F.max_pool1d(x, 3, stride=2, padding=1)"),
+        (lambda x: F.avg_pool2d(x, (2, 3), 1, count_include_pad=False), "stride=1, count_include_pad=False)"),
+        (lambda x: F.batch_norm(x, None, None, training=True, eps=0.5), "None, None, training=True, eps=0.5)"),
+    ],
+)
+def test_numbers_are_told_by_their_names(run: Callable[..., Any], line: str) -> None:
+    """What is meant by `torch.sum(x, [1], True)` nobody can see."""
+    x = torch.randn(4, 6, 12)
+    module = Layers(lambda m, x: run(x))
+    (region,) = regions_of(module, x)
+    space = _executed(problem_of(region).problem.source)
+    assert line in problem_of(region).problem.source
+    torch.testing.assert_close(space["Model"]()(x), module(x))
+
+
+def _executed(source: str) -> dict[str, Any]:
+    space: dict[str, Any] = {}
+    exec(source, space)
+    return space
+
+
+def test_layers_that_hold_a_tensor_are_layers() -> None:
+    layers = {"conv": nn.Conv2d(3, 8, 3, padding="same", dilation=2), "act": nn.PReLU(8)}
+    sources = [
+        problem_of(region).problem.source
+        for region in regions_of(Layers(lambda m, x: m.act(m.conv(x).cumsum(-1)), **layers), torch.randn(2, 3, 8, 8))
+    ]
+    assert any("self.conv = nn.Conv2d(3, 8, 3, padding=2, dilation=2)" in source for source in sources)
+    assert any("self.prelu = nn.PReLU(8)" in source for source in sources)
+
+
+def test_inputs_stand_in_the_order_in_which_operators_take_them() -> None:
+    """However the module's own lines turn them before."""
+
+    def attend(module: Any, k: torch.Tensor, v: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        turned = k.transpose(1, 2)
+        return F.softmax(q @ turned / 4, -1) @ v
+
+    (region,) = regions_of(Layers(attend), *(torch.randn(2, 12, 16) for _ in range(3)))
+    source = problem_of(region).problem.source
+    assert "transpose = torch.transpose(y, 1, 2)" in source and "matmul = x @ transpose" in source
+
+
+def test_what_is_asked_for_its_shape_alone_may_be_negative() -> None:
+    x = torch.randn(4, 8)
+    (region,) = regions_of(Layers(lambda m, x: F.normalize(x, dim=1)), x)
+    source = problem_of(region).problem.source
+    assert "return [torch.randn(4, 8)]" in source and "expand" not in source
+    torch.testing.assert_close(_executed(source)["Model"]()(x), F.normalize(x, dim=1))
+
+
 def test_indices_are_drawn_within_what_they_index() -> None:
     module = Layers(lambda m, i: m.table(i) * 2, table=nn.Embedding(7, 4))
     (region,) = regions_of(module, torch.randint(0, 7, (3, 5)))
@@ -155,6 +215,6 @@ def test_shares_come_from_the_median_of_runs_behind_the_first(monkeypatch: pytes
 
     took = iter((9.0, 0.001, 0.5, 0.001, 0.003))  # seconds: of the first run, and of one that was held up
     clock = iter([stamp for seconds in took for stamp in (0.0, seconds)])
-    monkeypatch.setattr("dice.optimize.capture_graph.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("dice.optimize.trace.capture_graph.time.perf_counter", lambda: next(clock))
     unit = export_graph(Sigmoid(), (torch.randn(4),), {}, Device("emulated"), own_file=__name__, measure=True)
     assert [node.ms for node in unit.graph.nodes if node.base == "sigmoid"] == [pytest.approx(2.0)]

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 
 from dice.kernel_form import kernel_file
 from dice.loading import load
-from dice.optimize.capture_graph import export_graph
 from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.templates.emitter import CannotWrite
 from dice.optimize.templates.write import cuda_source
+from dice.optimize.trace.capture_graph import export_graph
 from dice.verify.execution.running import Device
 
 

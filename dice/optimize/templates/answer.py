@@ -5,7 +5,7 @@ from __future__ import annotations
 from dice.kernel import Kernel
 from dice.kernel_form import kernel_file
 from dice.optimize.printing import Printed
-from dice.optimize.regions import Region
+from dice.optimize.region import Region
 from dice.optimize.templates.write import cuda_source
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dice.errors import MachineError, UserError
 from dice.optimize.graph import Malformed
-from dice.optimize.messages import Refused, Stage, Traced, TraceModule
+from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
 from dice.problem import Problem
 from dice.verify.ipc.encoding import is_a
@@ -20,7 +20,7 @@ from dice.verify.sandbox.roles import Role
 from dice.verify.sandbox.scratch import Scratch
 from dice.verify.sandbox.visible_paths import candidate_view
 
-TRACER = Role("tracer", "dice.optimize.tracing")
+TRACER = Role("tracer", "dice.optimize.trace.tracing")
 # PyTorch imports its compiler when something is exported: seconds, once for all modules of a process.
 WARM = ("torch._dynamo", "torch.export", TRACER.module)
 FILES_MB = 1024

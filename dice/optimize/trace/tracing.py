@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from dice.optimize.capture_graph import NotTraced, access, export_graph
-from dice.optimize.messages import Refused, Stage, Traced, TraceModule
+from dice.optimize.trace.capture_graph import NotTraced, access, export_graph
+from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
 from dice.verify.execution import running
 from dice.verify.execution.running import Device
@@ -57,6 +58,9 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     model = device.place(subject.new_model(derive(order.seed, "parameters")))
     at("drawing its inputs")
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
+    if any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(inputs)):
+        # The verifier calls the module with the other one, too, where kernels for this one cannot run.
+        raise NotTraced("a truth value is among its inputs; give it to the constructor, or as a default of forward's")
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
     count = sum(parameter.numel() for parameter in model.parameters())
