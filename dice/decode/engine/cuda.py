@@ -54,9 +54,7 @@ class _Recorded:
 class GraphRunner(Runner):
     """`Runner` with kernels and graphs. `wait`: how the host waits for a step's results."""
 
-    def __init__(
-        self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False, group: Group | None = None
-    ) -> None:
+    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False, group: Group | None = None) -> None:
         super().__init__(model, shape, pages, fp8=fp8, group=group)
         self.wait: Callable[[torch.cuda.Event], None] = torch.cuda.Event.synchronize
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count

@@ -107,6 +107,10 @@ class Engine:
         fits = slots <= self.shape.slots and context <= self.shape.context
         return fits and block_size == self.shape.block_size and self._runner.holds()
 
+    def stale(self) -> bool:
+        """Whether the weights may have changed since this engine last took them over."""
+        return self._runner.stale()
+
     def submit(
         self,
         prompt_ids: Sequence[int],

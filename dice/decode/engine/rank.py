@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -104,6 +105,7 @@ class Follower:
 
 
 def main(descriptor: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: rank 0 decides what it means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     connection = Connection(descriptor)
 

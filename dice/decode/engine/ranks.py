@@ -30,11 +30,12 @@ from dice.decode.engine.plan import Room
 from dice.decode.engine.rank import Setup, hand_out
 from dice.decode.engine.runner import Piece, Results, Runner
 from dice.decode.engine.slots import Shape
+from dice.decode.ready import check_ranks
 from dice.decode.request import DecodeError
 from dice.errors import MachineError
 from dice.launch import environment, python_command
-from dice.model.shard import Shard, check_shards
 from dice.model.sdar import SDAR
+from dice.model.shard import Shard
 
 # How long a process that has died may take to be seen dead, once the others cannot reach it.
 NOTICE_S = 5.0
@@ -49,9 +50,7 @@ class Ranks:
     """
 
     def __init__(self, model: SDAR, size: int, device: str) -> None:
-        check_shards(model.config, size)
-        if device == "cuda" and torch.cuda.device_count() < size:
-            raise MachineError(f"{size} ranks need as many GPUs, and there are {torch.cuda.device_count()} here.")
+        check_ranks(model.config, size, device)
         self.size, self.leader, self.lost = size, None, False
         self.leader: Leader | None
         self._folder = tempfile.TemporaryDirectory(prefix="dice-ranks-")  # this user's alone
@@ -101,7 +100,9 @@ class Ranks:
                 self.group.abort()
                 self.close()
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                raise MachineError(f"Rank {rank} of the engine's {self.size} has ended ({how}), and the engine with it.")
+                raise MachineError(
+                    f"Rank {rank} of the engine's {self.size} has ended ({how}), and the engine with it."
+                )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -149,6 +149,7 @@ class Slots:
             *state, count, extra, steps, STRATEGIES.index(config.remasking), mode, stop_set, limit, config.top_k or 0,
         ]  # fmt: skip
 
+
 def truncates(config: DecodeConfig, vocab_size: int) -> bool:
     """Whether top-k or top-p cuts the distribution that tokens are drawn from."""
     cuts = 0 < (config.top_k or 0) < vocab_size or (config.top_p or 1.0) < 1.0
