@@ -45,8 +45,8 @@ class Connected(Group):
 
     def __init__(self, shard: Shard, device: torch.device, meeting: Path) -> None:
         self.shard = shard
-        store = dist.FileStore(str(meeting), shard.size)
-        distributed: Any = dist  # its types do not know all options
+        distributed: Any = dist  # its types do not know all that it has
+        store = distributed.FileStore(str(meeting), shard.size)
         if device.type == "cuda":
             options = distributed.ProcessGroupNCCL.Options()
             options._timeout = PATIENCE

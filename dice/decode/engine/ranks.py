@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dice.decode.engine.group import Connected
+from dice.decode.engine.group import Connected, Group
 from dice.decode.engine.plan import Room
 from dice.decode.engine.rank import Setup, hand_out
 from dice.decode.engine.runner import Piece, Results, Runner
@@ -45,14 +45,14 @@ class Ranks:
     """`size` processes, this one among them, that each have their part of a model; on this host's first GPUs, or on its
     CPUs.
 
-    `model` is the part of this one, rank 0. Raises `ConfigError` for a model that cannot be cut so, `MachineError`
+    `model` is the part of this one, rank 0; `lost` says why there is an end, once there is. Raises `ConfigError` for a model that cannot be cut so, `MachineError`
     where there are fewer GPUs, and whenever another rank has ended: then nothing is written any more.
     """
 
     def __init__(self, model: SDAR, size: int, device: str) -> None:
         check_ranks(model.config, size, device)
-        self.size, self.leader, self.lost = size, None, False
-        self.leader: Leader | None
+        self.size, self.lost = size, ""
+        self.leader: Leader | None = None  # the runner of the engine that has these ranks at the moment
         self._folder = tempfile.TemporaryDirectory(prefix="dice-ranks-")  # this user's alone
         threads = max(1, torch.get_num_threads() // size)
         dtype, meeting = model.lm_head.weight.dtype, Path(self._folder.name) / "meeting"
@@ -61,7 +61,8 @@ class Ranks:
         self._processes = [process for process, _ in started]
         self._connections = [connection for _, connection in started]
         self.close = weakref.finalize(self, _end, self._processes, self._connections, self._folder)
-        self._hear()  # they have what they import
+        self.group = Group()
+        self._hear()  # they have imported what they need: from here on nobody keeps the others waiting
         self.group = Connected(setups[0].shard, setups[0].device, meeting)
         self.model = setups[0].new_model()
         self.hand_out(model)
@@ -84,8 +85,7 @@ class Ranks:
 
     def tell(self, order: str, *arguments: object) -> None:
         """Have the other ranks call the method `order` of `rank.Follower`."""
-        if self.lost:
-            raise MachineError("A rank of the engine has ended; start another engine.")
+        self.check()
         message = pickle.dumps((order, arguments))
         with self.watched():
             for connection in self._connections:
@@ -93,16 +93,16 @@ class Ranks:
 
     def check(self) -> None:
         """Raises `MachineError` where a rank has ended."""
-        for rank, process in enumerate(self._processes, 1):
-            code = process.poll()
-            if code is not None:
-                self.lost = True
-                self.group.abort()
-                self.close()
-                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                raise MachineError(
-                    f"Rank {rank} of the engine's {self.size} has ended ({how}), and the engine with it."
-                )
+        codes = [process.poll() for process in self._processes]
+        ended = [(rank, code) for rank, code in enumerate(codes, 1) if code is not None]
+        if ended and not self.lost:
+            rank, code = ended[0]
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.lost = f"Rank {rank} of the engine's {self.size} has ended ({how}), and the engine with it."
+            self.group.abort()
+            self.close()
+        if self.lost:
+            raise MachineError(self.lost)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -163,7 +163,6 @@ class Leader(Runner):
             self.inner.prefill(pieces)
 
     def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
-        self._ranks.check()
         self._tell("step", room, truncates)
         with self._ranks.watched():
             return self.inner.step(room, truncates=truncates)

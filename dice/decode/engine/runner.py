@@ -32,7 +32,7 @@ class Piece:
 
 
 class Runner:
-    """Everything on the model's device, by the plain ops. `model` is whole, or a shard: that of this rank of `group`."""
+    """Everything on the model's device, by the plain ops. `model` is whole, or the shard of this rank of `group`."""
 
     def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False, group: Group | None = None) -> None:
         self.device = model.lm_head.weight.device
