@@ -97,8 +97,6 @@ def serve(name: str, settings: ServeSettings, started: Callable[[str], None]) ->
     model, tokenizer = load(resolve_model(name), settings.tensor_parallel)
     if model.config.traits.kind == "diffusion":
         new_engine(model, settings)  # raises, saying why
-    if settings.tensor_parallel == 1:
-        model.fuse()
     listening = listen(settings)
     _log_lines()
     lost = False

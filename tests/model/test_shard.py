@@ -37,7 +37,7 @@ def cuts(draw: st.DrawFn) -> tuple[SDARConfig, int]:
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(cuts())
 def test_parts_joined_are_the_whole(cut: tuple[SDARConfig, int]) -> None:
     config, size = cut
@@ -63,7 +63,7 @@ def test_parts_joined_are_the_whole(cut: tuple[SDARConfig, int]) -> None:
         assert own <= {parameters[name].shape for parameters in built}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(cuts())
 def test_attention_and_mlp_of_all_ranks_add_up(cut: tuple[SDARConfig, int]) -> None:
     config, size = cut

@@ -17,6 +17,7 @@ from dice.decode.engine.group import Group
 from dice.decode.engine.plan import Plan
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import FEW_ROWS, Projection, Scaled
+from dice.model.fused import can_pack
 from dice.model.sdar import SDAR, Layer
 
 
@@ -84,12 +85,12 @@ class Ops(Protocol):
 class _Layer:
     """One transformer block as the engine runs it."""
 
-    def __init__(self, layer: Layer, fp8: bool) -> None:
+    def __init__(self, layer: Layer, fp8: bool, pack: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8)
-        self.out = Projection((attention.o_proj,), fp8=fp8)
-        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8)
-        self.down = Projection((mlp.down_proj,), fp8=fp8)
+        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8, pack=pack)
+        self.out = Projection((attention.o_proj,), fp8=fp8, pack=pack)
+        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8, pack=pack)
+        self.down = Projection((mlp.down_proj,), fp8=fp8, pack=pack)
         self.before_attention = Norm.of(layer.input_layernorm)
         self.before_mlp = Norm.of(layer.post_attention_layernorm)
         norms = [
@@ -113,8 +114,9 @@ class PagedForward:
     ) -> None:
         config, weight = model.config, model.lm_head.weight
         self.model, self.ops, self.fp8, self.group = model, ops, fp8, group or Group()
-        self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
-        self.head = Projection((model.lm_head,))
+        pack = can_pack(weight, sum(weight.numel() for weight in model.parameters()))
+        self.layers = [_Layer(layer, fp8, pack) for layer in model.model.blocks()]
+        self.head = Projection((model.lm_head,), pack=pack)
         self.norm = Norm.of(model.model.norm)
         size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
         self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
@@ -129,14 +131,15 @@ class PagedForward:
 
     def refresh(self) -> None:
         """Take over what was written into the model's parameters since."""
-        for layer in self.layers:
-            for projection in layer.projections():
-                projection.refresh()
+        for projection in self._projections():
+            projection.refresh()
 
     def holds(self) -> bool:
         """Whether the model's parameters still are where they were."""
-        projections = [self.head, *(one for layer in self.layers for one in layer.projections())]
-        return all(projection.holds() for projection in projections)
+        return all(projection.holds() for projection in self._projections())
+
+    def _projections(self) -> list[Projection]:
+        return [self.head, *(one for layer in self.layers for one in layer.projections())]
 
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""

@@ -45,8 +45,9 @@ class Ranks:
     """`size` processes, this one among them, that each have their part of a model; on this host's first GPUs, or on its
     CPUs.
 
-    `model` is the part of this one, rank 0; `lost` says why there is an end, once there is. Raises `ConfigError` for a model that cannot be cut so, `MachineError`
-    where there are fewer GPUs, and whenever another rank has ended: then nothing is written any more.
+    `model` is the part of this one, rank 0; `lost` says why there is an end, once there is. Raises `ConfigError` for a
+    model that cannot be cut so, `MachineError` where there are fewer GPUs, and whenever another rank has ended: then
+    nothing is written any more.
     """
 
     def __init__(self, model: SDAR, size: int, device: str) -> None:

@@ -65,7 +65,7 @@ class Runner:
         logits, uniforms = self.forward.logits(hidden, plan.head_rows[wanted].long()), uniform_of(slots, plan)[wanted]
         if truncates or self.group.shard.size == 1:
             logits = whole_logits(logits, slots.shape.vocab_size, self.group)
-            found = propose(logits, rows, uniforms, slots, self.mask_token_id)
+            found = propose(logits, rows, uniforms, slots, self.mask_token_id, truncates=truncates)
         else:
             found = propose_split(logits, rows, uniforms, slots, self.mask_token_id, self.group)
         every = Proposals.empty(len(wanted), self.device)
