@@ -38,7 +38,7 @@ class Projection:
 
     The weights stay the parameters' own memory, so that values copied into them are seen at once. With `fp8` they are
     a copy, with a scale for each row of the weights and of the input, and with `pack` (on a CPU) there is a copy in the
-    layout that is quickest for few rows; `refresh` makes copies anew.
+    layout that oneDNN likes best; `refresh` makes copies anew.
     """
 
     @torch.no_grad()
@@ -48,6 +48,7 @@ class Projection:
         biased = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.bias = torch.cat(biased) if biased else None
         self.fp8, self._pack = fp8, pack and not fp8
+        self._packed: Tensor | None = None
         self.few_rows: Product | None = None  # a quicker way for few rows
         self.few_rows_gated: Product | None = None  # and silu(first half) * second half of the result
         rows, columns = self.weight.shape if fp8 else (0, 0)
@@ -74,7 +75,7 @@ class Projection:
             self.eighth.copy_(scaled.values)
             self.scale.copy_(scaled.scale.T)
         if self._pack:
-            self.few_rows = _Packed(packed(self.weight))
+            self._packed = packed(self.weight)
 
     def __call__(self, x: Tensor | Scaled) -> Tensor:
         """x [N, in], in fp8 if the projection is; returns [N, out]."""
@@ -84,6 +85,8 @@ class Projection:
 
     def product(self, x: Tensor | Scaled) -> Tensor:
         """The same by PyTorch's own products."""
+        if isinstance(x, Tensor) and self._packed is not None:
+            return packed_linear(x, self._packed, self.bias)
         if isinstance(x, Tensor):
             return F.linear(x, self.weight, self.bias)
         if x.values.is_cuda:
@@ -92,17 +95,6 @@ class Projection:
             )
         out = (x.values.float() @ self.eighth.float().T) * x.scale * self.scale
         return (out if self.bias is None else out + self.bias).to(x.dtype)
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A projection's product by its packed weight."""
-
-    weight: Tensor
-
-    def __call__(self, x: Tensor | Scaled, projection: Projection) -> Tensor:
-        assert isinstance(x, Tensor)
-        return packed_linear(x, self.weight, projection.bias)
 
 
 Product = Callable[[Tensor | Scaled, Projection], Tensor]
