@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from dice.decode.engine.engine import PAGE_POSITIONS, Engine, Handle
+from dice.decode.engine.rank import free_bytes
 from dice.decode.engine.ranks import Leader, Ranks
 from dice.decode.engine.runner import Runner
 from dice.decode.request import DecodeConfig, StepEvent
@@ -57,8 +58,7 @@ def new_engine(model: SDAR, slots: int, context: int, block_size: int | None = N
         model.fuse()
     fitting = slots * (context + PAGE_POSITIONS)
     if shard.lm_head.weight.is_cuda:
-        free = torch.cuda.mem_get_info(shard.lm_head.weight.device)[0] if ranks is None else ranks.free_bytes()
-        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        free = free_bytes() if ranks is None else ranks.free_bytes()
         fitting = max(min(fitting, int(free * CACHE_SHARE) // position_bytes(shard)), context)
     return Engine(
         model, slots=slots, context=context, cache_tokens=fitting, block_size=block_size, fp8=fp8,

@@ -65,6 +65,11 @@ def hand_out(group: Group, config: SDARConfig, own: SDAR, whole: Mapping[str, Te
         parameters[name].copy_(group.shard.part(name, value, config))
 
 
+def free_bytes() -> int:
+    """Memory of this rank's GPU that its tensors could take."""
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
 class Follower:
     """This rank's part of the model, and the runner of the engine that rank 0 has at the moment."""
 
@@ -79,7 +84,7 @@ class Follower:
         hand_out(self.group, self.setup.config, self.model)
 
     def free_bytes(self) -> None:
-        self.say(torch.cuda.mem_get_info()[0])
+        self.say(free_bytes())
 
     def make_runner(self, make: Callable[..., Runner], shape: Shape, pages: int, fp8: bool) -> None:
         self.runner = self.results = None  # frees the memory of the last one

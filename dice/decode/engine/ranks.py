@@ -27,7 +27,7 @@ from torch import Tensor
 
 from dice.decode.engine.group import Connected, Group
 from dice.decode.engine.plan import Room
-from dice.decode.engine.rank import Setup, hand_out
+from dice.decode.engine.rank import Setup, free_bytes, hand_out
 from dice.decode.engine.runner import Piece, Results, Runner
 from dice.decode.engine.slots import Shape
 from dice.decode.ready import check_ranks
@@ -82,7 +82,7 @@ class Ranks:
     def free_bytes(self) -> int:
         """Memory that is free on the GPU with the least of it."""
         self.tell("free_bytes")
-        return min(torch.cuda.mem_get_info()[0], *self._hear())
+        return min(free_bytes(), *self._hear())
 
     def tell(self, order: str, *arguments: object) -> None:
         """Have the other ranks call the method `order` of `rank.Follower`."""
