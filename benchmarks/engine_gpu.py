@@ -432,7 +432,7 @@ def main() -> int:
         "profile": (40, profile), "4b": (45, speed(run, "4b", four)), "soak": (60, soak),
     }  # fmt: skip
     if torch.cuda.device_count() > 1 or "tp" in (args.only or ()):
-        two = [(who, *rest) for who, *rest in eight if who == "engine"]
+        two = [row for row in eight if row[0] == "engine"]
         stages["tp"] = (120, tensor_parallel(run, two))
     for name, (least, work) in stages.items():
         if args.only is None or name in args.only:
