@@ -54,6 +54,7 @@ class Ranks:
         check_ranks(model.config, size, device)
         self.size, self.lost = size, ""
         self.leader: Leader | None = None  # the runner of the engine that has these ranks at the moment
+        self._versions: list[tuple[int, int]] | None = None  # of the whole model's weights when they were handed out
         self._folder = tempfile.TemporaryDirectory(prefix="dice-ranks-")  # this user's alone
         threads = max(1, torch.get_num_threads() // size)
         dtype, meeting = model.lm_head.weight.dtype, Path(self._folder.name) / "meeting"
