@@ -199,8 +199,7 @@ class Engine:
         """Copy named tensors into the model's parameters, in place, and `refresh`. Raises `DecodeError` for names that
         the model lacks."""
         known = dict(self.model.named_parameters())
-        unknown = [name for name, _ in weights if name not in known]
-        if unknown:
+        if unknown := [name for name, _ in weights if name not in known]:
             raise DecodeError(f"The model has no weights named {', '.join(unknown[:3])}.")
         with torch.no_grad():
             for name, value in weights:
@@ -255,9 +254,7 @@ class Engine:
         owners = {handle.slot: handle for handle in self._residents.in_state("writing")}
         if not owners:
             return None
-        blocks = len(owners)
-        if not self.shift:
-            blocks += sum(handle.text.uncommitted for handle in owners.values())
+        blocks = len(owners) + sum(handle.text.uncommitted and not self.shift for handle in owners.values())
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
         self.forwards += 1
         return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts))
@@ -292,8 +289,8 @@ class Engine:
             text.uncommitted = text.behind = False
 
     def _finish(self, handle: Handle) -> None:
-        strategy = "autoregressive" if self.shift else handle.config.remasking
-        handle.trace = handle.text.trace(strategy, handle.config.resolved_mode)
+        config = handle.config
+        handle.trace = handle.text.trace("autoregressive" if self.shift else config.remasking, config.resolved_mode)
         handle.answer_ids = handle.text.answer_ids()
         self._residents.leave(handle, "finished")
         if handle.on_end is not None:

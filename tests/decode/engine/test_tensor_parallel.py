@@ -60,7 +60,7 @@ def lively(**changes: object) -> SDAR:
 def test_two_ranks_write_what_one_process_writes(model: SDAR, ranks: Ranks) -> None:
     """All strategies and samplers, with an abort, texts that leave for want of pages, and a prompt's shared pages."""
     wanted = [replace(one, config=replace(one.config, max_new_tokens=16)) for one in requests(10, 4, seed=4)]
-    engine = engine_for(model, ranks, cache_tokens=112, prefill_tokens=16)
+    engine = engine_for(model, ranks, cache_tokens=80, prefill_tokens=16)
     events: list[int] = []
     gone = engine.submit(prompt_of(9), DecodeConfig(max_new_tokens=60), 1, on_step=lambda step: events.append(1))
     handles = submit(engine, wanted)
