@@ -80,13 +80,11 @@ class Engine:
         self.pages = Pages(-(-cache_tokens // page_size), page_size)
         self.shape = Shape(slots, size, context, page_size, config.vocab_size, self.shift)
         self.prefill_tokens = prefill_tokens
-        self.forwards = 0
-        self.preempted = 0
+        self.forwards = self.preempted = self._submitted = 0
         self._runner = make_runner(model, self.shape, self.pages.count, fp8=fp8)
         self._residents = Residents(self._runner.slots, self.pages)
         self._waiting: deque[Handle] = deque()
         self._in_flight: _Step | None = None
-        self._submitted = 0
 
     def own(self, config: DecodeConfig) -> DecodeConfig:
         """`config` as this engine decodes by it: an autoregressive model's has nothing to say of blocks. Raises
