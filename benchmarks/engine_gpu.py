@@ -5,7 +5,8 @@
 Writes FOLDER/engine_gpu.json after each stage (and after each row of speed); what it holds is not done again. The
 stages: `kernels` (each against plain PyTorch), `texts` (the engine against the plain decoder, float32 and bfloat16,
 with preemption and aborts), `nano` (the shipped model: equal texts, speed, fp8), `8b` and `4b` (random weights; what
-`dice bench decode` measures), `profile` (where a step's time goes), `soak`. A stage that fails says why, and the next
+`dice bench decode` measures), `profile` (where a step's time goes), `soak`, and with two GPUs `tp` (a model cut over
+both: texts, speed at 8B, replacing its weights, and the end of a rank). A stage that fails says why, and the next
 one is done; one for which no time is left is left for the next call. Exit code 1 when something failed.
 """
 
@@ -34,16 +35,18 @@ for place in (ROOT, ROOT / "tests" / "decode", ROOT / "tests" / "decode" / "engi
 
 from decoding_helpers import CONFIG, prompt_of  # noqa: E402
 from engine_helpers import plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_step  # noqa: E402
+from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_split, check_step  # noqa: E402
 
-from dice.bench.decode import DecodeBench, DecodePlan  # noqa: E402
+from dice.bench.decode import DecodeBench, DecodePlan, random_model  # noqa: E402
 from dice.decode.block_diffusion import denoise, new_texts  # noqa: E402
-from dice.decode.engine.batch import new_engine  # noqa: E402
+from dice.decode.engine.batch import new_engine, ranks_of  # noqa: E402
 from dice.decode.engine.engine import Engine, Handle  # noqa: E402
 from dice.decode.engine.plan import Room  # noqa: E402
+from dice.decode.engine.ranks import Ranks  # noqa: E402
 from dice.decode.generate import ENGINE, generate  # noqa: E402
 from dice.decode.request import DecodeConfig  # noqa: E402
 from dice.decode.trace import Trace  # noqa: E402
+from dice.errors import MachineError  # noqa: E402
 from dice.files.atomic import write_json  # noqa: E402
 from dice.model.checkpoint import load_model  # noqa: E402
 from dice.model.sdar import SDAR  # noqa: E402
@@ -124,6 +127,8 @@ def kernels(found: Figures) -> None:
         "step blocks of 1": lambda: check_step(replace(odd, block_size=1), Room(5, 10)),
         "step blocks of 16": lambda: check_step(replace(odd, block_size=16), Room(5, 10), ends=False),
         "step large vocabulary": lambda: check_step(replace(odd, vocabulary=151936), Room(5, 10), ends=False),
+        "step of a cut vocabulary": lambda: check_split(odd, 2),
+        "step of a large cut vocabulary": lambda: check_split(replace(odd, vocabulary=151936), 2),
         "drawing": lambda: holds(check_drawing(replace(odd, slots=5), 20000) < 0.03),
     }
     shapes = {
@@ -258,8 +263,8 @@ def nano(found: Figures) -> None:
     found["fp8"] = agreement(handles, denoise(model, new_texts(model, prompts[:64], config, range(64)), config))
 
 
-def speed(run: Run, name: str, wanted: list[tuple[str, int, int, int]]) -> Callable[[Figures], None]:
-    """`wanted`: (who, batch, context, tokens a step), in order of importance."""
+def speed(run: Run, name: str, wanted: list[tuple[str, int, int, int]], ranks: int = 1) -> Callable[[Figures], None]:
+    """`wanted`: (who, batch, context, tokens a step), in order of importance. `ranks`: GPUs of the engine."""
 
     def work(found: Figures) -> None:
         shape, vocabulary = SHAPES[name]
@@ -270,7 +275,7 @@ def speed(run: Run, name: str, wanted: list[tuple[str, int, int, int]]) -> Calla
             print(json.dumps(row), flush=True)
             run.save()
 
-        plan = DecodePlan(shape, vocabulary, 4, (), (), (), 64, fp8=True)
+        plan = DecodePlan(shape, vocabulary, 4, (), (), (), 64, fp8=True, tensor_parallel=ranks)
         bench = DecodeBench(plan, DEVICE, lambda text: print(text, flush=True), keep)
         found["ceilings"] = asdict(bench.ceilings)
         have = {(row["who"], row["batch"], row["context"], row["t"]) for row in rows}
@@ -286,12 +291,61 @@ def speed(run: Run, name: str, wanted: list[tuple[str, int, int, int]]) -> Calla
     return work
 
 
+def tensor_parallel(run: Run, wanted: list[tuple[str, int, int, int]]) -> Callable[[Figures], None]:
+    """One model on two GPUs. What it is compared with, one GPU, is the stage `8b`."""
+
+    def work(found: Figures) -> None:
+        holds(torch.cuda.device_count() > 1, "two GPUs are needed")
+        for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+            model, asked = small_model(dtype), requests(60, 4, seed=4)
+            model.tensor_parallel = 2
+            engine = new_engine(model, 12, 192, 4)
+            handles = submit(engine, asked)
+            engine.run()
+            found[name] = agreement(handles, [plain(model, one) for one in asked])
+            found[f"{name}, once a rank was killed"] = killed(engine, ranks_of(model))
+        holds(found["float32"]["equal"] >= 59, f"texts differ: {found['float32']}")
+        found["seconds to replace 8B"] = replacing()
+        speed(run, "8b", wanted, ranks=2)(found)
+
+    return work
+
+
+def killed(engine: Engine, ranks: Ranks) -> str:
+    """What is said, and after how long, when a rank is killed while texts are written."""
+    submit(engine, requests(12, 4, seed=9))
+    for _ in range(5):
+        engine.step()
+    begun = time.perf_counter()
+    ranks._processes[0].kill()
+    try:
+        engine.run()
+    except MachineError as error:
+        return f"{error} ({time.perf_counter() - begun:.1f} s)"
+    raise AssertionError("the engine went on without its rank")
+
+
+def replacing() -> list[float]:
+    """Of 8B's weights, given on the first GPU: three times."""
+    shape, vocabulary = SHAPES["8b"]
+    config = DecodePlan(shape, vocabulary, 4, (), (), (), 1).model
+    model = random_model(config, DEVICE, torch.bfloat16, 0)
+    model.tensor_parallel = 2
+    engine, seconds = new_engine(model, 8, 1024, 4), []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        engine.refresh()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    ranks_of(model).close()
+    return seconds
+
+
 def profile(found: Figures) -> None:
     """Which kernels take how long in a step of SDAR-8B, for one text and for many."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
-
-    from dice.bench.decode import random_model
 
     shape, vocabulary = SHAPES["8b"]
     plan = DecodePlan(shape, vocabulary, 4, (1,), (1024,), (2,), 8)
@@ -377,6 +431,9 @@ def main() -> int:
         "kernels": (30, kernels), "texts": (40, texts), "8b": (60, speed(run, "8b", eight)), "nano": (30, nano),
         "profile": (40, profile), "4b": (45, speed(run, "4b", four)), "soak": (60, soak),
     }  # fmt: skip
+    if torch.cuda.device_count() > 1 or "tp" in (args.only or ()):
+        two = [row for row in eight if row[0] == "engine"]
+        stages["tp"] = (120, tensor_parallel(run, two))
     for name, (least, work) in stages.items():
         if args.only is None or name in args.only:
             run.stage(name, least, work)

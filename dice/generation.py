@@ -196,9 +196,10 @@ class Writer:
         self.model, self.tokenizer, self.decoding = model, tokenizer, decoding
 
     @classmethod
-    def load(cls, name: str, decoding: DecodeConfig) -> Writer:
-        """Raises `UserError` with one sentence when the checkpoint cannot be used."""
-        model, tokenizer = load(resolve_model(name))
+    def load(cls, name: str, decoding: DecodeConfig, tensor_parallel: int = 1) -> Writer:
+        """Raises `UserError` with one sentence when the checkpoint cannot be used, `MachineError` where there are fewer
+        GPUs than `tensor_parallel`."""
+        model, tokenizer = load(resolve_model(name), tensor_parallel)
         return cls(model, tokenizer, decoding)
 
     def write(self, prompt: str, temperature: float, seed: int, watch: Watch) -> Draft:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dice.decode.block_diffusion import denoise, new_texts
-from dice.decode.engine.batch import can_run, new_engine
+from dice.decode.engine.batch import new_engine
 from dice.decode.engine.engine import Engine
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.model.sdar import SDAR, SDARConfig
@@ -52,6 +52,7 @@ class DecodePlan:
     steps: int
     fp8: bool = False
     seed: int = 0
+    tensor_parallel: int = 1
 
     @property
     def model(self) -> SDARConfig:
@@ -109,6 +110,7 @@ class DecodeBench:
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.ceilings = measure_ceilings(device, self.dtype, fp8=plan.fp8)
         self.model = random_model(plan.model, device, self.dtype, plan.seed)
+        self.model.tensor_parallel = plan.tensor_parallel
 
     def run(self, contenders: Sequence[str], done: Callable[[Figures], bool] = lambda row: False) -> None:
         """Measure every combination for each contender ("engine", "engine fp8", "plain", "transformers"), but what is
@@ -120,7 +122,7 @@ class DecodeBench:
                 if done(row):
                     continue
                 self.say(f"{contender}, batch {load.batch}, context {load.context:,}, {load.revealed} a step")
-                row |= self._limit(load, fp8=contender == "engine fp8")
+                row |= self._limit(load, fp8=contender == "engine fp8", ranks=self._ranks(contender))
                 row |= self._in_memory(measure, load)
                 if "forward_ms" in row:
                     row["share_of_limit"] = row["limit_ms"] / row["forward_ms"]
@@ -157,10 +159,7 @@ class DecodeBench:
 
     def _engine(self, load: Load, *, fp8: bool) -> Figures:
         length = load.context + load.config.max_new_tokens + load.block_size
-        if can_run(self.model):
-            engine = new_engine(self.model, load.batch, length, load.block_size, fp8=fp8)
-        else:
-            engine = Engine(self.model, slots=load.batch, context=length, block_size=load.block_size, fp8=fp8)
+        engine = new_engine(self.model, load.batch, length, load.block_size, fp8=fp8)
         self._run_engine(engine, load, 0)
         engine.abort_all()
         return self._run_engine(engine, load, 1)
@@ -228,10 +227,15 @@ class DecodeBench:
             "first_block_s": times[load.batch * (load.block_size // load.revealed) - 1] - begun,
         }
 
-    def _limit(self, load: Load, *, fp8: bool) -> Figures:
-        milliseconds = 1000 * sum(
+    def _ranks(self, contender: str) -> int:
+        return self.plan.tensor_parallel if contender.startswith("engine") else 1
+
+    def _limit(self, load: Load, *, fp8: bool, ranks: int) -> Figures:
+        """Of `ranks` GPUs that share the work evenly and lose no time to each other."""
+        seconds = sum(
             forward_limit(self.plan.model, self.ceilings, load.batch, load.context, load.revealed, self.dtype, fp8=fp8)
         )
+        milliseconds = 1000 * seconds / ranks
         return {"limit_ms": milliseconds, "limit_tokens_per_s": 1000 * load.batch * load.revealed / milliseconds}
 
     def _wait(self) -> None:

@@ -107,6 +107,8 @@ class Eval(Clustered):
     """Further settings of the model's decoding: steps=512 cfg_scale=1.5 algorithm=origin."""
     batch: int = 0
     """Answers decoded at once; 0: 64 on a GPU, 4 on a CPU."""
+    tensor_parallel: int = 1
+    """GPUs of this machine that the model is cut over; without a GPU, processes."""
     traces: bool = False
     """Keep how each answer was denoised."""
     trust_remote_code: bool = False
@@ -368,7 +370,9 @@ def _make_model(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> Model:
         return TransformersModel(plan.name, plan.settings, trust_remote_code=args.trust_remote_code)
     from dice.evaluate.models.native import NativeModel
 
-    return NativeModel(plan.name, plan.settings, batch=args.batch, traces=args.traces)
+    return NativeModel(
+        plan.name, plan.settings, batch=args.batch, traces=args.traces, tensor_parallel=args.tensor_parallel
+    )
 
 
 def _endpoint(args: Eval, plan: EvaluationPlan, folder: RunFolder) -> Model:

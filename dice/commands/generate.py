@@ -48,6 +48,8 @@ class Generate:
     """Where the kernel goes: a file, or a folder when there are several problems (default: NAME_kernel.py)."""
     model: str = "nano"
     """The shipped nano, a folder with a checkpoint in SDAR's layout, or the id of one on the Hugging Face hub."""
+    tensor_parallel: int = 1
+    """GPUs of this machine that the model is cut over; without a GPU, processes."""
     endpoint: str = ""
     """Have --model of an OpenAI-compatible server write, such as http://localhost:8000/v1 (`dice serve`), the module as
     its file is written. The server's key, if it wants one, is in OPENAI_API_KEY."""
@@ -87,7 +89,7 @@ class Generate:
     def run(self) -> int:
         if not self.problems:
             raise UserError("Give at least one PROBLEM.py; `dice generate --help` shows the options.")
-        at_least(1, samples=self.samples)
+        at_least(1, samples=self.samples, tensor_parallel=self.tensor_parallel)
         at_least(0, refine=self.refine)
         if self.endpoint and (self.trace or self.refine):
             raise UserError("A server tells no trace and rewrites nothing: leave out --trace and --refine.")
@@ -112,7 +114,7 @@ class Generate:
                 top_p=self.top_p,
                 top_k=self.top_k,
             )
-            writer = None if self.endpoint else Writer.load(self.model, decoding)
+            writer = None if self.endpoint else Writer.load(self.model, decoding, self.tensor_parallel)
             loading = time.perf_counter() - start
             require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
             results = []

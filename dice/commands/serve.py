@@ -35,6 +35,8 @@ class Serve:
     """The key that clients must send. Other users of this machine can read it here: better give a file."""
     api_key_file: Path | None = None
     """A file that holds the key. Without either, the variable DICE_API_KEY is the key, if it is set."""
+    tensor_parallel: int = 1
+    """GPUs of this machine that the model is cut over; without a GPU, processes."""
     slots: int = 16
     """Texts that are written at once."""
     queue: int = 64
@@ -54,7 +56,7 @@ class Serve:
         missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
         if missing:
             raise MachineError("`dice serve` needs more packages: python -m pip install 'dice-kernels[serve]'.")
-        at_least(1, slots=self.slots, max_tokens=self.max_tokens)
+        at_least(1, slots=self.slots, max_tokens=self.max_tokens, tensor_parallel=self.tensor_parallel)
         at_least(0, queue=self.queue, port=self.port)
         if self.port > 65535:
             raise UserError(f"--port must be at most 65535, not {self.port}.")
@@ -66,6 +68,7 @@ class Serve:
             host=self.host,
             port=self.port,
             key=_key(self),
+            tensor_parallel=self.tensor_parallel,
             slots=self.slots,
             queue=self.queue,
             most_tokens=self.max_tokens,

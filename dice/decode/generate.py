@@ -47,8 +47,9 @@ def generate(
 
     The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`. On a GPU with Triton the
-    engine writes the first two kinds where DICE_ENGINE is 1; elsewhere a plain loop does, and both write the same but
-    for rounding. `engine` True or False asks for one of them, the engine also on a CPU.
+    engine writes the first two kinds where DICE_ENGINE is 1, and anywhere where the model is cut over ranks
+    (`model.tensor_parallel`); elsewhere a plain loop does, and both write the same but for rounding. `engine` True or
+    False asks for one of them, the engine also on a CPU.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
@@ -87,7 +88,9 @@ def write(
 
 
 def _has_engine(model: SDAR) -> bool:
-    """Only where it is asked for, by `ENGINE`: its newest kernels were not run on a GPU yet."""
+    """Only where it is asked for, by `ENGINE` or with ranks: its newest kernels were not run on a GPU yet."""
+    if model.tensor_parallel > 1:
+        return True
     if os.environ.get(ENGINE) != "1" or not model.lm_head.weight.is_cuda:
         return False
     from dice.decode.engine.batch import can_run

@@ -29,7 +29,7 @@ class FusedLinear:
         self._weight = stack([linear.weight for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self._bias = torch.cat(biases) if biases else None
-        self._packed = _ONEDNN_PACK(self._weight, _PACK_ROWS_HINT) if pack and _ONEDNN_PACK else None
+        self._packed = packed(self._weight) if pack else None
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """A copied or pickled model starts unfused: packed weights cannot be copied, and views would go astray."""
@@ -38,7 +38,20 @@ class FusedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is None:
             return F.linear(x, self._weight, self._bias)
-        return _ONEDNN_LINEAR(x, self._packed, self._bias, "none", [], "")
+        return packed_linear(x, self._packed, self._bias)
+
+
+def packed(weight: Tensor) -> Tensor:
+    """oneDNN's blocked copy of a matrix that `can_pack`."""
+    assert _ONEDNN_PACK is not None, "can_pack says so"
+    found: Tensor = _ONEDNN_PACK(weight, _PACK_ROWS_HINT)
+    return found
+
+
+def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` by a `packed` weight; x [..., in]."""
+    found: Tensor = _ONEDNN_LINEAR(x, weight, bias, "none", [], "")
+    return found
 
 
 def stack(weights: Sequence[Tensor]) -> Tensor:

@@ -212,7 +212,7 @@ class Trunk(nn.Module):
 
 class SDAR(nn.Module):
     """An SDAR language model, or one of another family. A new one is initialised for training from scratch, in float32
-    on the default device.
+    on the default device. `tensor_parallel`: how many GPUs the engine is to cut it over when it decodes.
     """
 
     rope_cos: Tensor
@@ -221,6 +221,7 @@ class SDAR(nn.Module):
     def __init__(self, config: SDARConfig) -> None:
         super().__init__()
         self.config = config
+        self.tensor_parallel = 1
         self.model = Trunk(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()

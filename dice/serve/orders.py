@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dice.decode.block_diffusion import new_texts
+from dice.decode.engine import batch
 from dice.decode.engine.engine import Engine
 from dice.decode.repair import holes_of_lines, repair_text
 from dice.decode.request import DecodeConfig, DecodeError, sample_seeds
@@ -240,15 +241,8 @@ class Counter:
 
 
 def new_engine(model: SDAR, settings: ServeSettings) -> Engine:
-    """With kernels and graphs where the model's GPU runs them. Raises `DecodeError` for models that attend to the
-    whole answer."""
-    if model.lm_head.weight.is_cuda:
-        from dice.decode.engine.batch import can_run
-        from dice.decode.engine.batch import new_engine as on_gpu
-
-        if can_run(model):
-            return on_gpu(model, settings.slots, model.config.max_position_embeddings)
-    return Engine(model, slots=settings.slots)
+    """Raises `DecodeError` for models that attend to the whole answer."""
+    return batch.new_engine(model, settings.slots, model.config.max_position_embeddings)
 
 
 def given_texts(tokenizer: Tokenizer, text: Text) -> dict[int, str]:

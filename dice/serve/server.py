@@ -94,10 +94,9 @@ def serve(name: str, settings: ServeSettings, started: Callable[[str], None]) ->
 
     Raises `UserError` for a model that cannot be served, `MachineError` for an address that cannot be had.
     """
-    model, tokenizer = load(resolve_model(name))
+    model, tokenizer = load(resolve_model(name), settings.tensor_parallel)
     if model.config.traits.kind == "diffusion":
         new_engine(model, settings)  # raises, saying why
-    model.fuse()
     listening = listen(settings)
     _log_lines()
     lost = False

@@ -15,11 +15,11 @@ MIB = 1 << 20
 class ServeSettings:
     """Address, key and limits. Times in seconds.
 
-    `model`: the name that clients know. `slots`: texts written at once; `queue`: texts that may wait behind them.
-    `most_choices`: texts of one request. `body_bytes`: of a request. `head_s`, `body_s`: in which the head and the body
-    of a request must have come. `write_s`: a client that takes nothing for so long is cut off. `drain_s`: after a
-    SIGTERM, for what is under way. `verify`: whether kernels are compiled and run, `verify_strangers`: also for clients
-    of other machines.
+    `model`: the name that clients know. `tensor_parallel`: GPUs that it is cut over. `slots`: texts written at once;
+    `queue`: texts that may wait behind them. `most_choices`: texts of one request. `body_bytes`: of a request.
+    `head_s`, `body_s`: in which the head and the body of a request must have come. `write_s`: a client that takes
+    nothing for so long is cut off. `drain_s`: after a SIGTERM, for what is under way. `verify`: whether kernels are
+    compiled and run, `verify_strangers`: also for clients of other machines.
 
     Raises `UserError` for an address that is not this machine's own without a key.
     """
@@ -28,6 +28,7 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     key: str = ""
+    tensor_parallel: int = 1
     slots: int = 16
     queue: int = 64
     most_choices: int = 16

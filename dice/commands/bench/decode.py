@@ -40,6 +40,9 @@ class BenchDecode:
     """Forwards timed; half as many of the plain decoder and of transformers."""
     block_size: int = 4
     seed: int = 0
+    tensor_parallel: int = 1
+    """GPUs of this machine that the engine cuts the model over; without a GPU, processes. The limit is that of them
+    all; the other contenders run on one."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     out: Path | None = None
     """File for the result as JSON, written after every row; rows that it holds are not measured again."""
@@ -52,6 +55,7 @@ class BenchDecode:
         import torch
 
         from dice.bench.decode import PUBLISHED, DecodeBench, DecodePlan
+        from dice.decode.ready import check_ranks
         from dice.recipes import SHAPES
         from dice.train.runlog import versions
         from dice.verify.roofline import driver_version
@@ -64,9 +68,11 @@ class BenchDecode:
         plan = DecodePlan(
             shape=shape, vocab_size=vocab_size, block_size=self.block_size, batches=self.batch, contexts=self.context,
             revealed=self.revealed, steps=self.steps, fp8="engine fp8" in self.contenders, seed=self.seed,
+            tensor_parallel=self.tensor_parallel,
         )  # fmt: skip
         result = self._known()
         device = torch.device(name)
+        check_ranks(plan.model, self.tensor_parallel, name)
 
         def keep(row: Figures) -> None:
             result["rows"] = [old for old in result["rows"] if not _same(old, row)] + [row]
@@ -92,7 +98,7 @@ class BenchDecode:
         return 0
 
     def _check(self) -> None:
-        at_least(1, steps=self.steps, block_size=self.block_size)
+        at_least(1, steps=self.steps, block_size=self.block_size, tensor_parallel=self.tensor_parallel)
         for name in ("batch", "context", "revealed"):
             for number in getattr(self, name):
                 at_least(1, **{name: number})
@@ -123,7 +129,10 @@ class BenchDecode:
         if self.out is not None and self.out.exists():
             old = parse_json(self.out.read_bytes())
             asked = old.get("asked", {})
-            if all(asked.get(name) == getattr(self, name) for name in ("shape", "steps", "block_size", "seed")):
+            if all(
+                asked.get(name, 1) == getattr(self, name)
+                for name in ("shape", "steps", "block_size", "seed", "tensor_parallel")
+            ):
                 result["rows"] = old.get("rows", [])
         return result
 

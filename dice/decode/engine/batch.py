@@ -1,14 +1,19 @@
-"""`generate` by the engine: texts that are all there at once, on a GPU."""
+"""`generate` by the engine: texts that are all there at once. And the engine that suits a model."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 
 from dice.decode.engine.engine import PAGE_POSITIONS, Engine, Handle
+from dice.decode.engine.rank import free_bytes
+from dice.decode.engine.ranks import Leader, Ranks
+from dice.decode.engine.runner import Runner
 from dice.decode.request import DecodeConfig, StepEvent
 from dice.decode.text import Text
 from dice.decode.trace import Trace
@@ -21,10 +26,11 @@ KEPT_BYTES = 2**30
 CACHE_SHARE = 0.8
 
 _kept: list[Engine] = []
+_ranks: WeakKeyDictionary[SDAR, Ranks] = WeakKeyDictionary()
 
 
 def can_run(model: SDAR) -> bool:
-    """Whether the engine's kernels run this model where it is."""
+    """Whether the engine's kernels run this model, or this shard, where it is."""
     config, weight = model.config, model.lm_head.weight
     head_dim, kind = config.head_dim, config.traits.kind
     return (
@@ -38,24 +44,36 @@ def can_run(model: SDAR) -> bool:
 
 
 def new_engine(model: SDAR, slots: int, context: int, block_size: int | None = None, *, fp8: bool = False) -> Engine:
-    """An engine with kernels and graphs, and keys and values for as much of `slots` texts of `context` positions as the
-    GPU has memory for."""
-    from dice.decode.engine.cuda import GraphRunner
+    """An engine of the kind that suits the model and where it is: over as many ranks as `model.tensor_parallel` says,
+    and with kernels and graphs where those run. On a GPU it has keys and values for as much of `slots` texts of
+    `context` positions as there is memory for."""
+    ranks = ranks_of(model) if model.tensor_parallel > 1 else None
+    shard = model if ranks is None else ranks.model
+    make_runner: Callable[..., Runner] = Runner
+    if can_run(shard):
+        from dice.decode.engine.cuda import GraphRunner
 
-    model.fuse()
-    wanted = slots * (context + PAGE_POSITIONS)
-    free, _ = torch.cuda.mem_get_info(model.lm_head.weight.device)
-    reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    fits = int((free + reserved) * CACHE_SHARE) // position_bytes(model)
+        make_runner = GraphRunner
+    if ranks is None and make_runner is not Runner:
+        model.fuse()
+    fitting = slots * (context + PAGE_POSITIONS)
+    if shard.lm_head.weight.is_cuda:
+        free = free_bytes() if ranks is None else ranks.free_bytes()
+        fitting = max(min(fitting, int(free * CACHE_SHARE) // position_bytes(shard)), context)
     return Engine(
-        model, slots=slots, context=context, cache_tokens=max(min(wanted, fits), context), block_size=block_size,
-        fp8=fp8, make_runner=GraphRunner,
+        model, slots=slots, context=context, cache_tokens=fitting, block_size=block_size, fp8=fp8,
+        make_runner=make_runner if ranks is None else partial(Leader, ranks, make_runner),
     )  # fmt: skip
 
 
-def plain_engine(model: SDAR, slots: int, context: int, block_size: int | None = None) -> Engine:
-    """An engine without kernels or graphs, where there is no GPU for them."""
-    return Engine(model, slots=slots, context=context, block_size=block_size)
+def ranks_of(model: SDAR) -> Ranks:
+    """The processes that have this model's parts: started with its first engine, kept for as long as it is there."""
+    ranks = _ranks.get(model)
+    if ranks is None or ranks.lost or ranks.size != model.tensor_parallel:
+        ranks = _ranks[model] = Ranks(model, model.tensor_parallel, "cuda" if torch.cuda.is_available() else "cpu")
+    elif ranks.stale(model):
+        ranks.hand_out(model)
+    return ranks
 
 
 def position_bytes(model: SDAR) -> int:
@@ -71,12 +89,11 @@ def denoise_batch(
     config: DecodeConfig,
     on_step: Callable[[StepEvent], None] | None = None,
     on_trace: Callable[[int, Trace], None] | None = None,
-    make_engine: Callable[..., Engine] | None = None,
+    make_engine: Callable[..., Engine] = new_engine,
 ) -> list[Trace]:
     """`block_diffusion.denoise` by the engine, for models of every kind that it runs."""
     if not texts:
         return []
-    make_engine = make_engine or (new_engine if can_run(model) else plain_engine)
     slots, context = min(config.max_active, len(texts)), max(text.length for text in texts)
     engine = _engine(model, slots, context, texts[0].block_size, make_engine)
 
@@ -99,7 +116,8 @@ def _engine(model: SDAR, slots: int, context: int, block_size: int, make_engine:
     while _kept:
         engine = _kept.pop()
         if engine.model is model and engine.holds(slots, context, block_size):
-            engine.refresh()
+            if engine.stale():
+                engine.refresh()
             return engine
     # A little more than asked for, so that the next call can use it too.
     limit = model.config.max_position_embeddings
@@ -110,5 +128,9 @@ def _engine(model: SDAR, slots: int, context: int, block_size: int, make_engine:
 def _keep(engine: Engine) -> None:
     model = engine.model
     weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    if weights + engine.pages.count * engine.pages.size * position_bytes(model) <= KEPT_BYTES:
+    # The other ranks' memory is nobody else's, and starting them takes longer than anything here.
+    if (
+        model.tensor_parallel > 1
+        or weights + engine.pages.count * engine.pages.size * position_bytes(model) <= KEPT_BYTES
+    ):
         _kept.append(engine)

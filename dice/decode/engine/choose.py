@@ -41,13 +41,16 @@ def uniform_of(slots: Slots, plan: Plan) -> Tensor:
     return slots.uniforms[slot[:, None], place.clamp_max(slots.uniforms.shape[1] - 1)].flatten()
 
 
-def propose(logits: Tensor, rows: Tensor, uniforms: Tensor, slots: Slots, mask_token_id: int) -> Proposals:
-    """What each of M positions would be. `logits` [M, V], `rows` [M]: the slot of each, `uniforms` [M]."""
+def propose(
+    logits: Tensor, rows: Tensor, uniforms: Tensor, slots: Slots, mask_token_id: int, *, truncates: bool = True
+) -> Proposals:
+    """What each of M positions would be. `logits` [M, V], `rows` [M]: the slot of each, `uniforms` [M]. `truncates`:
+    one of them may be drawn with top-k or top-p."""
     numbers, factors = slots.numbers[rows].long(), slots.factors[rows]
     logits = forbid(logits.float(), mask_token_id)
     unused = torch.arange(logits.shape[-1], device=logits.device) >= numbers[:, at.VOCABULARY, None]
     scaled = logits.masked_fill_(unused, float("-inf")) / factors[:, at.TEMPERATURE, None].float()
-    filtered = truncate_rows(scaled, numbers[:, at.TOP_K], factors[:, at.TOP_P].float())
+    filtered = truncate_rows(scaled, numbers[:, at.TOP_K], factors[:, at.TOP_P].float()) if truncates else scaled
     drawn = draw(filtered.softmax(-1), uniforms)
     best = scaled.argmax(-1)
 

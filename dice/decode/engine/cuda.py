@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from dice.decode.engine.choose import propose
+from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plan import Room
 from dice.decode.engine.runner import TILE, Piece, Results, Runner, prefill_plan
 from dice.decode.engine.slots import Shape
+from dice.decode.engine.split_head import whole_logits
 from dice.model.sdar import SDAR
 
 TEXTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
@@ -50,10 +52,11 @@ class _Recorded:
 
 
 class GraphRunner(Runner):
-    """`Runner` with kernels and graphs."""
+    """`Runner` with kernels and graphs. `wait`: how the host waits for a step's results."""
 
-    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False) -> None:
-        super().__init__(model, shape, pages, fp8=fp8)
+    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False, group: Group | None = None) -> None:
+        super().__init__(model, shape, pages, fp8=fp8, group=group)
+        self.wait: Callable[[torch.cuda.Event], None] = torch.cuda.Event.synchronize
         processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.forward.ops = ops.KernelOps(processors * 3 // 2)
         if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
@@ -91,7 +94,7 @@ class GraphRunner(Runner):
         recorded = self._recorded.get((room, truncates))
         if recorded is None:
             landings = [landing[: room.texts] for landing in self._landing]
-            recorded = _Recorded(ops.StepBuffers.empty(room, self.slots.shape, self.device), landings)
+            recorded = _Recorded(self._new_buffers(room), landings)
             self._recorded[room, truncates] = recorded
         if recorded.runs == 1:
             self._record(recorded, truncates)
@@ -115,12 +118,15 @@ class GraphRunner(Runner):
         arrived.record()
 
         def results() -> Results:
-            arrived.synchronize()
+            self.wait(arrived)
             if begun is not None and len(recorded.milliseconds) < TIMINGS:
                 recorded.milliseconds.append(begun.elapsed_time(arrived))
             return landing.numpy()
 
         return results
+
+    def _new_buffers(self, room: Room) -> ops.StepBuffers:
+        return ops.StepBuffers.empty(room, self.slots.shape, self.device, self.group.shard.size)
 
     def _compute(self, buffers: ops.StepBuffers, truncates: bool) -> Tensor | None:
         """All of a step, without a word to the host; or, if it `truncates`, up to the logits, which are returned."""
@@ -130,13 +136,14 @@ class GraphRunner(Runner):
         logits = self.forward.logits(hidden, buffers.plan.head_rows)
         if truncates:
             return logits
-        ops.propose(logits, slots, buffers, self.mask_token_id)
+        ops.propose(logits, slots, buffers, self.mask_token_id, self.group)
         ops.reveal(slots, buffers)
         return None
 
     def _choose_truncated(self, logits: Tensor, buffers: ops.StepBuffers) -> None:
         """Top-k and top-p need the vocabulary sorted, in float32; only steps with texts that ask for it pay for it."""
         size = self.slots.shape.block_size
+        logits = whole_logits(logits, self.slots.shape.vocab_size, self.group)
         rows = buffers.plan.tiles[:, :1].clamp_min(0).long().expand(-1, size).flatten()
         found = propose(logits, rows, buffers.uniforms, self.slots, self.mask_token_id)
         buffers.found.tokens.copy_(found.tokens)

@@ -80,13 +80,11 @@ class Engine:
         self.pages = Pages(-(-cache_tokens // page_size), page_size)
         self.shape = Shape(slots, size, context, page_size, config.vocab_size, self.shift)
         self.prefill_tokens = prefill_tokens
-        self.forwards = 0
-        self.preempted = 0
+        self.forwards = self.preempted = self._submitted = 0
         self._runner = make_runner(model, self.shape, self.pages.count, fp8=fp8)
         self._residents = Residents(self._runner.slots, self.pages)
         self._waiting: deque[Handle] = deque()
         self._in_flight: _Step | None = None
-        self._submitted = 0
 
     def own(self, config: DecodeConfig) -> DecodeConfig:
         """`config` as this engine decodes by it: an autoregressive model's has nothing to say of blocks. Raises
@@ -106,6 +104,10 @@ class Engine:
         """Whether this engine has room for so many texts of such a length, and still runs on its model's weights."""
         fits = slots <= self.shape.slots and context <= self.shape.context
         return fits and block_size == self.shape.block_size and self._runner.holds()
+
+    def stale(self) -> bool:
+        """Whether the weights may have changed since this engine last took them over."""
+        return self._runner.stale()
 
     def submit(
         self,
@@ -195,8 +197,7 @@ class Engine:
         """Copy named tensors into the model's parameters, in place, and `refresh`. Raises `DecodeError` for names that
         the model lacks."""
         known = dict(self.model.named_parameters())
-        unknown = [name for name, _ in weights if name not in known]
-        if unknown:
+        if unknown := [name for name, _ in weights if name not in known]:
             raise DecodeError(f"The model has no weights named {', '.join(unknown[:3])}.")
         with torch.no_grad():
             for name, value in weights:
@@ -251,9 +252,7 @@ class Engine:
         owners = {handle.slot: handle for handle in self._residents.in_state("writing")}
         if not owners:
             return None
-        blocks = len(owners)
-        if not self.shift:
-            blocks += sum(handle.text.uncommitted for handle in owners.values())
+        blocks = len(owners) + sum(handle.text.uncommitted and not self.shift for handle in owners.values())
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
         self.forwards += 1
         return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts))
@@ -288,8 +287,8 @@ class Engine:
             text.uncommitted = text.behind = False
 
     def _finish(self, handle: Handle) -> None:
-        strategy = "autoregressive" if self.shift else handle.config.remasking
-        handle.trace = handle.text.trace(strategy, handle.config.resolved_mode)
+        config = handle.config
+        handle.trace = handle.text.trace("autoregressive" if self.shift else config.remasking, config.resolved_mode)
         handle.answer_ids = handle.text.answer_ids()
         self._residents.leave(handle, "finished")
         if handle.on_end is not None:

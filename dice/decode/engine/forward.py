@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dice.decode.engine.group import Group
 from dice.decode.engine.plan import Plan
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.weights import FEW_ROWS, Projection, Scaled
+from dice.model.fused import can_pack
 from dice.model.sdar import SDAR, Layer
 
 
@@ -83,12 +85,12 @@ class Ops(Protocol):
 class _Layer:
     """One transformer block as the engine runs it."""
 
-    def __init__(self, layer: Layer, fp8: bool) -> None:
+    def __init__(self, layer: Layer, fp8: bool, pack: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8)
-        self.out = Projection((attention.o_proj,), fp8=fp8)
-        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8)
-        self.down = Projection((mlp.down_proj,), fp8=fp8)
+        self.qkv = Projection((attention.q_proj, attention.k_proj, attention.v_proj), fp8=fp8, pack=pack)
+        self.out = Projection((attention.o_proj,), fp8=fp8, pack=pack)
+        self.gate_up = Projection((mlp.gate_proj, mlp.up_proj), fp8=fp8, pack=pack)
+        self.down = Projection((mlp.down_proj,), fp8=fp8, pack=pack)
         self.before_attention = Norm.of(layer.input_layernorm)
         self.before_mlp = Norm.of(layer.post_attention_layernorm)
         norms = [
@@ -102,13 +104,19 @@ class _Layer:
 
 
 class PagedForward:
-    """A model whose keys and values lie in `pages` pages. `fp8` holds for all products but the head's."""
+    """A model whose keys and values lie in `pages` pages. `fp8` holds for all products but the head's.
 
-    def __init__(self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False) -> None:
+    `model` may be one rank's shard: the ranks of `group` then add up what attention and MLP give.
+    """
+
+    def __init__(
+        self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False, group: Group | None = None
+    ) -> None:
         config, weight = model.config, model.lm_head.weight
-        self.model, self.ops, self.fp8 = model, ops, fp8
-        self.layers = [_Layer(layer, fp8) for layer in model.model.blocks()]
-        self.head = Projection((model.lm_head,))
+        self.model, self.ops, self.fp8, self.group = model, ops, fp8, group or Group()
+        pack = can_pack(weight, sum(weight.numel() for weight in model.parameters()))
+        self.layers = [_Layer(layer, fp8, pack) for layer in model.model.blocks()]
+        self.head = Projection((model.lm_head,), pack=pack)
         self.norm = Norm.of(model.model.norm)
         size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
         self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
@@ -123,28 +131,29 @@ class PagedForward:
 
     def refresh(self) -> None:
         """Take over what was written into the model's parameters since."""
-        for layer in self.layers:
-            for projection in layer.projections():
-                projection.refresh()
+        for projection in self._projections():
+            projection.refresh()
 
     def holds(self) -> bool:
         """Whether the model's parameters still are where they were."""
-        projections = [self.head, *(one for layer in self.layers for one in layer.projections())]
-        return all(projection.holds() for projection in projections)
+        return all(projection.holds() for projection in self._projections())
+
+    def _projections(self) -> list[Projection]:
+        return [self.head, *(one for layer in self.layers for one in layer.projections())]
 
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
         context = Context(plan, slots, tile, self.cos, self.sin)
-        ops, fp8 = self.ops, self.fp8
+        ops, fp8, add = self.ops, self.fp8, self.group.add
         x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
         delta: Tensor | None = None
         for layer, cache in zip(self.layers, self.cache, strict=True):
             normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8)
             q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
             attended = ops.attend(q, layer.heads, cache, context)
-            delta = layer.out(ops.quantize(attended) if fp8 else attended)
+            delta = add(layer.out(ops.quantize(attended) if fp8 else attended))
             normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8)
-            delta = layer.down(self._gated(layer.gate_up, normed))
+            delta = add(layer.down(self._gated(layer.gate_up, normed)))
         assert delta is not None
         return x.add_(delta)
 
@@ -155,5 +164,5 @@ class PagedForward:
         return self.ops.silu_mul(projection(x), fp8=self.fp8)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits [R, V] of the rows [R] of `hidden`, in the model's precision."""
+        """Logits [R, V] of the rows [R] of `hidden`, in the model's precision; of a shard's part of the vocabulary."""
         return self.head(self.ops.add_norm(hidden.index_select(0, rows), None, self.norm))

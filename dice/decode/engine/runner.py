@@ -11,9 +11,11 @@ import torch
 
 from dice.decode.engine.choose import Proposals, propose, reveal, uniform_of
 from dice.decode.engine.forward import PagedForward
+from dice.decode.engine.group import Group
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.slots import Shape, Slots
+from dice.decode.engine.split_head import propose_split, whole_logits
 from dice.model.sdar import SDAR
 
 Results = npt.NDArray[np.int32]  # [T, 1 + 2 * B]; see `choose.reveal`
@@ -30,12 +32,13 @@ class Piece:
 
 
 class Runner:
-    """Everything on the model's device, by the plain ops."""
+    """Everything on the model's device, by the plain ops. `model` is whole, or the shard of this rank of `group`."""
 
-    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False) -> None:
+    def __init__(self, model: SDAR, shape: Shape, pages: int, *, fp8: bool = False, group: Group | None = None) -> None:
         self.device = model.lm_head.weight.device
+        self.group = group or Group()
         self.slots = Slots(shape, self.device)
-        self.forward = PagedForward(model, shape, pages, PlainOps(), fp8=fp8)
+        self.forward = PagedForward(model, shape, pages, PlainOps(), fp8=fp8, group=self.group)
         self.mask_token_id = model.config.mask_token_id
 
     def room(self, texts: int, blocks: int) -> Room:
@@ -59,8 +62,12 @@ class Runner:
         hidden = self.forward.hidden(plan, slots, slots.shape.window)
         wanted = plan.wanted > 0
         rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
-        logits = self.forward.logits(hidden, plan.head_rows[wanted].long())
-        found = propose(logits, rows, uniform_of(slots, plan)[wanted], slots, self.mask_token_id)
+        logits, uniforms = self.forward.logits(hidden, plan.head_rows[wanted].long()), uniform_of(slots, plan)[wanted]
+        if truncates or self.group.shard.size == 1:
+            logits = whole_logits(logits, slots.shape.vocab_size, self.group)
+            found = propose(logits, rows, uniforms, slots, self.mask_token_id, truncates=truncates)
+        else:
+            found = propose_split(logits, rows, uniforms, slots, self.mask_token_id, self.group)
         every = Proposals.empty(len(wanted), self.device)
         every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
         every.entropies[wanted] = found.entropies
@@ -74,6 +81,10 @@ class Runner:
     def holds(self) -> bool:
         """Whether the model's parameters still are where they were."""
         return self.forward.holds()
+
+    def stale(self) -> bool:
+        """Whether the parameters may have new values since the last `refresh`."""
+        return True
 
     def refresh(self) -> None:
         """The model's parameters have new values."""

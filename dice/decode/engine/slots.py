@@ -7,7 +7,7 @@ begins (or begins again), and learns what became of it from the steps' results, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,37 +95,48 @@ class Slots:
         self.uniforms = table(slots, shape.context * (shape.block_size + 1) // 2, dtype=torch.float64)
         self.stops = table(STOP_SETS, shape.vocab_size, dtype=torch.int8)
         self.cursor = table(1)
+        self.on_write: Callable[[str, int, int, Tensor], None] | None = None  # hears of every `write`
+
+    def write(self, table: str, row: int, first: int, values: Tensor) -> None:
+        """Write `values` [n], on the host, into the columns of a table's row from `first` on: in the order of the
+        device's work, and without waiting for it."""
+        if self.on_write is not None:
+            self.on_write(table, row, first, values)
+        if self.device.type == "cuda":
+            values = values.pin_memory()
+        into: Tensor = getattr(self, table)
+        into[row, first : first + len(values)].copy_(values, non_blocking=True)
 
     def write_text(self, slot: int, text: Text, uniforms: Tensor | None) -> None:
         """The tokens of a text, and its random numbers [at most W] if it uses any."""
-        self._put(self.ids[slot], torch.tensor(text.ids, dtype=torch.int32))
+        self.write("ids", slot, 0, torch.tensor(text.ids, dtype=torch.int32))
         if uniforms is not None:
-            self._put(self.uniforms[slot], uniforms)
+            self.write("uniforms", slot, 0, uniforms)
 
     def write_pages(self, slot: int, first: int, pages: Sequence[int]) -> None:
         """The text's pages from its `first`-th on."""
-        self._put(self.pages[slot, first:], torch.tensor(pages, dtype=torch.int32))
+        self.write("pages", slot, first, torch.tensor(pages, dtype=torch.int32))
 
     def write_stops(self, row: int, ids: frozenset[int]) -> None:
         known = [token for token in ids if 0 <= token < self.shape.vocab_size]
         line = torch.zeros(self.shape.vocab_size, dtype=torch.int8)
         line[torch.tensor(known, dtype=torch.int64)] = 1
-        self._put(self.stops[row], line)
+        self.write("stops", row, 0, line)
 
     def start(self, slot: int, text: Text, config: DecodeConfig, stop_set: int) -> None:
         """Let steps denoise the text from where it stands; the blocks before its own are in its pages."""
         block = range(text.block_start, text.block_start + self.shape.block_size)
         masked, opened = set(text.masked), set(text.written(text.block_start))
-        self._put(self.masked[slot], torch.tensor([p in masked for p in block], dtype=torch.int8))
-        self._put(self.opened[slot], torch.tensor([p in opened for p in block], dtype=torch.int8))
+        self.write("masked", slot, 0, torch.tensor([p in masked for p in block], dtype=torch.int8))
+        self.write("opened", slot, 0, torch.tensor([p in opened for p in block], dtype=torch.int8))
         temperature = config.temperature or 1.0
         factors = [temperature, config.confidence_threshold, config.entropy_bound, config.top_p or 1.0]
-        self._put(self.factors[slot], torch.tensor(factors, dtype=torch.float64))
-        self._put(self.numbers[slot], torch.tensor(self._numbers(text, config, stop_set), dtype=torch.int32))
+        self.write("factors", slot, 0, torch.tensor(factors, dtype=torch.float64))
+        self.write("numbers", slot, 0, torch.tensor(self._numbers(text, config, stop_set), dtype=torch.int32))
 
     def stop(self, slot: int) -> None:
         """No step takes the text any more."""
-        self.numbers[slot, ACTIVE].zero_()
+        self.write("numbers", slot, ACTIVE, torch.zeros(1, dtype=torch.int32))
 
     def _numbers(self, text: Text, config: DecodeConfig, stop_set: int) -> list[int]:
         vocabulary = self.shape.vocab_size
@@ -137,12 +148,6 @@ class Slots:
         return [
             *state, count, extra, steps, STRATEGIES.index(config.remasking), mode, stop_set, limit, config.top_k or 0,
         ]  # fmt: skip
-
-    def _put(self, row: Tensor, values: Tensor) -> None:
-        """Write the beginning of a row, in the order of the device's work and without waiting for it."""
-        if self.device.type == "cuda":
-            values = values.pin_memory()
-        row[: len(values)].copy_(values, non_blocking=True)
 
 
 def truncates(config: DecodeConfig, vocab_size: int) -> bool:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dice.model.fused import stack
+from dice.model.fused import packed, packed_linear, stack
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
@@ -37,16 +37,18 @@ class Projection:
     """Linears over the same input as one product: `projection(x)` is the concatenation of their outputs.
 
     The weights stay the parameters' own memory, so that values copied into them are seen at once. With `fp8` they are
-    a copy, with a scale for each row of the weights and of the input; `refresh` makes it anew.
+    a copy, with a scale for each row of the weights and of the input, and with `pack` (on a CPU) there is a copy in the
+    layout that oneDNN likes best; `refresh` makes copies anew.
     """
 
     @torch.no_grad()
-    def __init__(self, linears: Sequence[nn.Linear], *, fp8: bool = False) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], *, fp8: bool = False, pack: bool = False) -> None:
         self._linears = linears
         self.weight = stack([linear.weight for linear in linears])
         biased = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.bias = torch.cat(biased) if biased else None
-        self.fp8 = fp8
+        self.fp8, self._pack = fp8, pack and not fp8
+        self._packed: Tensor | None = None
         self.few_rows: Product | None = None  # a quicker way for few rows
         self.few_rows_gated: Product | None = None  # and silu(first half) * second half of the result
         rows, columns = self.weight.shape if fp8 else (0, 0)
@@ -72,6 +74,8 @@ class Projection:
             scaled = Scaled.of(self.weight)
             self.eighth.copy_(scaled.values)
             self.scale.copy_(scaled.scale.T)
+        if self._pack:
+            self._packed = packed(self.weight)
 
     def __call__(self, x: Tensor | Scaled) -> Tensor:
         """x [N, in], in fp8 if the projection is; returns [N, out]."""
@@ -81,6 +85,8 @@ class Projection:
 
     def product(self, x: Tensor | Scaled) -> Tensor:
         """The same by PyTorch's own products."""
+        if isinstance(x, Tensor) and self._packed is not None:
+            return packed_linear(x, self._packed, self.bias)
         if isinstance(x, Tensor):
             return F.linear(x, self.weight, self.bias)
         if x.values.is_cuda:

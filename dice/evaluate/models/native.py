@@ -32,9 +32,11 @@ class Stopped(Exception):
 class NativeModel:
     """Raises `UserError` when made, for a checkpoint that cannot be used."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], *, batch: int = 0, traces: bool = False):
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], *, batch: int = 0, traces: bool = False, tensor_parallel: int = 1
+    ):
         folder = resolve_model(name)
-        self._writer: Writer | None = Writer.load(folder, settings, traces)
+        self._writer: Writer | None = Writer.load(folder, settings, traces, tensor_parallel)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.gpu = torch.cuda.current_device() if device == "cuda" else None
         self._batch = batch or BATCH[device]
@@ -70,10 +72,12 @@ class Writer:
         self.model, self.tokenizer, self.config, self.traces = model, tokenizer, config, traces
 
     @classmethod
-    def load(cls, folder: Path, settings: Mapping[str, Any], traces: bool) -> Writer:
+    def load(cls, folder: Path, settings: Mapping[str, Any], traces: bool, tensor_parallel: int = 1) -> Writer:
         try:
-            model, tokenizer = load(folder)
+            model, tokenizer = load(folder, tensor_parallel)
         except ConfigError as error:
+            if tensor_parallel > 1:
+                raise
             hint = "Add `--kind transformers`, or serve the model and give its --base-url."
             raise UserError(f"{error} {hint}") from None
         kind = model.config.traits.kind

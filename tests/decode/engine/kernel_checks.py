@@ -10,6 +10,7 @@ from torch import Tensor
 from dice.decode.engine import choose
 from dice.decode.engine import slots as at
 from dice.decode.engine.forward import Context, Heads, Norm
+from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
@@ -19,6 +20,7 @@ from dice.decode.engine.weights import FP8, Projection, Scaled
 from dice.decode.request import DecodeConfig
 from dice.decode.sampling import STRATEGIES
 from dice.decode.text import Text
+from dice.model.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,43 @@ def check_step(case: Case, room: Room, *, ends: bool = True) -> None:
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
         assert torch.equal(ours.cursor, theirs.cursor)
     assert not ends or (theirs.numbers[:, at.ACTIVE] == 0).sum() > 1, "no text came to its end"
+
+
+class Recalled(Group):
+    """A rank whose peers are run one after the other: it hears what they said in the round before."""
+
+    def __init__(self, shard: Shard, said: list[Tensor]) -> None:
+        self.shard, self.said = shard, said
+
+    def gather(self, x: Tensor) -> Tensor:
+        self.said[self.shard.rank] = x.clone()
+        return torch.stack(self.said)
+
+
+def check_split(case: Case, ranks: int) -> None:
+    """What ranks propose that have a part of the vocabulary each: together, what one proposes that has it all."""
+    slots, room = texts_in_slots(case), Room(case.slots, 2 * case.slots)
+    whole = ops.StepBuffers.empty(room, case.shape, slots.device)
+    ops.plan_step(slots, room, whole)
+    logits = 3 * case.random(room.texts * case.block_size, case.vocabulary, seed=1)
+    ops.propose(logits, slots, whole, case.vocabulary - 1)
+    shards = [Shard(rank, ranks) for rank in range(ranks)]
+    blank = ops.StepBuffers.empty(room, case.shape, slots.device, ranks)
+    said = [blank.summaries.clone() for _ in shards]
+    for _ in range(2):  # in the first round nobody has heard of the others
+        parts = []
+        for shard in shards:
+            buffers = replace(blank, plan=whole.plan, uniforms=whole.uniforms, bests=blank.bests.clone())
+            buffers = replace(buffers, found=choose.Proposals.empty(len(logits), slots.device))
+            tokens = shard.vocabulary(case.vocabulary)
+            own = logits[:, tokens.start : tokens.stop].contiguous()
+            ops.propose(own, slots, buffers, case.vocabulary - 1, Recalled(shard, said))
+            parts.append(buffers.found)
+    wanted = whole.plan.wanted > 0
+    assert torch.equal(sum(part.tokens for part in parts)[wanted], whole.found.tokens[wanted])
+    case.near(sum(part.logprobs for part in parts)[wanted], whole.found.logprobs[wanted])
+    for part in parts:
+        case.near(part.entropies[wanted], whole.found.entropies[wanted])
 
 
 def check_drawing(case: Case, draws: int) -> float:

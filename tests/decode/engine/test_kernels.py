@@ -16,7 +16,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton was imported before its interpreter was asked for", allow_module_level=True)
 
 from engine_helpers import assert_same, plain, requests, submit  # noqa: E402
-from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_step  # noqa: E402
+from kernel_checks import Case, check_attention, check_drawing, check_few_rows, check_rows, check_split, check_step  # noqa: E402
 
 from dice.decode.engine.engine import Engine  # noqa: E402
 from dice.decode.engine.kernels import ops  # noqa: E402
@@ -59,6 +59,11 @@ def test_steps_of_models_that_predict_the_next_token() -> None:
 
 def test_steps_with_little_room() -> None:
     check_step(CASE, Room(3, 4))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_vocabulary_that_is_cut_over_ranks(ranks: int) -> None:
+    check_split(CASE, ranks)
 
 
 def test_draws_follow_their_distribution() -> None:

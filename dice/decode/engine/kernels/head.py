@@ -3,6 +3,9 @@
 The vocabulary is cut into segments; a program summarises one, and another merges the summaries of a row. A token is
 drawn by inverting the cumulative distribution: the segment follows from the summaries, and only that one is read again.
 Nothing of the size of the vocabulary is written.
+
+Where the vocabulary is cut over ranks, `first` is the token of this rank's first logit. Its summaries are merged with
+those of all ranks, whose segments follow each other; the rank whose segment it is tells the token, the others 0.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ def scaled_logits(
     factors,
     slot,
     vocabulary,
+    first,
     mask_id,
 ):
-    """Logits over temperature, -inf where no token is allowed."""
-    allowed = (column < tl.load(numbers + slot * NUMBERS + VOCABULARY)) & (column != mask_id)
+    """Logits over temperature, -inf where no token is allowed. `vocabulary`: how many logits a row has."""
+    token = first + column
+    allowed = (token < tl.load(numbers + slot * NUMBERS + VOCABULARY)) & (token != mask_id)
     found = tl.load(logits + row.to(tl.int64) * vocabulary + column, column < vocabulary, other=float("-inf"))
     temperature = tl.load(factors + slot * FACTORS + TEMPERATURE).to(tl.float32)
     return tl.where(allowed, found.to(tl.float32) / temperature, float("-inf"))
@@ -39,16 +44,16 @@ def scaled_logits(
 @triton.jit
 def summarise_kernel(
     logits, tiles, wanted, numbers, factors, summaries, bests,
-    vocabulary, mask_id, segments, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
+    vocabulary, first, mask_id, segments, BLOCK: tl.constexpr, SEGMENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """Of one row and segment: the greatest logit, the sum of exp(logit - greatest), the same weighted by the exponent,
-    and the token of the greatest (the first of equal ones)."""
+    and the column of the greatest (the first of equal ones)."""
     row, segment = tl.program_id(0), tl.program_id(1)
     if tl.load(wanted + row) == 0:
         return
     slot = tl.load(tiles + row // BLOCK * 4)
     column = segment * SEGMENT + tl.arange(0, SEGMENT)
-    x = scaled_logits(logits, row, column, numbers, factors, slot, vocabulary, mask_id)
+    x = scaled_logits(logits, row, column, numbers, factors, slot, vocabulary, first, mask_id)
     peak = tl.max(x, 0)
     best = tl.min(tl.where(x == peak, column, 2147483647), 0)
     below = x - tl.where(peak == float("-inf"), 0.0, peak)
@@ -63,17 +68,17 @@ def summarise_kernel(
 @triton.jit
 def propose_kernel(
     logits, tiles, wanted, numbers, factors, summaries, bests, uniforms,
-    tokens, logprobs, entropies, vocabulary, mask_id, segments,
+    tokens, logprobs, entropies, vocabulary, first, mask_id, segments, rank, ranks,
     BLOCK: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A row's token, log-probability and entropy, from the summaries of its segments."""
+    """A row's token, log-probability and entropy, from the summaries [ranks, rows, segments, 3] of its segments."""
     row = tl.program_id(0)
     if tl.load(wanted + row) == 0:
         return
     slot = tl.load(tiles + row // BLOCK * 4)
     index = tl.arange(0, SEGMENTS)
-    inside = index < segments
-    place = row * segments + index
+    inside = index < segments * ranks
+    place = (index // segments * tl.num_programs(0) + row) * segments + index % segments
     peaks = tl.load(summaries + place * 3, inside, other=float("-inf"))
     peak = tl.max(peaks, 0)
     fade = tl.exp(peaks - peak)
@@ -85,20 +90,21 @@ def propose_kernel(
 
     mode = tl.load(numbers + slot * NUMBERS + MODE)
     segment = tl.min(tl.where(peaks == peak, index, SEGMENTS - 1), 0)
-    token = tl.load(bests + row * segments + segment)
+    found = tl.load(bests + row * segments + segment % segments)
     if mode == SAMPLE:
         target = tl.load(uniforms + row) * tl.sum(sums.to(tl.float64), 0)
         upto = tl.cumsum(sums.to(tl.float64), 0)
         last = tl.max(tl.where(sums > 0, index, 0), 0)
         segment = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), last)
         before = tl.sum(tl.where(index < segment, sums.to(tl.float64), 0.0), 0)
-        column = segment * SEGMENT + tl.arange(0, SEGMENT)
-        x = scaled_logits(logits, row, column, numbers, factors, slot, vocabulary, mask_id)
+        column = segment % segments * SEGMENT + tl.arange(0, SEGMENT)
+        x = scaled_logits(logits, row, column, numbers, factors, slot, vocabulary, first, mask_id)
         share = tl.exp(x - peak).to(tl.float64)
         reached = (before + tl.cumsum(share, 0) > target) & (share > 0)
         drawn = tl.min(tl.where(reached, column, 2147483647), 0)
         # Rounding can leave the target just beyond the segment's sum.
-        token = tl.where(drawn == 2147483647, tl.max(tl.where(share > 0, column, 0), 0), drawn)
-    tl.store(tokens + row, token)
-    own = scaled_logits(logits, row, token, numbers, factors, slot, vocabulary, mask_id)
-    tl.store(logprobs + row, tl.where(mode == COMPAT, 0.0, own - peak - tl.log(total)))
+        found = tl.where(drawn == 2147483647, tl.max(tl.where(share > 0, column, 0), 0), drawn)
+    mine = segment // segments == rank
+    tl.store(tokens + row, tl.where(mine, first + found, 0))
+    own = scaled_logits(logits, row, found, numbers, factors, slot, vocabulary, first, mask_id)
+    tl.store(logprobs + row, tl.where((mode == COMPAT) | (not mine), 0.0, own - peak - tl.log(total)))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dice.decode.engine.choose import Proposals
 from dice.decode.engine.forward import Context, Heads, Norm
+from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import head, schedule
 from dice.decode.engine.kernels.attention import attend_kernel, merge_kernel
 from dice.decode.engine.kernels.layer import (
@@ -118,8 +119,9 @@ class StepBuffers:
     results: Tensor
 
     @classmethod
-    def empty(cls, room: Room, shape: Shape, device: torch.device) -> StepBuffers:
-        heads, segments = room.texts * shape.block_size, triton.cdiv(shape.vocab_size, SEGMENT)
+    def empty(cls, room: Room, shape: Shape, device: torch.device, ranks: int = 1) -> StepBuffers:
+        """`ranks`: over how many the vocabulary is cut. All have as many segments as the one with the largest part."""
+        heads, segments = room.texts * shape.block_size, triton.cdiv(triton.cdiv(shape.vocab_size, ranks), SEGMENT)
         cleared = torch.full((room.texts * 4 + room.blocks * 2,), -1, dtype=torch.int32, device=device)
         blank = Plan.empty(room, shape, device)
         tiles = cleared[: room.texts * 4].view(-1, 4)
@@ -148,19 +150,27 @@ def plan_step(slots: Slots, room: Room, buffers: StepBuffers) -> None:
     )  # fmt: skip
 
 
-def propose(logits: Tensor, slots: Slots, buffers: StepBuffers, mask_token_id: int) -> None:
-    """`choose.propose` without top-k and top-p for all wanted rows of `logits` [T * B, V], into `buffers.found`."""
-    plan, found, shape = buffers.plan, buffers.found, slots.shape
-    rows, segments = buffers.bests.shape
+def propose(logits: Tensor, slots: Slots, buffers: StepBuffers, mask_token_id: int, group: Group | None = None) -> None:
+    """`choose.propose` without top-k and top-p for all wanted rows of `logits` [T * B, v], into `buffers.found`.
+    `logits` are those of this rank's part of the vocabulary."""
+    plan, found, shape, group = buffers.plan, buffers.found, slots.shape, group or Group()
+    (rows, segments), shard = buffers.bests.shape, group.shard
+    part = shard.vocabulary(shape.vocab_size)
     head.summarise_kernel[(rows, segments)](
         logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
-        shape.vocab_size, mask_token_id, segments, BLOCK=shape.block_size, SEGMENT=SEGMENT, num_warps=8,
+        len(part), part.start, mask_token_id, segments, BLOCK=shape.block_size, SEGMENT=SEGMENT, num_warps=8,
     )  # fmt: skip
+    summaries = group.gather(buffers.summaries)
+    if shard.size > 1:  # rows that are not wanted are not written, but added up as well
+        found.tokens.zero_()
+        found.logprobs.zero_()
     head.propose_kernel[(rows,)](
-        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, buffers.summaries, buffers.bests,
-        buffers.uniforms, found.tokens, found.logprobs, found.entropies, shape.vocab_size, mask_token_id, segments,
-        BLOCK=shape.block_size, SEGMENT=SEGMENT, SEGMENTS=power_of_2(segments), num_warps=8,
+        logits, plan.tiles, plan.wanted, slots.numbers, slots.factors, summaries, buffers.bests, buffers.uniforms,
+        found.tokens, found.logprobs, found.entropies, len(part), part.start, mask_token_id, segments, shard.rank,
+        shard.size, BLOCK=shape.block_size, SEGMENT=SEGMENT, SEGMENTS=power_of_2(segments * shard.size), num_warps=8,
     )  # fmt: skip
+    group.add(found.tokens)
+    group.add(found.logprobs)
 
 
 def reveal(slots: Slots, buffers: StepBuffers) -> None:
