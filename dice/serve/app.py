@@ -114,26 +114,27 @@ def make_app(service: Service) -> ASGIApp:
 
 
 def _add_texts(app: FastAPI, service: Service) -> None:
-    name = service.settings.model
+    name, tokenizer = service.settings.model, service.tokenizer
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request, asked: Annotated[ChatRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.chat(asked)
-        return await service.send(request, asked, order, ChatForm(name, bool(asked.logprobs), asked.include_usage))
+        form = ChatForm(name, tokenizer, bool(asked.logprobs), asked.likeliest, asked.include_usage)
+        return await service.send(request, asked, order, form)
 
     @app.post("/v1/completions")
     async def completions(request: Request, asked: Annotated[CompletionRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.completion(asked)
-        form = CompletionForm(name, asked.logprobs is not None, asked.include_usage)
+        form = CompletionForm(name, tokenizer, asked.logprobs is not None, asked.likeliest, asked.include_usage)
         return await service.send(request, asked, order, form)
 
     @app.post("/v1/edit")
     async def edit(request: Request, asked: Annotated[EditRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.edit(asked)
-        return await service.send(request, asked, order, EditForm(name, include_usage=asked.include_usage))
+        return await service.send(request, asked, order, EditForm(name, tokenizer, include_usage=asked.include_usage))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dice.decode.engine.choose import Proposals, propose, reveal, uniform_of
+from dice.decode.engine.choose import Proposals, likeliest_of, propose, reveal, uniform_of
 from dice.decode.engine.forward import PagedForward
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.slots import Shape, Slots
+from dice.decode.sampling import Likeliest
 from dice.model.sdar import SDAR
 
-Results = npt.NDArray[np.int32]  # [T, 1 + 2 * B]; see `choose.reveal`
 TILE = 32  # most positions of a prompt that attend together
 
 
@@ -27,6 +27,15 @@ class Piece:
     slot: int
     first: int
     tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of one step. `table` int32 [T, 1 + 2 * B]: see `choose.reveal`. `likeliest`: by slot and place in its block, for
+    the slots that asked."""
+
+    table: npt.NDArray[np.int32]
+    likeliest: Mapping[tuple[int, int], Likeliest] = field(default_factory=dict)
 
 
 class Runner:
@@ -49,13 +58,13 @@ class Runner:
         """Read whole blocks into the cache; each piece sees itself, block-causally, and its text before it."""
         self.forward.hidden(prefill_plan(pieces, self.slots.shape, self.device), self.slots, TILE)
 
-    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
+    def step(self, room: Room, *, truncates: bool, asked: Mapping[int, int]) -> Callable[[], Results]:
         """One forward and one reveal; returns what waits for the results and gives them. `truncates`: a text in the
-        slots draws with top-k or top-p."""
+        slots draws with top-k or top-p. `asked`: how many of the likeliest tokens to tell, by slot."""
         slots = self.slots
         plan = plan_step(slots, room)
         if not len(plan.tiles):  # every text has ended meanwhile
-            return lambda: np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32)
+            return lambda: Results(np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32))
         hidden = self.forward.hidden(plan, slots, slots.shape.window)
         wanted = plan.wanted > 0
         rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
@@ -64,8 +73,10 @@ class Runner:
         every = Proposals.empty(len(wanted), self.device)
         every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
         every.entropies[wanted] = found.entropies
+        places = (torch.arange(len(wanted), device=self.device) % slots.shape.block_size)[wanted]
+        told = likeliest_of(found, rows, places, asked)
         results = reveal(every, plan, slots)
-        return lambda: results.cpu().numpy()
+        return lambda: Results(results.cpu().numpy(), told)
 
     def timings(self) -> list[tuple[Room, float]]:
         """Milliseconds that the device takes for steps of each size, where those were measured."""
