@@ -52,7 +52,8 @@ def generate_autoregressive(
     """Continue each prompt (token ids, at least one) by up to `config.max_new_tokens` tokens, stop token included.
 
     Of `config` this uses `max_new_tokens`, `temperature`, `top_k`, `top_p`, `mode`, `top_logprobs`, `stop_ids`,
-    `vocab_limit`, `seed` and `max_active`; the rest speaks of blocks. Randomness, order and errors are those of `generate`.
+    `vocab_limit`, `seed` and `max_active`; the rest speaks of blocks. Randomness, order and errors are those of
+    `generate`.
     """
     check_prompts(model, prompts, config.max_new_tokens)
     if not all(prompts):

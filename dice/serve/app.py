@@ -15,16 +15,17 @@ from starlette.types import ASGIApp
 import dice
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
-from dice.serve import errors, page, proofs, streaming
+from dice.serve import errors, optimizing, page, proofs, streaming
 from dice.serve.errors import ApiError
 from dice.serve.forms import ChatForm, CompletionForm, EditForm, Form
 from dice.serve.guard import Guard
 from dice.serve.metrics import Metrics
+from dice.serve.optimizing import Optimizer
 from dice.serve.orders import Counter, Order, new_engine
 from dice.serve.proofs import Proofs
 from dice.serve.scheduler import Scheduler
 from dice.serve.settings import ServeSettings
-from dice.serve.wire import ChatRequest, CompletionRequest, Decoding, EditRequest, VerifyRequest
+from dice.serve.wire import ChatRequest, CompletionRequest, Decoding, EditRequest, OptimizeRequest, VerifyRequest
 
 WARM_UP = [{"role": "user", "content": "x"}]
 
@@ -41,6 +42,7 @@ class Service:
         self.counter = Counter(model, tokenizer, self.scheduler, settings)
         self.metrics = Metrics(self.scheduler, settings.slots)
         self.proofs = Proofs(settings.verifies, settings.backend)
+        self.optimizer = Optimizer(self.proofs, self.counter)
         self.closing = False
 
     @asynccontextmanager
@@ -54,6 +56,7 @@ class Service:
         finally:
             self.closing = True
             await opening
+            self.optimizer.close()
             self.scheduler.stop()
             await asyncio.to_thread(self.proofs.close)
 
@@ -163,6 +166,18 @@ def _add_verification(app: FastAPI, service: Service) -> None:
         data = await streaming.while_connected(request.receive, last())
         service.metrics.verdicts.labels(data["verdict"]["outcome"]).inc()
         return JSONResponse(data)
+
+    @app.post("/v1/optimize")
+    async def optimize(request: Request, asked: Annotated[OptimizeRequest, Body()]) -> Response:
+        steps = service.optimizer.steps(asked)
+        if asked.stream:
+            return streaming.EventStream(optimizing.stream(steps))
+
+        async def last() -> dict[str, Any]:
+            async with aclosing(steps):
+                return [step async for step in steps if step["type"] == "result"][-1]
+
+        return JSONResponse(await streaming.while_connected(request.receive, last()))
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

@@ -171,6 +171,19 @@ class EditRequest(Decoding):
         return self
 
 
+class OptimizeRequest(Form):
+    """`writers`: who writes kernels: `templates`, by rule, or `model`, the one that is served. `samples`: kernels of
+    each for a region. `seconds`: in which kernels are looked for. `keep`: regions that make the whole faster, or all
+    that are right."""
+
+    problem: Text
+    stream: bool = True
+    writers: Annotated[list[Literal["templates", "model"]], Field(min_length=1, max_length=2)] = ["templates"]
+    samples: Annotated[int, Field(ge=1, le=8)] = 4
+    seconds: Annotated[float, Field(gt=0, le=1800)] = 600
+    keep: Literal["faster", "right"] = "faster"
+
+
 class VerifyRequest(Form):
     """`kernel`: the source of a file that defines ModelNew; or `reply`: a model's answer that holds one."""
 

@@ -155,7 +155,7 @@ def test_clients_that_reject_unknown_fields_are_served(server: Running, messages
 
 
 def test_the_likeliest_tokens_are_told(server: Running, client: openai.OpenAI, messages: Messages) -> None:
-    """Whole and streamed; greedily, the token that was written is the likeliest of those that its place could have had."""
+    """Whole and streamed; greedily, the token that was written is the likeliest one of its place."""
     asked: dict[str, Any] = {"messages": messages, "max_tokens": 9, "temperature": 0, "logprobs": True}
     whole = post(server, "/v1/chat/completions", **asked, top_logprobs=4)
     strict(ChatCompletion, whole)

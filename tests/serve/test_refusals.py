@@ -189,6 +189,7 @@ PATHS = st.sampled_from(
         "/v1/completions",
         "/v1/edit",
         "/v1/verify",
+        "/v1/optimize",
         "/v1/models",
         "/",
         "/metrics",
