@@ -133,10 +133,11 @@ def test_verification_is_off_for_strangers(writer: Writer) -> None:
     assert ServeSettings(model="nano", host="0.0.0.0", key=KEY, verify_strangers=True).verifies
     assert ServeSettings(model="nano").verifies and not ServeSettings(model="nano", verify=False).verifies
     body = {"problem": (ROOT / "examples" / "softmax.py").read_text(), "kernel": "x"}
-    answer = ask(
-        writer, asked, "POST", "/v1/verify", json=body | {"stream": False}, headers={"authorization": f"Bearer {KEY}"}
-    )
-    assert answer.status_code == 403 and answer.json()["error"]["code"] == "verification_off"
+    headers = {"authorization": f"Bearer {KEY}"}
+    for path, fields in (("/v1/verify", ("problem", "kernel")), ("/v1/optimize", ("problem",))):
+        own = {name: body[name] for name in fields}
+        answer = ask(writer, asked, "POST", path, json=own | {"stream": False}, headers=headers)
+        assert answer.status_code == 403 and answer.json()["error"]["code"] == "verification_off"
 
 
 def test_without_an_engine_it_is_not_ready(writer: Writer) -> None:
