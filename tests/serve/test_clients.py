@@ -19,6 +19,8 @@ from dice.model.checkpoint import resolve_model
 from dice.model.tokenizer import Tokenizer
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
+
 Messages = list[dict[str, str]]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serve_helpers import Running
+from serve_helpers import Running, descendants
 from sse import events, read
 
 from dice.kernel import Kernel
@@ -21,6 +21,8 @@ NETWORK = """
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
 
 
 class Model(nn.Module):
@@ -41,22 +43,6 @@ def get_init_inputs():
 """
 RAISES = NETWORK.replace("return torch.topk", "raise ValueError('never')\n        return torch.topk")
 ENDLESS = NETWORK.replace("return torch.topk", "while len(x):\n            pass\n        return torch.topk")
-
-
-def descendants(pid: int) -> set[int]:
-    """Processes that a process started, and those that they did."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(path.parent.name)] = int(fields[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
 
 
 def jobs(pid: int) -> list[Path]:

@@ -15,6 +15,8 @@ from serve_helpers import Running
 from dice.serve.page import examples
 from tests.conftest import PATIENCE_S, ROOT
 
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
+
 STATIC = ROOT / "dice" / "serve" / "static"
 MOST_BYTES = 200_000
 
@@ -94,7 +96,9 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_from_a_module_to_a_verified_kernel_and_its_replay(server: Running, browser: Any, tmp_path: Path) -> None:
+    """Three kernels are compiled and run."""
     visit = Visit(browser, server.url, color_scheme="dark")
     page = visit.page
     page.wait_for_selector("#example option", state="attached")

@@ -24,6 +24,8 @@ from dice.serve.scheduler import Failed, Inbox, Scheduler, Ticket
 from dice.serve.settings import ServeSettings
 from tests.conftest import PATIENCE_S, ROOT
 
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
+
 KEY = "a-key-of-many-characters"
 POST = {"content-type": "application/json"}
 
@@ -219,7 +221,7 @@ def check_nonsense(server: Running, count: int) -> None:
 
 
 def test_nonsense_is_answered_in_openais_form(server: Running) -> None:
-    check_nonsense(server, 120)
+    check_nonsense(server, 60)
 
 
 @pytest.mark.slow
