@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+import operator
 from typing import Any
 
 import httpx
@@ -183,6 +185,30 @@ def test_the_likeliest_tokens_are_told(server: Running, client: openai.OpenAI, m
         assert top[token] == logprob and len(top) in range(1, 5)
     assert any(len(top) < 3 for top in logprobs.top_logprobs)  # what top-p rules out is impossible
     strict(Completion, post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=2))
+
+
+@pytest.mark.slow
+def test_langchain(server: Running, messages: Messages) -> None:
+    """Where `langchain-openai` is installed, which takes more packages than all of ours."""
+    api = pytest.importorskip("langchain_openai")
+    settings = {
+        "model": "nano",
+        "base_url": f"{server.url}/v1",
+        "api_key": "unused",
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    chat = api.ChatOpenAI(**settings, stream_usage=True)
+    whole = chat.invoke([("user", messages[0]["content"])])
+    assert whole.content and whole.usage_metadata["output_tokens"] == 24
+    pieces = list(chat.stream([("user", messages[0]["content"])]))
+    joined = functools.reduce(operator.add, pieces)
+    assert len(pieces) > 4 and joined.content == whole.content and joined.usage_metadata == whole.usage_metadata
+    assert joined.response_metadata["finish_reason"] == "length"
+    written = api.OpenAI(**settings)
+    assert "".join(written.stream("import torch\n")) == written.invoke("import torch\n")
+    both = chat.batch([[("user", messages[0]["content"])]] * 2)
+    assert [one.content for one in both] == [whole.content] * 2
 
 
 def test_models(client: openai.OpenAI) -> None:

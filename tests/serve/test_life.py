@@ -1,4 +1,4 @@
-"""Starting again after kill -9. That a SIGTERM lets end what was begun is seen whenever a server of these tests ends."""
+"""Starting again after kill -9. That a SIGTERM lets end what was begun is seen when servers of tests end."""
 
 from __future__ import annotations
 
