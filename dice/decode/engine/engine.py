@@ -262,21 +262,14 @@ class Engine:
 
     def _take_results(self, step: _Step) -> None:
         """Record what a step revealed, and let go of the texts that ended with it."""
-        size = self.shape.block_size
         results = step.results()
-        table = results.table
-        logprobs = table[:, 1 + size :].view("float32")
-        for row, slot in enumerate(table[:, 0].tolist()):
+        for row, slot in enumerate(results.table[:, 0].tolist()):
             handle = step.owners.get(slot)
-            if handle is None or handle.state != "writing":
-                continue
-            tokens = table[row, 1 : 1 + size]
-            chosen = (tokens >= 0).nonzero()[0]
-            told = [results.likeliest[slot, place] for place in chosen.tolist()] if handle.config.top_logprobs else []
-            self._reveal(handle, chosen.tolist(), tokens[chosen].tolist(), logprobs[row, chosen].tolist(), told)
+            if handle is not None and handle.state == "writing":
+                self._reveal(handle, *results.of_text(row))
 
     def _reveal(
-        self, handle: Handle, places: list[int], tokens: list[int], logprobs: list[float], told: list[Likeliest]
+        self, handle: Handle, places: list[int], tokens: list[int], logprobs: list[float], told: tuple[Likeliest, ...]
     ) -> None:
         text, size = handle.text, self.shape.block_size
         start, step = text.block_start, text.step
@@ -284,7 +277,7 @@ class Engine:
         text.reveal(positions, tokens, logprobs)
         if handle.on_step is not None:
             block = step if self.shift else start // size
-            done = tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason, tuple(told)
+            done = tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason, told
             handle.on_step(StepEvent(text.index, step, block, *done))
         if text.stop_reason is not None:
             self._finish(handle)

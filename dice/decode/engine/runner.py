@@ -37,6 +37,17 @@ class Results:
     table: npt.NDArray[np.int32]
     likeliest: Mapping[tuple[int, int], Likeliest] = field(default_factory=dict)
 
+    def of_text(self, row: int) -> tuple[list[int], list[int], list[float], tuple[Likeliest, ...]]:
+        """What was revealed of the text in a row: places in its block, tokens, their log-probabilities, and the
+        likeliest tokens there, where its slot asked."""
+        line = self.table[row]
+        size = len(line) // 2
+        tokens, logprobs = line[1 : 1 + size], line[1 + size :].view("float32")
+        chosen = (tokens >= 0).nonzero()[0]
+        keys = [(int(line[0]), place) for place in chosen.tolist()]
+        told = tuple(self.likeliest[key] for key in keys if key in self.likeliest)
+        return chosen.tolist(), tokens[chosen].tolist(), logprobs[chosen].tolist(), told
+
 
 class Runner:
     """Everything on the model's device, by the plain ops."""
