@@ -17,12 +17,12 @@ from dice.problem import Problem
 from dice.verify import verify
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
+
 NETWORK = """
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-pytestmark = pytest.mark.xdist_group("serve")  # they share one server
 
 
 class Model(nn.Module):
