@@ -35,7 +35,7 @@ ALLOWED = {  # room -> rooms it may import, besides its own; imports run downwar
     "loading": {*NOUNS, "verify"},
     "optimize": {*NOUNS, "endpoint", "verify", "model", "decode", "synth", "generation"},
     "cluster": {*NOUNS, "verify", "model", "decode", "train"},
-    "serve": {*NOUNS, "verify", "model", "decode", "generation"},
+    "serve": {*NOUNS, "verify", "model", "decode", "generation", "optimize"},
     "commands": {
         *NOUNS,
         "cluster",

@@ -44,9 +44,9 @@ class Serve:
     max_tokens: int = 8192
     """Longest answer, in tokens."""
     verify: bool = True
-    """Whether /v1/verify compiles and runs kernels, in the jail. Only for this machine's own clients, unless:"""
+    """Whether /v1/verify and /v1/optimize compile and run kernels, in the jail. For this machine's clients, unless:"""
     allow_verify: bool = False
-    """Verify for clients of other machines, too, where --host is an address that they reach."""
+    """Verify and optimize for clients of other machines, too, where --host is an address that they reach."""
     backend: Backend = "auto"
     """Where verified kernels run."""
     drain: float = 60.0

@@ -51,8 +51,9 @@ def generate_autoregressive(
 ) -> list[Trace]:
     """Continue each prompt (token ids, at least one) by up to `config.max_new_tokens` tokens, stop token included.
 
-    Of `config` this uses `max_new_tokens`, `temperature`, `top_k`, `top_p`, `mode`, `stop_ids`, `vocab_limit`, `seed`
-    and `max_active`; the rest speaks of blocks. Randomness, order and errors are those of `generate`.
+    Of `config` this uses `max_new_tokens`, `temperature`, `top_k`, `top_p`, `mode`, `top_logprobs`, `stop_ids`,
+    `vocab_limit`, `seed` and `max_active`; the rest speaks of blocks. Randomness, order and errors are those of
+    `generate`.
     """
     check_prompts(model, prompts, config.max_new_tokens)
     if not all(prompts):
@@ -120,10 +121,11 @@ def _step(
         uniforms = torch.cat(draws).to(device)
     logits = forbid(model.logits(hidden[:, 0]).float(), model.config.mask_token_id, config.vocab_limit)
     proposal = propose(
-        logits, uniforms, mode=mode, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p
-    )
+        logits, uniforms, mode=mode, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
+        top_logprobs=config.top_logprobs,
+    )  # fmt: skip
     stop_ids = config.stop_ids if config.stop_ids is not None else end_ids(model)
-    for text, token, logprob in zip(texts, proposal.tokens, proposal.logprobs, strict=True):
+    for row, (text, token, logprob) in enumerate(zip(texts, proposal.tokens, proposal.logprobs, strict=True)):
         text.ids.append(token)
         text.logprobs.append(logprob)
         text.forwards += 1
@@ -134,7 +136,8 @@ def _step(
             text.stop_reason = "length"
         if on_step is not None:
             place = written - 1
-            on_step(StepEvent(text.index, place, place, (place,), (token,), (logprob,), text.stop_reason))
+            likeliest = tuple(proposal.likeliest[row : row + 1])
+            on_step(StepEvent(text.index, place, place, (place,), (token,), (logprob,), text.stop_reason, likeliest))
 
 
 def _trace(text: _Text, config: DecodeConfig) -> Trace:

@@ -173,6 +173,7 @@ class _Decoder:
             top_k=config.top_k,
             top_p=config.top_p,
             with_entropy=config.remasking == "entropy_bounded",
+            top_logprobs=config.top_logprobs,
         )
 
     def _reveal(self, text: Text, proposal: Proposal) -> None:
@@ -189,8 +190,8 @@ class _Decoder:
         step, block = text.step, text.block_start // self.block_size
         text.reveal(positions, tokens, logprobs)
         if self.on_step is not None:
-            self.on_step(
-                StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason)
-            )
+            likeliest = tuple(proposal.likeliest[index] for index in chosen) if proposal.likeliest else ()
+            done = tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason, likeliest
+            self.on_step(StepEvent(text.index, step, block, *done))
         if self.on_trace is not None and text.stop_reason:
             self.on_trace(text.index, self.trace(text))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from dice.decode.sampling import MODES, STRATEGIES, Mode, Strategy
+from dice.decode.sampling import MODES, STRATEGIES, Likeliest, Mode, Strategy
 from dice.errors import UserError
 from dice.model.sdar import MAX_BLOCK_SIZE, SDAR
 
@@ -38,6 +38,7 @@ class DecodeConfig:
       evaluation has it.
     - `stop_ids` None: the model configuration's end-of-text ids; chat models want the tokenizer's `stop_ids`.
     - `vocab_limit`: number of tokens the tokenizer knows, when the model has unused embedding rows above.
+    - `top_logprobs`: how many of the likeliest tokens each `StepEvent` tells beside a revealed one.
     - `seed` None: fresh randomness. `max_active`: texts decoded at once; the others wait for a free row.
     """
 
@@ -51,6 +52,7 @@ class DecodeConfig:
     top_p: float | None = None
     top_k: int | None = None
     mode: Mode = "auto"
+    top_logprobs: int = 0
     seed: int | None = None
     stop_ids: frozenset[int] | None = None
     vocab_limit: int | None = None
@@ -70,6 +72,8 @@ class DecodeConfig:
             (self.mode != "sample" or self.temperature > 0, "mode `sample` needs a temperature above 0"),
             (self.top_p is None or 0 < self.top_p <= 1, "top_p must be above 0 and at most 1"),
             (self.top_k is None or self.top_k >= 0, "top_k must not be negative"),
+            (self.top_logprobs >= 0, "top_logprobs must not be negative"),
+            (self.mode != "compat" or not self.top_logprobs, "mode `compat` knows no log-probabilities to tell"),
             (0 <= self.confidence_threshold <= 1, "confidence_threshold must be between 0 and 1"),
             (self.entropy_bound >= 0, "entropy_bound must not be negative"),
             (self.max_active >= 1, "max_active must be at least 1"),
@@ -90,7 +94,8 @@ class DecodeConfig:
 class StepEvent:
     """One denoising step of one text, as it happens. `positions` index the response (0 = first token after the prompt).
 
-    `stop_reason` is set on a text's last event.
+    `stop_reason` is set on a text's last event. `likeliest`: for each position the most likely tokens of the
+    distribution that its token was taken from; empty unless `DecodeConfig.top_logprobs` asks for them.
     """
 
     sample: int
@@ -100,6 +105,7 @@ class StepEvent:
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: Literal["stop", "length"] | None
+    likeliest: tuple[Likeliest, ...] = ()
 
 
 def sample_seeds(seed: int | None, count: int) -> list[int]:

@@ -20,6 +20,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     "low_confidence_dynamic",
     "entropy_bounded",
 )
+Likeliest = tuple[tuple[int, float], ...]  # (token, log-probability), the likeliest first
 MODES: tuple[Mode, ...] = ("auto", "sample", "greedy", "compat")
 
 
@@ -28,18 +29,21 @@ class Proposal:
     """What the model would write at M masked positions; one entry per position.
 
     `confidence` is the probability of the proposed token; see `propose` for the distribution it refers to.
-    `entropy` (nats) is that of the untruncated distribution, and empty unless asked for.
+    `entropy` (nats) is that of the untruncated distribution, and empty unless asked for. So is `likeliest`: the most
+    likely tokens of the distribution that `logprobs` refers to.
     """
 
     tokens: list[int]
     logprobs: list[float]
     confidence: list[float]
     entropy: list[float]
+    likeliest: Sequence[Likeliest] = ()
 
     def part(self, first: int, last: int) -> Proposal:
         """The proposal for positions first..last-1."""
         part = slice(first, last)
-        return Proposal(self.tokens[part], self.logprobs[part], self.confidence[part], self.entropy[part])
+        numbers = self.tokens[part], self.logprobs[part], self.confidence[part], self.entropy[part]
+        return Proposal(*numbers, self.likeliest[part])
 
 
 def forbid(logits: Tensor, mask_token_id: int, vocab_limit: int | None = None) -> Tensor:
@@ -81,6 +85,7 @@ def propose(
     top_k: int | None = None,
     top_p: float | None = None,
     with_entropy: bool = False,
+    top_logprobs: int = 0,
 ) -> Proposal:
     """Propose one token for each row of float32 `logits` [M, V], from which forbidden tokens are already ruled out.
 
@@ -90,14 +95,16 @@ def propose(
       logits / temperature (temperature 1 when it is 0), so that they stay informative.
     - "compat": the most probable token with confidence 1 and log-probability 0, which is what top_k = 1 means to the
       published evaluation; ties are left to `select`'s rule, lowest position first.
+
+    `top_logprobs`: how many of the likeliest tokens are told besides.
     """
     scaled = logits if temperature in (0.0, 1.0) else logits / temperature
+    source = scaled
     if mode == "sample":
-        filtered = truncate(scaled, top_k, top_p)
-        probabilities = filtered.softmax(-1)
+        source = truncate(scaled, top_k, top_p)
         assert uniforms is not None
-        tokens = draw(probabilities, uniforms)
-        logprobs = filtered.gather(-1, tokens[:, None])[:, 0] - filtered.logsumexp(-1)
+        tokens = draw(source.softmax(-1), uniforms)
+        logprobs = source.gather(-1, tokens[:, None])[:, 0] - source.logsumexp(-1)
     else:
         tokens = scaled.argmax(-1)  # the first of equal maxima, on every device
         best = scaled.gather(-1, tokens[:, None])[:, 0]
@@ -111,7 +118,17 @@ def propose(
         logprobs=rows[1],
         confidence=[math.exp(logprob) for logprob in rows[1]],
         entropy=rows[2] if with_entropy else [],
+        likeliest=likeliest(source, top_logprobs) if top_logprobs else (),
     )
+
+
+def likeliest(logits: Tensor, count: int) -> list[Likeliest]:
+    """The `count` most likely tokens of each row of `logits` [M, V], or as many as are possible; of equally likely ones
+    the lowest ids."""
+    values, tokens = logits.sort(dim=-1, descending=True, stable=True)
+    logprobs = values[:, :count] - logits.logsumexp(-1, keepdim=True)
+    rows = zip(tokens[:, :count].tolist(), logprobs.tolist(), strict=True)
+    return [tuple(pair for pair in zip(*row, strict=True) if pair[1] > -math.inf) for row in rows]
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:

@@ -166,6 +166,10 @@ class Tokenizer:
             return text.encode()
         return bytes(_BYTES[character] for character in text)
 
+    def marker(self, token: int) -> str:
+        """The name of a token that adds nothing to a text, such as an end or turn marker; "" for all others."""
+        return "" if self.token_bytes(token) else self._full.id_to_token(token) or ""
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

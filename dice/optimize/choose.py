@@ -15,8 +15,10 @@ from dice.files.journal import Journal
 from dice.kernel import Kernel
 from dice.optimize.compose import Plan, compose
 from dice.optimize.inline import NotInlined, inlined
+from dice.optimize.report import Tell, WholeJudged, tell_nobody
 from dice.verdict import Verdict
 from dice.verify import Verifier
+from dice.verify.sandbox.cancel import Cancellation
 
 Keep = Literal["faster", "right"]
 LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
@@ -47,6 +49,8 @@ class Chooser:
     show: Callable[[str, int, int], None]
     keep: Keep = "faster"
     speedups: Mapping[str, float] = field(default_factory=dict)
+    tell: Tell = tell_nobody
+    cancellation: Cancellation = field(default_factory=Cancellation)
     most: int = 24  # compositions that are verified for their speed alone
     dropped: dict[str, str] = field(default_factory=dict)
     _known: dict[str, Verdict] = field(default_factory=dict)
@@ -104,11 +108,12 @@ class Chooser:
         self.show("checking the whole module", self._tried, self._tried)
         verdict = self._known.get(kernel.id)
         if verdict is None:
-            verdict = self.verifier.verify(self.plan.problem, kernel)
+            verdict = self.verifier.verify(self.plan.problem, kernel, cancellation=self.cancellation.single_job())
             if verdict.outcome != "infra_error":
                 row = {"kind": "whole", "problem": self.plan.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
                 self.journal.append(row | {"verdict": verdict.to_json()})
             self._known[kernel.id] = verdict
+        self.tell(WholeJudged(tuple(sorted(keys)), verdict))
         return Whole(frozenset(keys), kernel, verdict)
 
     def _largest_right(self, keys: Sequence[str]) -> Whole | None:

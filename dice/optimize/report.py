@@ -1,10 +1,12 @@
-"""What became of a module: its regions in a table, as text, as JSON, and as one page with the graph in colours."""
+"""What a run tells. While it works, events: how the module was cut, and what becomes of each region. At its end what
+became of the module: its regions in a table, as text, as JSON, and as one page with the graph in colours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from dice.files import JsonObject
 from dice.files.templates import render
@@ -19,6 +21,88 @@ COLOURS = (
     *("#499894", "#d37295", "#b6992d", "#86bcb6", "#fabfd2", "#a0cbe8"),
 )
 MOST_DRAWN = 600  # operators in the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One region of the module. `share`: of the module's time before, at all its places."""
+
+    key: str
+    title: str
+    kind: str
+    places: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCut:
+    """The regions, the most valuable first. Comes again where some were cut finer. `reason`: why the module was not
+    followed whole, or ""."""
+
+    regions: tuple[Listed, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegionBegun:
+    """Kernels are being looked for."""
+
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateJudged:
+    """`why`: why there is no kernel, where the writer gave none."""
+
+    region: str
+    writer: str
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegionDone:
+    """No more kernels are looked for. `writer`: of the one that was right and fastest; "" where none was, and `why`."""
+
+    region: str
+    writer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJudged:
+    """The module with kernels for these regions. There may be several before one is kept."""
+
+    regions: tuple[str, ...]
+    verdict: Verdict
+
+
+Event = GraphCut | RegionBegun | CandidateJudged | RegionDone | WholeJudged
+Tell = Callable[[Event], None]
+TYPES: dict[type[Event], str] = {
+    GraphCut: "graph",
+    RegionBegun: "region_begun",
+    CandidateJudged: "candidate",
+    RegionDone: "region_done",
+    WholeJudged: "composed",
+}
+
+
+def tell_nobody(event: Event) -> None:
+    """Where nobody follows the run."""
+
+
+def told(event: Event) -> JsonObject:
+    """`type`, and the event's fields."""
+    return {"type": TYPES[type(event)]} | {one.name: _plain(getattr(event, one.name)) for one in fields(event)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Verdict):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return asdict(value) if isinstance(value, Listed) else value
 
 
 @dataclass(frozen=True, slots=True)

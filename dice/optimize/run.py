@@ -24,7 +24,7 @@ from dice.optimize.operators import OWN_KERNEL, kind_of
 from dice.optimize.printing import Printed, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.report import Report, Row
+from dice.optimize.report import GraphCut, Listed, Report, Row, Tell, tell_nobody
 from dice.optimize.search import Policy, Search, journal_path
 from dice.optimize.trace.tracer import Trace, Tracer
 from dice.optimize.unit import Unit
@@ -33,6 +33,7 @@ from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.options import probe_cuda
+from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
 Units = tuple[tuple[Unit, tuple[Region, ...]], ...]
@@ -59,30 +60,35 @@ def optimize_module(
     policy: Policy | None = None,
     library: Library | None = None,
     show: Show = lambda what, done, total: None,
+    tell: Tell = tell_nobody,
+    cancellation: Cancellation | None = None,
 ) -> Result:
     """Replace what can be replaced in a module by verified kernels. `folder`: the run's; what a killed run of the same
-    module had verified there is not done again.
+    module had verified there is not done again. `show` is told how far it is, `tell` what became of each region.
 
-    Raises `UserError` for a module that cannot be run or followed, `MachineError` where this machine cannot verify.
+    Raises `UserError` for a module that cannot be run or followed, `MachineError` where this machine cannot verify,
+    `Cancelled` soon after another thread has told the `cancellation`.
     """
-    began, policy = time.monotonic(), policy or Policy()
+    began, policy, off = time.monotonic(), policy or Policy(), cancellation or Cancellation()
     device = str(probe_cuda()["device"]) if verifier.backend == "cuda" else "CPU"
     _begin(folder, problem, verifier.backend, writers, policy)
-    _require_runnable(verifier, problem)
+    _require_runnable(verifier, problem, off)
     with Tracer(verifier.backend) as tracer:
-        trace = tracer.trace(problem, at=lambda stage: show(stage, 0, 0))
+        trace = tracer.trace(problem, at=lambda stage: show(stage, 0, 0), cancellation=off.single_job())
     units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
+    tell(_graph(units, trace.reason))
     with Journal(journal_path(folder), "run of dice optimize") as journal:
-        search = Search(verifier, device, policy, library, journal)
+        search = Search(verifier, device, policy, library, journal, tell, off)
         search.resume()
         search.run(_in_order(units), writers, show)
         if (finer := _cut_finer(units, search)) != units:
             units = finer
+            tell(_graph(units, trace.reason))
             search.run(_in_order(units), writers, show)
         order = _in_order(units)
         parts = _parts(order, search)
         speedups = {key: best.speedup for key in parts if (best := search.best(key)) and best.verdict.timing}
-        chooser = Chooser(verifier, Plan(problem, units, parts), journal, show, policy.keep, speedups)
+        chooser = Chooser(verifier, Plan(problem, units, parts), journal, show, policy.keep, speedups, tell, off)
         whole = chooser.choose([region.key for region, _ in order if region.key in parts])
     share = _shares(units)
     report = _report(
@@ -133,6 +139,17 @@ def _in_order(units: Units) -> list[tuple[Region, Printed]]:
             found.setdefault(region.key, region)
     share = _shares(units)
     return [(found[key], problem_of(found[key])) for key in sorted(found, key=lambda key: (-share[key], key))]
+
+
+def _graph(units: Units, reason: str) -> GraphCut:
+    share, places = _shares(units), _places(units)
+    listed = (Listed(one.key, one.title, one.kind, places[one.key], share[one.key]) for one, _ in _in_order(units))
+    return GraphCut(tuple(listed), reason)
+
+
+def _places(units: Units) -> Counter[str]:
+    """How often each region occurs in the module."""
+    return Counter(region.key for unit, regions in units for region in regions for _ in unit.paths)
 
 
 def _shares(units: Units) -> dict[str, float]:
@@ -187,8 +204,8 @@ def _begin(folder: Path, problem: Problem, backend: str, writers: Sequence[Kerne
     write_json(path, config)
 
 
-def _require_runnable(verifier: Verifier, problem: Problem) -> None:
-    (fault,) = verifier.find_faults([problem])
+def _require_runnable(verifier: Verifier, problem: Problem, cancellation: Cancellation) -> None:
+    (fault,) = verifier.find_faults([problem], cancellation=cancellation.single_job())
     if fault is not None:
         what = "cannot run" if fault.own else "cannot be optimised here"
         said = fault.message.replace("check it at a smaller size with --scale, or on a GPU", "draw less, or use a GPU")
@@ -209,7 +226,7 @@ def _report(
     share: dict[str, float],
     seconds: float,
 ) -> Report:
-    places = Counter(region.key for unit, regions in units for region in regions for _ in unit.paths)
+    places = _places(units)
     known = {region.key: region for _, regions in units for region in regions}
     is_right = whole is not None and whole.verdict.correct
     rows = []

@@ -19,10 +19,12 @@ from dice.kernel import Kernel
 from dice.optimize.library import Library, proven_here
 from dice.optimize.printing import Printed
 from dice.optimize.region import Region
+from dice.optimize.report import CandidateJudged, RegionBegun, RegionDone, Tell, tell_nobody
 from dice.optimize.writers import Answer, KernelWriter, Written
 from dice.prompts import NO_KERNEL
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
+from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
 
@@ -74,15 +76,20 @@ class Candidate:
 
 @dataclass
 class Search:
-    """`kept`: the candidates of each region, in the order written; `best` is what a module is put together from."""
+    """`kept`: the candidates of each region, in the order written; `best` is what a module is put together from. Raises
+    `Cancelled` once it is called off."""
 
     verifier: Verifier
     device: str
     policy: Policy
     library: Library | None
     journal: Journal
+    tell: Tell = tell_nobody
+    cancellation: Cancellation = field(default_factory=Cancellation)
     kept: dict[str, list[Candidate]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    _begun: set[str] = field(default_factory=set)
+    _done: set[str] = field(default_factory=set)
 
     def resume(self) -> int:
         """Take over what an earlier run of this folder had verified; how many candidates that were."""
@@ -99,11 +106,13 @@ class Search:
         for number in range(self.policy.samples):
             asked = [(region, printed, writer) for region, printed in regions for writer in writers
                      if self._is_open(region, writer, number)]  # fmt: skip
+            self._close(regions, {region.key for region, _, _ in asked})
             if not asked or self._is_late():
-                return
+                break
             what = "kernels" if number == 0 else f"kernels, round {number + 1}"
             drafts = self._write(asked, partial(_counted, show, f"writing {what}", len(asked)))
             self._verify(drafts, partial(_counted, show, f"checking {what}", len(asked)))
+        self._close(regions, set())
 
     def best(self, region: str) -> Candidate | None:
         """The right kernel to take: the fastest, where times are known."""
@@ -155,7 +164,7 @@ class Search:
                 break
         printed = {region.key: one for region, one in regions}
         pairs = [(printed[region.key].problem, entry.kernel) for region, entry in foreign]
-        for index, verdict in self.verifier.verify_many(pairs):
+        for index, verdict in self.verifier.verify_many(pairs, cancellation=self.cancellation):
             region, entry = foreign[index]
             self._keep(Candidate(region.key, f"library ({entry.writer})", entry.kernel, verdict))
 
@@ -164,8 +173,10 @@ class Search:
     ) -> list[tuple[Region, Printed, KernelWriter, Answer]]:
         drafts = []
         for done, (region, printed, writer) in enumerate(asked, 1):
+            self.cancellation.check()
             if self._is_late():
                 break
+            self._begin(region.key)
             before = [Written(one.kernel, one.verdict) for one in self._own(region, writer)]
             answer = writer.write(region, printed, before)
             if answer is not None:
@@ -208,14 +219,18 @@ class Search:
         if options is not None:
             for draft in drafts:
                 assert draft[3].kernel is not None
-                yield draft, self.verifier.verify(draft[1].problem, draft[3].kernel, options)
+                problem, kernel = draft[1].problem, draft[3].kernel
+                off = self.cancellation.single_job()
+                yield draft, self.verifier.verify(problem, kernel, options, cancellation=off)
             return
         pairs = [(draft[1].problem, draft[3].kernel) for draft in drafts if draft[3].kernel is not None]
-        for index, verdict in self.verifier.verify_many(pairs):
+        for index, verdict in self.verifier.verify_many(pairs, cancellation=self.cancellation):
             yield drafts[index], verdict
 
     def _keep(self, candidate: Candidate) -> None:
         """On the disk first."""
+        self._begin(candidate.region)
+        self.tell(CandidateJudged(candidate.region, candidate.writer, candidate.verdict, candidate.why))
         if candidate.verdict.outcome == "infra_error":  # our own fault: the next run asks again
             self._note(candidate)
             return
@@ -224,6 +239,21 @@ class Search:
 
     def _note(self, candidate: Candidate) -> None:
         self.kept.setdefault(candidate.region, []).append(candidate)
+
+    def _begin(self, region: str) -> None:
+        if region not in self._begun:
+            self._begun.add(region)
+            self.tell(RegionBegun(region))
+
+    def _close(self, regions: Sequence[tuple[Region, Printed]], still_open: set[str]) -> None:
+        """Tell what became of the regions that get no further candidate."""
+        for key in (region.key for region, _ in regions):
+            if key in still_open or key in self._done:
+                continue
+            self._begin(key)
+            self._done.add(key)
+            best = self.best(key)
+            self.tell(RegionDone(key, best.writer if best else "", "" if best else self.why_not(key)))
 
 
 def _counted(show: Show, what: str, total: int, done: int) -> None:

@@ -7,16 +7,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dice.decode.request import StepEvent
+from dice.decode.sampling import Likeliest
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`data`: its bytes. `end`: characters of the text up to its end."""
+    """`data`: its bytes. `end`: characters of the text up to its end. `likeliest`: the most likely tokens at its place
+    when it was revealed, where they were asked for."""
 
     id: int
     data: bytes
     logprob: float
     end: int
+    likeliest: Likeliest = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class Answer:
         self._stop_ids, self._stops, self._most = stop_ids, tuple(stops), most
         self._longest = max(map(len, stops), default=0)
         self._given = frozenset(given or ())
-        self._revealed = {position: (token, 0.0) for position, token in (given or {}).items()}
+        self._revealed: dict[int, tuple[int, float, Likeliest]] = {
+            position: (token, 0.0, ()) for position, token in (given or {}).items()
+        }
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self._shown = 0
@@ -72,13 +77,14 @@ class Answer:
     def take(self, event: StepEvent | None = None) -> Delta:
         """What one step, or nothing but what is given, adds to what may be shown."""
         if event is not None:
-            for position, token, logprob in zip(event.positions, event.tokens, event.logprobs, strict=True):
-                self._revealed[position] = token, logprob
+            likeliest = event.likeliest or ((),) * len(event.positions)
+            revealed = zip(event.tokens, event.logprobs, likeliest, strict=True)
+            self._revealed |= dict(zip(event.positions, revealed, strict=True))
         while self.ended is None and self.kept in self._revealed:
             self._append(*self._revealed[self.kept])
         return self._show()
 
-    def _append(self, token: int, logprob: float) -> None:
+    def _append(self, token: int, logprob: float, likeliest: Likeliest) -> None:
         data = self._token_bytes(token)
         is_stop = token in self._stop_ids and self.kept not in self._given
         self.kept += 1
@@ -87,7 +93,7 @@ class Answer:
         before = len(self._text)
         self._text += self._decoder.decode(data, final=self.ended is not None)
         if data:
-            self._tokens.append(Token(token, data, logprob, len(self._text)))
+            self._tokens.append(Token(token, data, logprob, len(self._text), likeliest))
         starts = [self._text.find(stop, max(0, before - len(stop) + 1)) for stop in self._stops]
         found = min((start for start in starts if start >= 0), default=None)
         if found is not None:

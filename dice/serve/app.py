@@ -15,16 +15,17 @@ from starlette.types import ASGIApp
 import dice
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
-from dice.serve import errors, page, proofs, streaming
+from dice.serve import errors, optimizing, page, proofs, streaming
 from dice.serve.errors import ApiError
 from dice.serve.forms import ChatForm, CompletionForm, EditForm, Form
 from dice.serve.guard import Guard
 from dice.serve.metrics import Metrics
+from dice.serve.optimizing import Optimizer
 from dice.serve.orders import Counter, Order, new_engine
 from dice.serve.proofs import Proofs
 from dice.serve.scheduler import Scheduler
 from dice.serve.settings import ServeSettings
-from dice.serve.wire import ChatRequest, CompletionRequest, Decoding, EditRequest, VerifyRequest
+from dice.serve.wire import ChatRequest, CompletionRequest, Decoding, EditRequest, OptimizeRequest, VerifyRequest
 
 WARM_UP = [{"role": "user", "content": "x"}]
 
@@ -41,6 +42,7 @@ class Service:
         self.counter = Counter(model, tokenizer, self.scheduler, settings)
         self.metrics = Metrics(self.scheduler, settings.slots)
         self.proofs = Proofs(settings.verifies, settings.backend)
+        self.optimizer = Optimizer(self.proofs, self.counter)
         self.closing = False
 
     @asynccontextmanager
@@ -54,6 +56,7 @@ class Service:
         finally:
             self.closing = True
             await opening
+            self.optimizer.close()
             self.scheduler.stop()
             await asyncio.to_thread(self.proofs.close)
 
@@ -114,26 +117,27 @@ def make_app(service: Service) -> ASGIApp:
 
 
 def _add_texts(app: FastAPI, service: Service) -> None:
-    name = service.settings.model
+    name, tokenizer = service.settings.model, service.tokenizer
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request, asked: Annotated[ChatRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.chat(asked)
-        return await service.send(request, asked, order, ChatForm(name, bool(asked.logprobs), asked.include_usage))
+        form = ChatForm(name, tokenizer, bool(asked.logprobs), asked.likeliest, asked.include_usage)
+        return await service.send(request, asked, order, form)
 
     @app.post("/v1/completions")
     async def completions(request: Request, asked: Annotated[CompletionRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.completion(asked)
-        form = CompletionForm(name, asked.logprobs is not None, asked.include_usage)
+        form = CompletionForm(name, tokenizer, asked.logprobs is not None, asked.likeliest, asked.include_usage)
         return await service.send(request, asked, order, form)
 
     @app.post("/v1/edit")
     async def edit(request: Request, asked: Annotated[EditRequest, Body()]) -> Response:
         service.check_model(asked)
         order = await service.counter.edit(asked)
-        return await service.send(request, asked, order, EditForm(name, include_usage=asked.include_usage))
+        return await service.send(request, asked, order, EditForm(name, tokenizer, include_usage=asked.include_usage))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -162,6 +166,18 @@ def _add_verification(app: FastAPI, service: Service) -> None:
         data = await streaming.while_connected(request.receive, last())
         service.metrics.verdicts.labels(data["verdict"]["outcome"]).inc()
         return JSONResponse(data)
+
+    @app.post("/v1/optimize")
+    async def optimize(request: Request, asked: Annotated[OptimizeRequest, Body()]) -> Response:
+        steps = service.optimizer.steps(asked)
+        if asked.stream:
+            return streaming.EventStream(optimizing.stream(steps))
+
+        async def last() -> dict[str, Any]:
+            async with aclosing(steps):
+                return [step async for step in steps if step["type"] == "result"][-1]
+
+        return JSONResponse(await streaming.while_connected(request.receive, last()))
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

@@ -7,17 +7,23 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from dice.decode.sampling import Likeliest
+from dice.model.tokenizer import Tokenizer
 from dice.serve.answer import Delta, Token
 from dice.serve.orders import Choice, Order
 
 
 class Form:
-    """What is the same for all kinds of answers. `logprobs`: whether they were asked for."""
+    """What is the same for all kinds of answers. `logprobs`: whether they were asked for; `likeliest`: how many tokens
+    that could have been there are told of each place."""
 
     prefix = chunk_object = whole_object = ""
 
-    def __init__(self, model: str, logprobs: bool = False, include_usage: bool = False) -> None:
-        self.model, self.logprobs, self.include_usage = model, logprobs, include_usage
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, logprobs: bool = False, likeliest: int = 0, include_usage: bool = False
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.logprobs, self.likeliest, self.include_usage = logprobs, likeliest, include_usage
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
 
@@ -70,13 +76,18 @@ class ChatForm(Form):
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self.logprobs:
             return None
-        return {
-            "content": [
-                {"token": shown(token), "logprob": token.logprob, "bytes": list(token.data), "top_logprobs": []}
-                for token in tokens
-            ],
-            "refusal": None,
-        }
+        content = [
+            {"token": shown(token.data), "logprob": token.logprob, "bytes": list(token.data)}
+            | {"top_logprobs": [self._likely(*one) for one in token.likeliest]}
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _likely(self, token: int, logprob: float) -> dict[str, Any]:
+        """A marker has a name, and no bytes."""
+        data = self.tokenizer.token_bytes(token)
+        name = shown(data) or self.tokenizer.marker(token)
+        return {"token": name, "logprob": logprob, "bytes": list(data) if data else None}
 
 
 class CompletionForm(Form):
@@ -103,11 +114,24 @@ class CompletionForm(Form):
         if not self.logprobs:
             return None
         return {
-            "tokens": [shown(token) for token in tokens],
+            "tokens": [shown(token.data) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": None,
-            "text_offset": [max(0, token.end - len(shown(token))) for token in tokens],
+            "top_logprobs": [self._likely(token) for token in tokens] if self.likeliest else None,
+            "text_offset": [max(0, token.end - len(shown(token.data))) for token in tokens],
         }
+
+    def _likely(self, token: Token) -> dict[str, float]:
+        """The likeliest tokens by name, and the one that was written, as OpenAI has it. Part of a character is named by
+        its bytes."""
+        told: Likeliest = (*token.likeliest, (token.id, token.logprob))
+        return {self._name(one): logprob for one, logprob in reversed(told)}
+
+    def _name(self, token: int) -> str:
+        data = self.tokenizer.token_bytes(token)
+        try:
+            return data.decode() or self.tokenizer.marker(token)
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 class EditForm(CompletionForm):
@@ -119,5 +143,5 @@ def usage(order: Order) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def shown(token: Token) -> str:
-    return token.data.decode("utf-8", "replace")
+def shown(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

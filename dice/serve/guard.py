@@ -31,7 +31,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/edit", "/v1/verify", "/metrics")
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/edit", "/v1/verify", "/v1/optimize", "/metrics")
 
 
 class Guard:

@@ -190,7 +190,7 @@ class Counter:
             if room < 1 or not prompt:
                 raise self._too_long(len(prompt) + len(suffix)) if prompt else ApiError(400, "The prompt is empty.")
             longest = min(most or DECODING.max_new_tokens, room, self.settings.most_tokens)
-            config = self._config(request, longest)
+            config = replace(self._config(request, longest), top_logprobs=request.likeliest)
             for seed in self._seeds(request, count):
                 (text,) = new_texts(self.model, [prompt], config, [seed], (), suffix)
                 given = {text.max_new_tokens + place: token for place, token in enumerate(suffix)}

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +16,12 @@ from dice.prompts import NO_KERNEL, extract_kernel
 from dice.serve import events
 from dice.serve.errors import ApiError
 from dice.serve.wire import VerifyRequest
+from dice.serve.workers import BUSY_S, Finished, Workers
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
-from dice.verify.sandbox.process import Cancelled
 
 log = logging.getLogger("dice.serve")
-QUEUE = 4  # verifications that may wait, for each that may run
-BUSY_S = 10
 
 
 class Proofs:
@@ -35,8 +32,7 @@ class Proofs:
         self.backend = ""
         self._wanted = backend
         self._verifier: Verifier | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._under_way = self._most = 0
+        self._workers: Workers | None = None
 
     def open(self) -> None:
         """Start the jail's warm process, which takes seconds; called in a thread, once."""
@@ -49,62 +45,46 @@ class Proofs:
             self.trouble = str(error)
             log.warning("nothing can be verified here: %s", error)
             return
-        self._most = verifier.default_workers
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="verify")
+        self._workers = Workers(verifier.default_workers, "verifications")
         self.backend, self._verifier = verifier.backend, verifier
 
     def close(self) -> None:
-        if self._verifier is not None and self._pool is not None:
+        if self._verifier is not None and self._workers is not None:
+            self._workers.close()
             self._verifier.close()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def verifier(self) -> Verifier:
+        """Raises `ApiError` where nothing is verified, or not yet."""
+        if self.trouble:
+            raise ApiError(403, self.trouble, code="verification_off")
+        if self._verifier is None:
+            raise ApiError(503, "The verifier is still starting.", code="not_ready", retry_s=BUSY_S)
+        return self._verifier
 
     async def stages(self, request: VerifyRequest) -> AsyncGenerator[tuple[str, Verdict | None, Kernel | None], None]:
         """(stage, None) as each begins, and last ("done", the verdict). Raises `ApiError`, `ProblemError`."""
         problem = Problem(request.problem, name="problem").check()
-        if self.trouble:
-            raise ApiError(403, self.trouble, code="verification_off")
-        if self._verifier is None or self._pool is None:
-            raise ApiError(503, "The verifier is still starting.", code="not_ready", retry_s=BUSY_S)
+        verifier, workers = self.verifier, self._workers
+        assert workers is not None
         kernel = Kernel(request.kernel) if request.kernel is not None else extract_kernel(request.reply or "")
         if kernel is None:
             yield "done", NO_KERNEL, None
             return
-        if self._under_way >= self._most * (1 + QUEUE):
-            raise ApiError(429, "Too many verifications are waiting.", code="queue_full", retry_s=BUSY_S)
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[str]()
         cancellation = Cancellation(single=True)
-        options = replace(self._verifier.options, timing=request.timing, trials=request.trials)
+        options = replace(verifier.options, timing=request.timing, trials=request.trials)
 
-        def tell(stage: str) -> None:
-            loop.call_soon_threadsafe(told.put_nowait, stage)
+        def work(tell: Callable[[str], None]) -> Verdict:
+            return verifier.verify(problem, kernel, options, on_stage=tell, cancellation=cancellation)
 
-        def work(verifier: Verifier) -> Verdict:
-            try:
-                return verifier.verify(problem, kernel, options, on_stage=tell, cancellation=cancellation)
-            finally:
-                tell("done")
-
-        self._under_way += 1
-        working = loop.run_in_executor(self._pool, work, self._verifier)
-        working.add_done_callback(self._one_less)
-        begun = {"wait"}
-        yield "wait", None, kernel
-        try:
-            while (stage := await told.get()) != "done":
-                if stage not in begun:  # each trial goes through them again
-                    begun.add(stage)
-                    yield stage, None, kernel
-            yield "done", await working, kernel
-        except Cancelled:
-            raise ApiError(503, "The server is closing.", code="closing") from None
-        finally:
-            if not working.done():
-                cancellation.cancel()
-
-    def _one_less(self, done: asyncio.Future[Any]) -> None:
-        self._under_way -= 1
-        if not done.cancelled() and done.exception() is not None and not isinstance(done.exception(), Cancelled):
-            log.error("a verification failed: %s", type(done.exception()).__name__)
+        begun: set[str] = set()
+        async with aclosing(workers.follow(work, cancellation, "wait")) as told:
+            async for one in told:
+                if isinstance(one, Finished):
+                    yield "done", one.result, kernel
+                elif one not in begun:  # each trial goes through them again
+                    begun.add(one)
+                    yield one, None, kernel
 
 
 async def stream(

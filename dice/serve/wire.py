@@ -93,6 +93,11 @@ class Writing(Decoding):
         return self
 
     @property
+    def likeliest(self) -> int:
+        """How many of the likeliest tokens are to be told at each place."""
+        raise NotImplementedError
+
+    @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
@@ -120,10 +125,14 @@ class ChatRequest(Writing):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @model_validator(mode="after")
-    def _only_chosen(self) -> ChatRequest:
-        if self.top_logprobs:
-            raise ValueError("`top_logprobs` must be 0: only the log-probability of the chosen token is known")
+    def _top_needs_logprobs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("`top_logprobs` is only allowed when `logprobs` is true")
         return self
+
+    @property
+    def likeliest(self) -> int:
+        return self.top_logprobs or 0
 
 
 class CompletionRequest(Writing):
@@ -135,12 +144,14 @@ class CompletionRequest(Writing):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
     @model_validator(mode="after")
-    def _only_chosen(self) -> CompletionRequest:
-        if self.logprobs:
-            raise ValueError("`logprobs` must be 0: only the log-probability of the chosen token is known")
+    def _suffix_has_a_place(self) -> CompletionRequest:
         if self.suffix and self.max_tokens is None:
             raise ValueError("`suffix` needs `max_tokens`: so many tokens are written before it")
         return self
+
+    @property
+    def likeliest(self) -> int:
+        return self.logprobs or 0
 
 
 class EditRequest(Decoding):
@@ -158,6 +169,19 @@ class EditRequest(Decoding):
         if (self.messages is None) == (self.prompt is None) or (self.text is None) == (self.tokens is None):
             raise ValueError("give either `messages` or `prompt`, and either `text` or `tokens`")
         return self
+
+
+class OptimizeRequest(Form):
+    """`writers`: who writes kernels: `templates`, by rule, or `model`, the one that is served. `samples`: kernels of
+    each for a region. `seconds`: in which kernels are looked for. `keep`: regions that make the whole faster, or all
+    that are right."""
+
+    problem: Text
+    stream: bool = True
+    writers: Annotated[list[Literal["templates", "model"]], Field(min_length=1, max_length=2)] = ["templates"]
+    samples: Annotated[int, Field(ge=1, le=8)] = 4
+    seconds: Annotated[float, Field(gt=0, le=1800)] = 600
+    keep: Literal["faster", "right"] = "faster"
 
 
 class VerifyRequest(Form):

@@ -75,25 +75,31 @@ def run_stream(
     *,
     ordered: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    cancellation: Cancellation | None = None,
 ) -> Generator[tuple[int, Verdict], None, None]:
     """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
 
     `pairs` is read by a thread of its own and may be endless: never more than `WINDOW * workers` pairs are read and
     not yet handed out. Equal pairs are verified once. Closing the iterator kills the jobs under way. What `pairs` or
-    `run` raise is raised here.
+    `run` raise is raised here. So is `Cancelled`, once another thread has told the `cancellation`.
     """
     stream = _Stream(run, max(1, workers))
     feeder = threading.Thread(target=stream.feed, args=(pairs,), name="verify-feed", daemon=True)
     report = _Reporter(progress, len(pairs) if isinstance(pairs, Sized) else None)
     try:
+        if cancellation is not None:
+            cancellation.watch(stream)
         feeder.start()
         for done in _in_order(stream.finished(), ordered):
             report.count(done.verdict, stream.total)
             stream.room.release()
             yield done.index, done.verdict
     finally:
+        if cancellation is not None:
+            cancellation.forget(stream)
         stream.close()
-        feeder.join(FEEDER_PATIENCE_S)
+        if feeder.ident is not None:
+            feeder.join(FEEDER_PATIENCE_S)
 
 
 def _in_order(finished: Iterator[_Done], ordered: bool) -> Iterator[_Done]:
@@ -188,6 +194,11 @@ class _Stream:
                 continue
             done += 1
             yield result
+
+    def kill(self) -> None:
+        """Kill what runs, and wake whoever waits for results."""
+        self._cancellation.cancel()
+        self._results.put(_Failed(Cancelled()))
 
     def close(self) -> None:
         """Kill what runs, start nothing more, and leave no worker thread behind."""

@@ -148,11 +148,14 @@ class Verifier:
             return self._services(device, spawner, 1).lacking
 
     def find_faults(
-        self, problems: Sequence[Problem], progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        problems: Sequence[Problem],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        cancellation: Cancellation | None = None,
     ) -> list[ProblemFault | None]:
         """Why each problem's own reference gives no output here, None where it does: what to ask before kernels are
-        written. Where our machinery fails nothing is said of the problem."""
-        cancellation = Cancellation()
+        written. Where our machinery fails nothing is said of the problem. Raises `Cancelled` once it is called off."""
+        cancellation = cancellation or Cancellation()
         found = []
         with ThreadPoolExecutor(self.default_workers, thread_name_prefix="check") as pool:
             try:
@@ -171,19 +174,20 @@ class Verifier:
         *,
         ordered: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Generator[tuple[int, Verdict], None, None]:
         """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
 
         `workers` jobs are under way at once, by default `default_workers`. `pairs` may be an endless stream; see
         `stream.run_stream` for what is read ahead, and when. Equal pairs are verified once. Closing the iterator kills
-        what runs.
+        what runs, and so does telling the `cancellation`: the iterator raises `Cancelled` then.
         """
         workers = workers or self.default_workers
 
-        def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
-            return self._verify(problem, kernel, self.options, workers, cancellation)
+        def run(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
+            return self._verify(problem, kernel, self.options, workers, own)
 
-        return run_stream(run, pairs, workers, ordered=ordered, progress=progress)
+        return run_stream(run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation)
 
     @property
     def default_workers(self) -> int:

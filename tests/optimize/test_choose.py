@@ -42,7 +42,7 @@ class Timed:
     def __init__(self, saves: Mapping[str, float]):
         self.saves, self.asked = saves, 0
 
-    def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
+    def verify(self, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
         self.asked += 1
         ms = 10.0 - sum(saved for title, saved in self.saves.items() if f": {title}." in kernel.source)
         return Verdict("correct", "done", timing=Timing(ms, 10.0, 10.0 / ms, 5))
@@ -107,7 +107,7 @@ def test_what_was_measured_is_not_measured_again(choose: Choose) -> None:
 class Moves(Timed):
     """Says that a whole with `linear, relu` alone is deceptive, and that any with `softmax` is wrong."""
 
-    def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
+    def verify(self, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
         said = super().verify(problem, kernel)
         found = {title for title in self.saves if f": {title}." in kernel.source}
         if "softmax" in found:

@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from sse import read
 
 from dice.problem import Problem
 from dice.prompts import compact
@@ -73,9 +76,42 @@ class Running:
             time.sleep(0.05)
         raise AssertionError("something is still held")
 
-    def end(self) -> int:
+    def end(self) -> None:
+        """By a SIGTERM in the middle of a stream, which is written to its end."""
+        told: list[Any] = []
+        begun = threading.Event()
+        body = {"prompt": UNSURE, "max_tokens": 60, "stream": True, "logprobs": 0}
+
+        def follow() -> None:
+            with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=PATIENCE_S) as response:
+                for event in read(response):
+                    told.append(event)
+                    begun.set()
+
+        following = threading.Thread(target=follow)
+        following.start()
+        assert begun.wait(PATIENCE_S)
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        assert self.process.wait(PATIENCE_S) == 0
+        following.join(PATIENCE_S)
+        assert told[-1] == ("", "[DONE]") and told[-2][1]["choices"][0]["finish_reason"] in ("stop", "length")
+        assert "raceback" not in self.log.read_text()
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes that a process started, and those that they did."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(path.parent.name)] = int(fields[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
 
 
 @pytest.fixture(scope="session")

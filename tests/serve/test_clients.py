@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
+import operator
 from typing import Any
 
 import httpx
@@ -17,6 +20,8 @@ from sse import events
 from dice.model.checkpoint import resolve_model
 from dice.model.tokenizer import Tokenizer
 from tests.conftest import PATIENCE_S
+
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
 
 Messages = list[dict[str, str]]
 
@@ -153,6 +158,59 @@ def test_clients_that_reject_unknown_fields_are_served(server: Running, messages
             strict(ChatCompletionChunk, chunk)
 
 
+def test_the_likeliest_tokens_are_told(server: Running, client: openai.OpenAI, messages: Messages) -> None:
+    """Whole and streamed; greedily, the token that was written is the likeliest one of its place."""
+    asked: dict[str, Any] = {"messages": messages, "max_tokens": 9, "temperature": 0, "logprobs": True}
+    whole = post(server, "/v1/chat/completions", **asked, top_logprobs=4)
+    strict(ChatCompletion, whole)
+    content = whole["choices"][0]["logprobs"]["content"]
+    for one in content:
+        told = [other["logprob"] for other in one["top_logprobs"]]
+        assert len(told) == 4 and told == sorted(told, reverse=True) and sum(map(math.exp, told)) < 1.0001
+        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}
+        assert all(other["token"] and other["bytes"] != [] for other in one["top_logprobs"])
+    chunks = events(f"{server.url}/v1/chat/completions", asked | {"top_logprobs": 4, "stream": True})
+    pieces = [chunk["choices"][0]["logprobs"] for _, chunk in chunks[:-1] if chunk["choices"][0]["logprobs"]]
+    assert [one for piece in pieces for one in piece["content"]] == content
+    silent = post(server, "/v1/chat/completions", **asked)["choices"][0]["logprobs"]["content"]
+    assert [one["logprob"] for one in silent] == [one["logprob"] for one in content]
+    assert all(one["top_logprobs"] == [] for one in silent)
+
+    drawn = client.completions.create(
+        model="nano", prompt=UNSURE, max_tokens=12, temperature=1.0, top_p=0.5, seed=2, logprobs=3
+    )
+    logprobs = drawn.choices[0].logprobs
+    assert logprobs is not None and logprobs.tokens and logprobs.token_logprobs and logprobs.top_logprobs
+    for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == logprob and len(top) in range(1, 5)
+    assert any(len(top) < 3 for top in logprobs.top_logprobs)  # what top-p rules out is impossible
+    strict(Completion, post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=2))
+
+
+@pytest.mark.slow
+def test_langchain(server: Running, messages: Messages) -> None:
+    """Where `langchain-openai` is installed, which takes more packages than all of ours."""
+    api = pytest.importorskip("langchain_openai")
+    settings = {
+        "model": "nano",
+        "base_url": f"{server.url}/v1",
+        "api_key": "unused",
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    chat = api.ChatOpenAI(**settings, stream_usage=True)
+    whole = chat.invoke([("user", messages[0]["content"])])
+    assert whole.content and whole.usage_metadata["output_tokens"] == 24
+    pieces = list(chat.stream([("user", messages[0]["content"])]))
+    joined = functools.reduce(operator.add, pieces)
+    assert len(pieces) > 4 and joined.content == whole.content and joined.usage_metadata == whole.usage_metadata
+    assert joined.response_metadata["finish_reason"] == "length"
+    written = api.OpenAI(**settings)
+    assert "".join(written.stream("import torch\n")) == written.invoke("import torch\n")
+    both = chat.batch([[("user", messages[0]["content"])]] * 2)
+    assert [one.content for one in both] == [whole.content] * 2
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["nano"]
     assert client.models.retrieve("nano").owned_by == "dice"
@@ -167,7 +225,7 @@ def test_models(client: openai.OpenAI) -> None:
         {"response_format": {"type": "json_object"}},
         {"logit_bias": {"5": 10}},
         {"presence_penalty": 1.0},
-        {"top_logprobs": 3, "logprobs": True},
+        {"top_logprobs": 3},
         {"never_heard_of": 1},
         {"temperature": -0.5},
         {"temperature": "hot"},

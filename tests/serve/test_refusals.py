@@ -24,6 +24,8 @@ from dice.serve.scheduler import Failed, Inbox, Scheduler, Ticket
 from dice.serve.settings import ServeSettings
 from tests.conftest import PATIENCE_S, ROOT
 
+pytestmark = pytest.mark.xdist_group("serve")  # they share one server
+
 KEY = "a-key-of-many-characters"
 POST = {"content-type": "application/json"}
 
@@ -133,10 +135,11 @@ def test_verification_is_off_for_strangers(writer: Writer) -> None:
     assert ServeSettings(model="nano", host="0.0.0.0", key=KEY, verify_strangers=True).verifies
     assert ServeSettings(model="nano").verifies and not ServeSettings(model="nano", verify=False).verifies
     body = {"problem": (ROOT / "examples" / "softmax.py").read_text(), "kernel": "x"}
-    answer = ask(
-        writer, asked, "POST", "/v1/verify", json=body | {"stream": False}, headers={"authorization": f"Bearer {KEY}"}
-    )
-    assert answer.status_code == 403 and answer.json()["error"]["code"] == "verification_off"
+    headers = {"authorization": f"Bearer {KEY}"}
+    for path, fields in (("/v1/verify", ("problem", "kernel")), ("/v1/optimize", ("problem",))):
+        own = {name: body[name] for name in fields}
+        answer = ask(writer, asked, "POST", path, json=own | {"stream": False}, headers=headers)
+        assert answer.status_code == 403 and answer.json()["error"]["code"] == "verification_off"
 
 
 def test_without_an_engine_it_is_not_ready(writer: Writer) -> None:
@@ -189,6 +192,7 @@ PATHS = st.sampled_from(
         "/v1/completions",
         "/v1/edit",
         "/v1/verify",
+        "/v1/optimize",
         "/v1/models",
         "/",
         "/metrics",
@@ -217,7 +221,7 @@ def check_nonsense(server: Running, count: int) -> None:
 
 
 def test_nonsense_is_answered_in_openais_form(server: Running) -> None:
-    check_nonsense(server, 120)
+    check_nonsense(server, 60)
 
 
 @pytest.mark.slow

@@ -173,6 +173,25 @@ def test_closing_cancels_what_runs_and_starts_nothing_more() -> None:
     assert not verify_threads()
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_another_thread_calls_it_off(before: bool) -> None:
+    """Whoever waits for a result is woken, what runs is told, nothing more begins; also where it was told before."""
+    off, told = Cancellation(), threading.Event()
+
+    def job(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
+        (threading.Thread(target=off.cancel).start if not before else off.cancel)()
+        wait_until(lambda: own.cancelled)
+        told.set()
+        raise Cancelled
+
+    if before:
+        off.cancel()
+    with pytest.raises(Cancelled):
+        list(run_stream(job, itertools.cycle(pairs(3)), 2, cancellation=off))
+    assert told.is_set() is not before
+    wait_until(lambda: not verify_threads())
+
+
 def test_a_source_that_blocks_does_not_keep_the_caller() -> None:
     forever = threading.Event()
 

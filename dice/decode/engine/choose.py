@@ -5,6 +5,7 @@ Plain PyTorch: the CPU's path, and what the kernels are held against. Every text
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,18 +14,20 @@ from torch import Tensor
 from dice.decode.engine import slots as at
 from dice.decode.engine.plan import Plan
 from dice.decode.engine.slots import RESOLVED_MODES, Slots
-from dice.decode.sampling import STRATEGIES, draw, entropy, forbid
+from dice.decode.sampling import STRATEGIES, Likeliest, draw, entropy, forbid, likeliest
 
 NOT_REVEALED = -1  # in place of a token, in a step's results
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """For each of R positions: int32 `tokens`, and float32 `logprobs` and `entropies` (nats)."""
+    """For each of R positions: int32 `tokens`, and float32 `logprobs` and `entropies` (nats). `source` [R, V]: the
+    logits of the distribution that the log-probabilities refer to, where `propose` has just made it."""
 
     tokens: Tensor
     logprobs: Tensor
     entropies: Tensor
+    source: Tensor | None = None
 
     @classmethod
     def empty(cls, count: int, device: torch.device) -> Proposals:
@@ -60,7 +63,23 @@ def propose(
     source = torch.where(samples[:, None], filtered, scaled)
     logprobs = source.gather(-1, tokens[:, None])[:, 0] - source.logsumexp(-1)
     logprobs = logprobs.masked_fill(mode == RESOLVED_MODES.index("compat"), 0.0)
-    return Proposals(tokens.int(), logprobs, entropy(scaled))
+    return Proposals(tokens.int(), logprobs, entropy(scaled), source)
+
+
+def likeliest_of(
+    found: Proposals, rows: Tensor, places: Tensor, asked: Mapping[int, int]
+) -> dict[tuple[int, int], Likeliest]:
+    """By slot and place in its block, the most likely tokens of those of M positions whose slots ask for them.
+
+    `rows`, `places` [M]: of each. `asked`: how many, by slot. The host waits for the device where somebody asks.
+    """
+    if not asked:
+        return {}
+    assert found.source is not None
+    own = torch.isin(rows, torch.tensor(list(asked), device=rows.device))
+    told = likeliest(found.source[own], max(asked.values()))
+    keys = zip(rows[own].tolist(), places[own].tolist(), strict=True)
+    return {key: one[: asked[key[0]]] for key, one in zip(keys, told, strict=True)}
 
 
 def truncate_rows(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

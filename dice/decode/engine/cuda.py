@@ -7,20 +7,21 @@ second time, and its results travel to the host while the next one runs.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from dice.decode.engine.choose import propose
+from dice.decode.engine.choose import likeliest_of, propose
 from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import few_rows, ops
 from dice.decode.engine.plan import Room
 from dice.decode.engine.runner import TILE, Piece, Results, Runner, prefill_plan
 from dice.decode.engine.slots import Shape
 from dice.decode.engine.split_head import whole_logits
+from dice.decode.sampling import Likeliest
 from dice.model.sdar import SDAR
 
 TEXTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
@@ -90,7 +91,8 @@ class GraphRunner(Runner):
     def prefill(self, pieces: Sequence[Piece]) -> None:
         self.forward.hidden(prefill_plan(pieces, self.slots.shape, self.device), self.slots, TILE)
 
-    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
+    def step(self, room: Room, *, truncates: bool, asked: Mapping[int, int]) -> Callable[[], Results]:
+        truncates = truncates or bool(asked)  # the kernels know no other token than the one that they take
         recorded = self._recorded.get((room, truncates))
         if recorded is None:
             landings = [landing[: room.texts] for landing in self._landing]
@@ -107,8 +109,9 @@ class GraphRunner(Runner):
             recorded.logits = self._compute(recorded.buffers, truncates)
         else:
             recorded.graph.replay()
+        told: dict[tuple[int, int], Likeliest] = {}
         if recorded.logits is not None:
-            self._choose_truncated(recorded.logits, recorded.buffers)
+            told = self._choose_truncated(recorded.logits, recorded.buffers, asked)
         recorded.runs += 1
         turn = self._steps % RESULTS_AHEAD
         self._steps += 1
@@ -121,7 +124,7 @@ class GraphRunner(Runner):
             self.wait(arrived)
             if begun is not None and len(recorded.milliseconds) < TIMINGS:
                 recorded.milliseconds.append(begun.elapsed_time(arrived))
-            return landing.numpy()
+            return Results(landing.numpy(), told)
 
         return results
 
@@ -140,16 +143,22 @@ class GraphRunner(Runner):
         ops.reveal(slots, buffers)
         return None
 
-    def _choose_truncated(self, logits: Tensor, buffers: ops.StepBuffers) -> None:
-        """Top-k and top-p need the vocabulary sorted, in float32; only steps with texts that ask for it pay for it."""
-        size = self.slots.shape.block_size
+    def _choose_truncated(
+        self, logits: Tensor, buffers: ops.StepBuffers, asked: Mapping[int, int]
+    ) -> dict[tuple[int, int], Likeliest]:
+        """Top-k, top-p and the likeliest tokens need the vocabulary sorted, in float32; only steps with texts that ask
+        for it pay for it. Returns the likeliest tokens that were `asked` for."""
+        size, plan = self.slots.shape.block_size, buffers.plan
+        rows = plan.tiles[:, :1].long().expand(-1, size).flatten()
         logits = whole_logits(logits, self.slots.shape.vocab_size, self.group)
-        rows = buffers.plan.tiles[:, :1].clamp_min(0).long().expand(-1, size).flatten()
-        found = propose(logits, rows, buffers.uniforms, self.slots, self.mask_token_id)
+        found = propose(logits, rows.clamp_min(0), buffers.uniforms, self.slots, self.mask_token_id)
+        places = torch.arange(len(rows), device=self.device) % size
+        told = likeliest_of(found, torch.where(plan.wanted > 0, rows, -1), places, asked)
         buffers.found.tokens.copy_(found.tokens)
         buffers.found.logprobs.copy_(found.logprobs)
         buffers.found.entropies.copy_(found.entropies)
         ops.reveal(self.slots, buffers)
+        return told
 
     def _record(self, recorded: _Recorded, truncates: bool) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)

@@ -28,6 +28,7 @@ from dice.decode.engine.residents import Handle, Residents
 from dice.decode.engine.runner import Piece, Results, Runner
 from dice.decode.engine.slots import Shape, truncates
 from dice.decode.request import DecodeConfig, DecodeError, StepEvent, sample_seeds
+from dice.decode.sampling import Likeliest
 from dice.decode.text import Text
 from dice.model.sdar import SDAR
 
@@ -254,31 +255,29 @@ class Engine:
             return None
         blocks = len(owners) + sum(handle.text.uncommitted and not self.shift for handle in owners.values())
         cuts = any(truncates(handle.config, self.shape.vocab_size) for handle in owners.values())
+        asked = {slot: one.config.top_logprobs for slot, one in owners.items() if one.config.top_logprobs}
         self.forwards += 1
-        return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts))
+        return _Step(owners, self._runner.step(self._runner.room(len(owners), blocks), truncates=cuts, asked=asked))
 
     def _take_results(self, step: _Step) -> None:
         """Record what a step revealed, and let go of the texts that ended with it."""
-        size = self.shape.block_size
         results = step.results()
-        logprobs = results[:, 1 + size :].view("float32")
-        for row, slot in enumerate(results[:, 0].tolist()):
+        for row, slot in enumerate(results.table[:, 0].tolist()):
             handle = step.owners.get(slot)
-            if handle is None or handle.state != "writing":
-                continue
-            tokens = results[row, 1 : 1 + size]
-            chosen = (tokens >= 0).nonzero()[0]
-            self._reveal(handle, chosen.tolist(), tokens[chosen].tolist(), logprobs[row, chosen].tolist())
+            if handle is not None and handle.state == "writing":
+                self._reveal(handle, *results.of_text(row))
 
-    def _reveal(self, handle: Handle, places: list[int], tokens: list[int], logprobs: list[float]) -> None:
+    def _reveal(
+        self, handle: Handle, places: list[int], tokens: list[int], logprobs: list[float], told: tuple[Likeliest, ...]
+    ) -> None:
         text, size = handle.text, self.shape.block_size
         start, step = text.block_start, text.step
         positions = [start - text.prompt_length + place for place in places]
         text.reveal(positions, tokens, logprobs)
         if handle.on_step is not None:
             block = step if self.shift else start // size
-            reason = text.stop_reason
-            handle.on_step(StepEvent(text.index, step, block, tuple(positions), tuple(tokens), tuple(logprobs), reason))
+            done = tuple(positions), tuple(tokens), tuple(logprobs), text.stop_reason, told
+            handle.on_step(StepEvent(text.index, step, block, *done))
         if text.stop_reason is not None:
             self._finish(handle)
         elif text.block_start + size > handle.open_until:

@@ -93,9 +93,9 @@ class Follower:
     def prefill(self, written: Writes, pieces: Sequence[Piece]) -> None:
         self._write(written).prefill(pieces)
 
-    def step(self, written: Writes, room: Room, truncates: bool) -> None:
+    def step(self, written: Writes, room: Room, truncates: bool, asked: dict[int, int]) -> None:
         """The results are rank 0's to read; but nor does this rank run further ahead of its device than that one."""
-        before, self.results = self.results, self._write(written).step(room, truncates=truncates)
+        before, self.results = self.results, self._write(written).step(room, truncates=truncates, asked=asked)
         if before is not None:
             before()
 

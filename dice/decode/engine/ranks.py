@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -164,10 +164,10 @@ class Leader(Runner):
         with self._ranks.watched():
             self.inner.prefill(pieces)
 
-    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
-        self._tell("step", room, truncates)
+    def step(self, room: Room, *, truncates: bool, asked: Mapping[int, int]) -> Callable[[], Results]:
+        self._tell("step", room, truncates, dict(asked))
         with self._ranks.watched():
-            return self.inner.step(room, truncates=truncates)
+            return self.inner.step(room, truncates=truncates, asked=asked)
 
     def timings(self) -> list[tuple[Room, float]]:
         return self.inner.timings()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dice.decode.engine.choose import Proposals, propose, reveal, uniform_of
+from dice.decode.engine.choose import Proposals, likeliest_of, propose, reveal, uniform_of
 from dice.decode.engine.forward import PagedForward
 from dice.decode.engine.group import Group
 from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.slots import Shape, Slots
 from dice.decode.engine.split_head import propose_split, whole_logits
+from dice.decode.sampling import Likeliest
 from dice.model.sdar import SDAR
 
-Results = npt.NDArray[np.int32]  # [T, 1 + 2 * B]; see `choose.reveal`
 TILE = 32  # most positions of a prompt that attend together
 
 
@@ -29,6 +29,26 @@ class Piece:
     slot: int
     first: int
     tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of one step. `table` int32 [T, 1 + 2 * B]: see `choose.reveal`. `likeliest`: by slot and place in its block, for
+    the slots that asked."""
+
+    table: npt.NDArray[np.int32]
+    likeliest: Mapping[tuple[int, int], Likeliest] = field(default_factory=dict)
+
+    def of_text(self, row: int) -> tuple[list[int], list[int], list[float], tuple[Likeliest, ...]]:
+        """What was revealed of the text in a row: places in its block, tokens, their log-probabilities, and the
+        likeliest tokens there, where its slot asked."""
+        line = self.table[row]
+        size = len(line) // 2
+        tokens, logprobs = line[1 : 1 + size], line[1 + size :].view("float32")
+        chosen = (tokens >= 0).nonzero()[0]
+        keys = [(int(line[0]), place) for place in chosen.tolist()]
+        told = tuple(self.likeliest[key] for key in keys if key in self.likeliest)
+        return chosen.tolist(), tokens[chosen].tolist(), logprobs[chosen].tolist(), told
 
 
 class Runner:
@@ -52,18 +72,18 @@ class Runner:
         """Read whole blocks into the cache; each piece sees itself, block-causally, and its text before it."""
         self.forward.hidden(prefill_plan(pieces, self.slots.shape, self.device), self.slots, TILE)
 
-    def step(self, room: Room, *, truncates: bool) -> Callable[[], Results]:
+    def step(self, room: Room, *, truncates: bool, asked: Mapping[int, int]) -> Callable[[], Results]:
         """One forward and one reveal; returns what waits for the results and gives them. `truncates`: a text in the
-        slots draws with top-k or top-p."""
+        slots draws with top-k or top-p. `asked`: how many of the likeliest tokens to tell, by slot."""
         slots = self.slots
         plan = plan_step(slots, room)
         if not len(plan.tiles):  # every text has ended meanwhile
-            return lambda: np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32)
+            return lambda: Results(np.empty((0, 1 + 2 * slots.shape.block_size), dtype=np.int32))
         hidden = self.forward.hidden(plan, slots, slots.shape.window)
         wanted = plan.wanted > 0
         rows = plan.tiles[:, 0].repeat_interleave(slots.shape.block_size)[wanted].long()
         logits, uniforms = self.forward.logits(hidden, plan.head_rows[wanted].long()), uniform_of(slots, plan)[wanted]
-        if truncates or self.group.shard.size == 1:
+        if truncates or asked or self.group.shard.size == 1:
             logits = whole_logits(logits, slots.shape.vocab_size, self.group)
             found = propose(logits, rows, uniforms, slots, self.mask_token_id, truncates=truncates)
         else:
@@ -71,8 +91,10 @@ class Runner:
         every = Proposals.empty(len(wanted), self.device)
         every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
         every.entropies[wanted] = found.entropies
+        places = (torch.arange(len(wanted), device=self.device) % slots.shape.block_size)[wanted]
+        told = likeliest_of(found, rows, places, asked)
         results = reveal(every, plan, slots)
-        return lambda: results.cpu().numpy()
+        return lambda: Results(results.cpu().numpy(), told)
 
     def timings(self) -> list[tuple[Room, float]]:
         """Milliseconds that the device takes for steps of each size, where those were measured."""

@@ -54,8 +54,17 @@ class Tracer:
             self._zygote.close()
             self._zygote = None
 
-    def trace(self, problem: Problem, *, measure: bool = True, at: Callable[[str], None] = lambda stage: None) -> Trace:
-        """Raises `UserError` with one sentence for a module that cannot be followed, `MachineError` for our own."""
+    def trace(
+        self,
+        problem: Problem,
+        *,
+        measure: bool = True,
+        at: Callable[[str], None] = lambda stage: None,
+        cancellation: Cancellation | None = None,
+    ) -> Trace:
+        """Raises `UserError` with one sentence for a module that cannot be followed, `MachineError` for our own,
+        `Cancelled` once it is called off."""
+        off = cancellation or Cancellation(single=True)
         if self._zygote is None or not self._zygote.alive:
             self._zygote = Zygote(WARM)
         order = TraceModule(problem.source, self.backend, 0, measure, self.threads)
@@ -70,7 +79,7 @@ class Tracer:
                 one_queue=True,
                 own_files=True,
             )
-            with Spawner(self._zygote, Cancellation(single=True)).spawn(TRACER, limits) as child:
+            with Spawner(self._zygote, off).spawn(TRACER, limits) as child:
                 child.send(order)
                 deadline = time.monotonic() + self.limit_s
                 try:
@@ -82,6 +91,7 @@ class Tracer:
                         f"{problem.name} had not been followed after {self.limit_s:g} s ({stage})."
                     ) from None
                 except ChildEnded as end:
+                    off.check()
                     raise _ended(problem, end, child.log, stage, self.memory_mb) from None
         if is_a(raw, Refused):
             raise UserError(f"{problem.name} cannot be optimised: {str(raw.get('message'))[:MOST_DETAIL].rstrip('.')}.")

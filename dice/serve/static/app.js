@@ -160,7 +160,7 @@ async function save() {
   const [style, view] = await Promise.all(["/static/style.css", "/static/view.js"].map(async (path) => (await fetch(path)).text()));
   const data = JSON.stringify({ cards: cards.filter((card) => card.recording.trace).map((card) => card.data()) }).replaceAll("<", "\\u003c");
   const csp = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-  const problem = make("pre", { class: "errors" }, $("module").value).outerHTML;
+  const problem = make("pre", { class: "errors", tabindex: "0", "aria-label": "Source" }, $("module").value).outerHTML;
   const page = `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="${csp}"><title>A kernel, denoised by DICE</title><style>${style}</style></head><body>
 <header class="top"><h1>DICE <span>recorded</span></h1><p class="pill">${make("i", {}, facts.model).innerHTML}</p><p class="grow"></p><button id="theme" type="button" aria-label="Change between dark and light">◐</button></header>

@@ -188,7 +188,7 @@ class Card {
     const fence = text.startsWith("```");
     const usable = this.actions !== null && this.finished && text.trim() !== "" && !fence;
     const marked = this.marked.has(index) && this.finished;
-    const gutter = make("button", { type: "button", tabindex: usable ? "0" : "-1", disabled: !usable, "aria-pressed": usable ? String(marked) : null, "aria-label": usable ? `Mask line ${number} again` : null, title: usable ? "Mark this line to be written again" : null, onclick: () => this.mark(index) }, fence ? "" : String(number));
+    const gutter = make("button", { type: "button", tabindex: usable ? "0" : "-1", disabled: !usable, "aria-pressed": usable ? String(marked) : null, "aria-label": usable ? `Mask line ${number} again` : fence ? "Fence" : null, title: usable ? "Mark this line to be written again" : null, onclick: () => this.mark(index) }, fence ? "" : String(number));
     const content = make("span", {}, ...pieces.map((piece) => (piece.state ? make("span", { class: piece.state }, piece.text) : piece.text)));
     const failing = this.finished && this.failing.has(number);
     return make("div", { class: ["line", fence ? "fence" : "", marked ? "marked" : "", failing ? "failing" : ""].join(" ").trim() }, gutter, content);

@@ -34,6 +34,14 @@ class Cancellation:
         for child in children:
             child.kill()
 
+    kill = cancel  # so that one may be watched by another
+
+    def single_job(self) -> Cancellation:
+        """That of one job, which is called off with all the others. Raises `Cancelled` when they already were."""
+        own = Cancellation(single=True)
+        self.watch(own)
+        return own
+
     def watch(self, child: Killable) -> None:
         """Have `child` killed when the work is called off. Raises `Cancelled` when it already was."""
         with self._lock:

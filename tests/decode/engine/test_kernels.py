@@ -74,13 +74,13 @@ def test_the_engine_on_kernels_writes_what_the_plain_decoder_does(model: SDAR) -
     class Kernels(Runner):
         """What `GraphRunner` computes, without graphs."""
 
-        def step(self, room: Room, *, truncates: bool):  # type: ignore[no-untyped-def]
+        def step(self, room: Room, *, truncates: bool, asked: object):  # type: ignore[no-untyped-def]
             slots, buffers = self.slots, ops.StepBuffers.empty(room, self.slots.shape, self.device)
             ops.plan_step(slots, room, buffers)
             hidden = self.forward.hidden(buffers.plan, slots, slots.shape.window)
             ops.propose(self.forward.logits(hidden, buffers.plan.head_rows), slots, buffers, self.mask_token_id)
             ops.reveal(slots, buffers)
-            results: Results = buffers.results.cpu().numpy()
+            results = Results(buffers.results.cpu().numpy())
             return lambda: results
 
     def make(*args, **settings):  # type: ignore[no-untyped-def]
