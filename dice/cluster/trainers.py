@@ -237,6 +237,10 @@ def _placed(hosts: int, per_host: int, device: str, fewer: bool) -> Iterator[Pla
     trainers: list[Any] = []
     try:
         if not group.wait(PLACE_S):
+            if fewer and len(nodes()) < len(able):  # Ray had not known yet that a node was lost
+                with _placed(hosts, per_host, device, fewer) as placed:
+                    yield placed
+                return
             raise MachineError(f"No room for {len(able)} hosts that train: other work of the cluster has their GPUs.")
         for number in range(len(able)):
             there = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
