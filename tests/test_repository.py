@@ -15,6 +15,7 @@ import pytest
 from dice import syntax
 from tests.conftest import WITHOUT_PROCESSES
 
+pytestmark = pytest.mark.xdist_group("repository")  # one process reads the files
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dice"
 NOUNS: tuple[str, ...] = ("errors", "launch", "terminal", "files", "syntax", "cpp", "problem", "kernel")

@@ -154,7 +154,9 @@ ROWS: tuple[PaperRow, ...] = (
 
 # The families of `dice/model/family.py`; a test holds the two together. Said here too, so that listing rows loads no
 # model code.
-NATIVE = frozenset({"sdar", "stable-diffcoder", "qwen3", "qwen2", "llama", "llada", "dream"})
+NATIVE = frozenset(
+    {"sdar", "sdar-llama", "sdar-qwen2", "stable-diffcoder", "qwen3", "qwen2", "llama", "llada", "dream"}
+)
 
 
 def find(name: str) -> PaperRow:

@@ -254,6 +254,7 @@ def test_the_sampler_is_the_policy(short: Path) -> None:
     assert first["mismatch_mean"] < 1e-5
 
 
+@pytest.mark.slow  # `tests/decode/engine` holds their texts equal, and a run of either kind takes a while
 def test_the_engine_writes_what_the_plain_loop_does(brief: RLConfig, tmp_path: Path) -> None:
     """Equal seeds in float32: the same answers, rewards and, rounding aside, the same weights at the end."""
     found = {}

@@ -23,6 +23,7 @@ from dice.verify.build.sources import Sources
 from dice.verify.text.source_map import SourceMap
 from tests.conftest import PATIENCE_S
 
+pytestmark = pytest.mark.xdist_group("sanitize")  # one process builds what they share
 CASE_FILES = ROOT / "tests" / "cases"
 SOURCE = (CASES / "races.cu").read_text()
 ENTRIES = re.findall(r"^(?:ENTRY|COOPERATIVE)\((\w+)", SOURCE, re.M)
@@ -31,8 +32,6 @@ SCRIPT = """
 import ctypes, json, sys
 from dice.verify import emulator
 from dice.verify.emulator import races
-
-pytestmark = pytest.mark.xdist_group("sanitize")  # one process builds what they share
 runtime = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 runtime.dice_findings_json.restype = ctypes.c_char_p
 runtime.dice_sanitize()
