@@ -12,6 +12,7 @@
 # heldout      the trained one on the held-out pairs, both as nano_heldout.py has it
 # kernelbench  MODEL over KernelBench under three protocols, with the report
 # scores       KernelBench's own scripts on the same answers (kernelbench_scores.py), of the SCORES (120) smallest problems
+# verifier     agreement with KernelBench's evaluator, rates beside stock, 600 drawn pairs
 # forms        several kernels for the same problem side by side (kernel_forms.py)
 # train        `dice bench train` at 1.7B and mini
 # rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
@@ -96,6 +97,15 @@ kernelbench() {
 scores() {
     LINES_SHOWN=40 logged scores "$python" "$here/kernelbench_scores.py" --run "$run" \
         --kernelbench "$bench" --out "$work/scores" --limit "${SCORES:-120}" --budget "$(($(left) - 20))" && mark scores
+}
+
+verifier() {
+    local out=$work/verifier
+    LINES_SHOWN=20 logged agreement "$python" "$here/kernelbench_agreement.py" --kernelbench "$bench" --out "$out" --stock 0
+    LINES_SHOWN=20 logged rates "${dice[@]}" bench verify --candidates 192 --workers "$(nproc)" --stock-candidates 4 --stock-alone 0 \
+        --budget 150 --out "$out"
+    logged sample "$python" "$here/synth_sample.py" --pairs 600 --seed 20261125 --backend cuda --timing-seconds 0 \
+        --out "$out/sample.json" && mark verifier
 }
 
 forms() {
