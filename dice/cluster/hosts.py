@@ -106,6 +106,8 @@ class Hosts:
         self._closed = threading.Event()
         self._look = threading.Event()
         self._hiring: set[str] = set()
+        self._starting: list[Any] = []  # actors that have not told of their hosts yet
+        self._hirers: list[threading.Thread] = []
         self._admit(self._first(check, [node for node in nodes() if wanted(node)]))
         self._watcher = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
         self._watcher.start()
@@ -150,8 +152,10 @@ class Hosts:
         self._closed.set()
         self._look.set()
         self._watcher.join()
-        for member in self.members:
-            kill_actor(member.actor)
+        for actor in [*self._starting, *(member.actor for member in self.members)]:
+            kill_actor(actor)
+        for hirer in self._hirers:  # who asked Ray for anything later would start a cluster of its own
+            hirer.join()
         with self._changed:
             self._members.clear()
             self._changed.notify_all()
@@ -222,7 +226,9 @@ class Hosts:
             for node in alive.values():
                 if node.id not in present and self._wanted(node) and not self._closed.is_set():
                     self._hiring.add(node.id)
-                    threading.Thread(target=self._replace, args=(node,), name="cluster-hire", daemon=True).start()
+                    hirer = threading.Thread(target=self._replace, args=(node,), name="cluster-hire", daemon=True)
+                    self._hirers = [one for one in self._hirers if one.is_alive()] + [hirer]
+                    hirer.start()
 
     def _replace(self, node: Node) -> None:
         member = self._hire(node)
@@ -263,11 +269,14 @@ class Hosts:
             max_concurrency=places, concurrency_groups={CONTROL: 1},
         )(Host)  # fmt: skip
         actor = there.remote(self._make, node.cpus, places)
+        self._starting.append(actor)
         try:
             facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=ASK_S)
         except Exception as error:  # whatever it is, it is that node's
             kill_actor(actor)
             return f"{node}: {_trouble(error)}"
+        finally:
+            self._starting.remove(actor)
         return Member(node, actor, facts, places)
 
     def _admit(self, hired: list[Member]) -> None:
