@@ -158,12 +158,9 @@ def _add_verification(app: FastAPI, service: Service) -> None:
         stages = service.proofs.stages(asked)
         if asked.stream:
             return streaming.EventStream(proofs.stream(stages))
-
-        async def last() -> dict[str, Any]:
-            async with aclosing(stages):
-                return [proofs.answer(verdict, kernel) async for _, verdict, kernel in stages if verdict][-1]
-
-        data = await streaming.while_connected(request.receive, last())
+        _, verdict, kernel = await streaming.while_connected(request.receive, streaming.last(stages))
+        assert verdict is not None
+        data = proofs.answer(verdict, kernel)
         service.metrics.verdicts.labels(data["verdict"]["outcome"]).inc()
         return JSONResponse(data)
 
@@ -172,12 +169,7 @@ def _add_verification(app: FastAPI, service: Service) -> None:
         steps = service.optimizer.steps(asked)
         if asked.stream:
             return streaming.EventStream(optimizing.stream(steps))
-
-        async def last() -> dict[str, Any]:
-            async with aclosing(steps):
-                return [step async for step in steps if step["type"] == "result"][-1]
-
-        return JSONResponse(await streaming.while_connected(request.receive, last()))
+        return JSONResponse(await streaming.while_connected(request.receive, streaming.last(steps)))
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

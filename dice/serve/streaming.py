@@ -47,6 +47,12 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
+async def last(steps: AsyncGenerator[Result, None]) -> Result:
+    """What comes last of at least one step; the generator is closed, however this ends."""
+    async with aclosing(steps):
+        return [one async for one in steps][-1]
+
+
 async def whole(request: Request, order: Order, form: Form) -> dict[str, Any]:
     """The texts of an order in one body."""
     tokens: dict[Choice, list[Token]] = {choice: [] for choice in order.choices}

@@ -25,3 +25,11 @@ def cluster() -> Iterator[RayNodes]:
         pytest.skip("Ray is not installed (the extra `cluster`)")
     with ray_nodes(NODES) as nodes:
         yield nodes
+
+
+@pytest.fixture(scope="module")
+def training_tests() -> Iterator[None]:
+    """Helpers of the tests of training can be imported."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(str(ROOT / "tests" / "train"))
+        yield

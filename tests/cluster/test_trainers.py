@@ -22,14 +22,11 @@ STEPS = 6
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[str]:
+def flags(tmp_path_factory: pytest.TempPathFactory, training_tests: None) -> list[str]:
     """A tiny run."""
-    from dice.data.train_tokenizer import train_tokenizer
-
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "train"))
-    request.addfinalizer(monkeypatch.undo)
     import training_helpers
+
+    from dice.data.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("sft")
     data = training_helpers.write_toy_pairs(folder / "toy.jsonl", 48)
@@ -41,7 +38,9 @@ def flags(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def start(flags: list[str], out: Path, *more: str, launch: tuple[str, ...] = (), steps: int = STEPS):  # type: ignore[no-untyped-def]
+def start(
+    flags: list[str], out: Path, *more: str, launch: tuple[str, ...] = (), steps: int = STEPS
+) -> subprocess.Popen[str]:
     command = [sys.executable, *launch, "-m", "dice", "train", "sft", "--recipe", "tiny_sft", *flags]
     command += ["--max-steps", str(steps), "--out", str(out), *more]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

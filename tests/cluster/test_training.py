@@ -17,11 +17,8 @@ STEPS = 2
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[str]:
+def flags(tmp_path_factory: pytest.TempPathFactory, training_tests: None) -> list[str]:
     """A tiny run of a model that is right two times in five."""
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "train"))
-    request.addfinalizer(monkeypatch.undo)
     import rl_helpers
 
     folder = tmp_path_factory.mktemp("rl")

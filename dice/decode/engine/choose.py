@@ -71,10 +71,8 @@ def likeliest_of(
 ) -> dict[tuple[int, int], Likeliest]:
     """By slot and place in its block, the most likely tokens of those of M positions whose slots ask for them.
 
-    `rows`, `places` [M]: of each. `asked`: how many, by slot. The host waits for the device where somebody asks.
+    `rows`, `places` [M]: of each. `asked`: how many, by slot, of one slot at least. The host waits for the device.
     """
-    if not asked:
-        return {}
     assert found.source is not None
     own = torch.isin(rows, torch.tensor(list(asked), device=rows.device))
     told = likeliest(found.source[own], max(asked.values()))

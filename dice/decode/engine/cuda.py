@@ -152,8 +152,10 @@ class GraphRunner(Runner):
         rows = plan.tiles[:, :1].long().expand(-1, size).flatten()
         logits = whole_logits(logits, self.slots.shape.vocab_size, self.group)
         found = propose(logits, rows.clamp_min(0), buffers.uniforms, self.slots, self.mask_token_id)
-        places = torch.arange(len(rows), device=self.device) % size
-        told = likeliest_of(found, torch.where(plan.wanted > 0, rows, -1), places, asked)
+        told: dict[tuple[int, int], Likeliest] = {}
+        if asked:
+            places = torch.arange(len(rows), device=self.device) % size
+            told = likeliest_of(found, torch.where(plan.wanted > 0, rows, -1), places, asked)
         buffers.found.tokens.copy_(found.tokens)
         buffers.found.logprobs.copy_(found.logprobs)
         buffers.found.entropies.copy_(found.entropies)

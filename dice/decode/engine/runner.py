@@ -91,8 +91,10 @@ class Runner:
         every = Proposals.empty(len(wanted), self.device)
         every.tokens[wanted], every.logprobs[wanted] = found.tokens, found.logprobs
         every.entropies[wanted] = found.entropies
-        places = (torch.arange(len(wanted), device=self.device) % slots.shape.block_size)[wanted]
-        told = likeliest_of(found, rows, places, asked)
+        told: dict[tuple[int, int], Likeliest] = {}
+        if asked:
+            places = (torch.arange(len(wanted), device=self.device) % slots.shape.block_size)[wanted]
+            told = likeliest_of(found, rows, places, asked)
         results = reveal(every, plan, slots)
         return lambda: Results(results.cpu().numpy(), told)
 
