@@ -50,6 +50,7 @@ WITHOUT_PROCESSES = (
 )
 
 
+@functools.cache
 def needs_process(path: Path) -> bool:
     places = (path, *path.parents)
     return not any(ROOT / "tests" / place in places for place in WITHOUT_PROCESSES)

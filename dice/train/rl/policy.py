@@ -400,7 +400,7 @@ class Policy:
             updates=len(steps),
             targets=len(new),
             tokens=sum(batch.rows.tokens_read for batch in batches),
-            work=work(batches, len(new), self.model.config, self.world),
+            work=work(batches, len(new), self.model.config),
             rows=self.world.size * sum(len(batch.rows) for batch in batches),
             loss=sum(step.loss for step in steps) / len(steps),
             kl=float(terms.kl.mean()),
@@ -429,11 +429,7 @@ def traces_agree(gaps: Tensor, limit: float, world: World, say: Callable[[str], 
     return False
 
 
-def work(batches: Sequence[Minibatch], targets: int, config: SDARConfig, world: World) -> float:
-    """Operations that one pass forward and backward needs, in all processes. Padding is taken for tokens that see
-    little."""
-    size = config.block_size
-    seen = sum(int(((batch.rows.positions // size + 1) * size).sum()) for batch in batches)
-    pairs = float(world.all_reduce_sum(torch.tensor(float(seen), dtype=torch.float64)))
-    tokens = sum(batch.rows.tokens_read for batch in batches)
+def work(batches: Sequence[Minibatch], targets: int, config: SDARConfig) -> float:
+    """Operations that one pass forward and backward needs, in all processes; padding is no work."""
+    pairs, tokens = sum(batch.rows.pairs_read for batch in batches), sum(batch.rows.tokens_read for batch in batches)
     return training_flops(config, tokens=tokens, pairs=pairs, predicted=targets)

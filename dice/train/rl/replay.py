@@ -64,7 +64,8 @@ class PackedReplays(PackedRows):
     """Rows of replayed responses: clean and noisy tokens side by side. `trainable` are the targets.
 
     `labels`, `sampled` [N, L] belong to them; `sample` [N, L] is the number of the response that a token is of.
-    `tokens_read`: positions that are no padding.
+    `tokens_read`: positions that are no padding, in all rows of the update; `pairs_read`: (query, key) pairs that these
+    attend to, the work of attention.
     """
 
     views: Tensor
@@ -73,6 +74,7 @@ class PackedReplays(PackedRows):
     sampled: Tensor
     sample: Tensor
     tokens_read: int
+    pairs_read: int
 
     def ids(self, noisy: Tensor) -> Tensor:
         return noisy
@@ -157,7 +159,7 @@ def pack_replays(
     column["positions"] = np.tile(np.arange(row_tokens, dtype=np.int32) % block_size, (len(rows), 1))
     column["documents"] = np.zeros(shape, dtype=np.int32)
     column["prefixes"] = np.zeros(shape, dtype=np.int32)
-    tokens_read = 0
+    tokens_read = pairs_read = 0
     for row, members in enumerate(rows):
         numbers: dict[tuple[int, ...], int] = {}  # document number of each prompt in this row
         start = document = 0
@@ -181,10 +183,11 @@ def pack_replays(
             column["prefixes"][row, part] = numbers.get(one.prefix, document)
             start, document = part.stop, document + 1
         tokens_read += start
+        pairs_read += int((column["positions"][row, :start] // block_size + 1).sum()) * block_size
         rest = document + np.arange(row_tokens - start) // block_size
         column["documents"][row, start:] = column["prefixes"][row, start:] = rest
     tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in column.items()}
-    return PackedReplays(used=len(replays), tokens_read=tokens_read, **tensors)
+    return PackedReplays(used=len(replays), tokens_read=tokens_read, pairs_read=pairs_read, **tensors)
 
 
 def _place(replays: Sequence[Replay], row_tokens: int) -> list[list[int]]:

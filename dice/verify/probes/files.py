@@ -69,6 +69,7 @@ class Probe:
         return Kernel(source, f"{self.name} ({ending})")
 
 
+@functools.cache
 def all_probes(folder: Path = FOLDER) -> tuple[Probe, ...]:
     """Every probe, by name. Raises `ValueError` for a file with a bad header."""
     return tuple(read(path) for path in sorted(folder.glob("[a-z]*.py")))

@@ -33,7 +33,7 @@ def build_cuda(wanted: build.Sources) -> build.Built:
     return build.build(wanted, backend="cuda", cache_dir=default_cache_dir())
 
 
-QUICK = ("static_kernel", "constant_symbol")
+QUICK = ("constant_symbol",)
 
 
 @needs_nvcc
