@@ -1,4 +1,4 @@
-"""The modules in `benchmarks/` that were written by hand to measure on: each runs, and its output tells inputs apart."""
+"""The modules in `benchmarks/` that were written by hand to measure on: each runs, and its output follows its inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_fresh_modules_share_no_source_with_the_plain_ones() -> None:
 @torch.no_grad()
 def test_a_fresh_module_runs(row: dict[str, Any]) -> None:
     namespace: dict[str, Any] = {"__name__": row["name"]}
-    exec(compile(Problem(row["problem"], row["name"]).check().source, row["name"], "exec", dont_inherit=True), namespace)
+    exec(
+        compile(Problem(row["problem"], row["name"]).check().source, row["name"], "exec", dont_inherit=True), namespace
+    )
     torch.manual_seed(0)
     model = namespace["Model"](*namespace["get_init_inputs"]()).eval()
     first, second = namespace["get_inputs"](), namespace["get_inputs"]()

@@ -15,7 +15,7 @@ from dice.evaluate.metrics import compare, cost, score, summarise
 from dice.evaluate.report import gather
 from dice.evaluate.report.tables import results
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
-from dice.evaluate.statistics import Bootstrap, pass_at, sign_test
+from dice.evaluate.statistics import Bootstrap, pass_at, sign_test, wilson
 from dice.verdict import Replaced, Timing, Verdict
 
 WRONG = Verdict("wrong", "compare", backend="cuda", device="H100")
@@ -203,3 +203,13 @@ def test_old_verdicts_that_do_not_say_how_much_was_replaced_have_no_share_of_all
     given = tasks(0)
     found = score(given, judged(given, [right(3.0)]), 1)
     assert found.exec.value == 1.0 and found.exec_all.value is None and found.fast1_all.value is None
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [(57, 96, 0.4938, 0.6866), (80, 96, 0.7464, 0.8946), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0)],
+)
+def test_wilsons_interval(right: int, count: int, low: float, high: float) -> None:
+    found = wilson(right, count)
+    assert (found.value, found.low, found.high) == pytest.approx((right / count, low, high), abs=5e-5)
+    assert wilson(0, 0).value is None
