@@ -1,4 +1,4 @@
-"""The modules in `benchmarks/` that were written by hand to measure on: each runs, and its output follows its inputs."""
+"""The modules in `benchmarks/` written by hand to measure on: each runs, and its outputs follow its inputs."""
 
 from __future__ import annotations
 
