@@ -1,53 +1,172 @@
-"""nano on plain modules in each of `dice generate`'s ways, one greedy sample each: as written (or completed from the
-module), and region by region in canonical form. A run that was stopped goes on.
+"""A model on modules in each of `dice generate`'s ways, one greedy sample each: as written (or completed from the
+module), and region by region in canonical form. A run that was stopped goes on. `OUT.summary.json` holds the counts of
+each way with Wilson's intervals.
 
-    python benchmarks/plain_ways.py OUT.jsonl [--limit N]
+    python benchmarks/plain_ways.py OUT.jsonl [--problems FILE] [--model MODEL] [--workers N] [--limit N]
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import multiprocessing
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.util import Finalize
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import dice
+from dice.errors import UserError
+from dice.evaluate.statistics import wilson
+from dice.files.atomic import write_json
+from dice.files.journal import Journal
 from dice.generation import DECODING, Attempt, Writer, attempts
+from dice.model.checkpoint import resolve_model
 from dice.optimize.run import attempt_by_regions
 from dice.problem import Problem
 from dice.verify import Options, Verifier
 
 PLAIN = Path(__file__).parent / "plain.jsonl"
+Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--problems", type=Path, default=PLAIN, help="JSON lines with `name` and `problem`")
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--workers", type=int, default=1, help="modules side by side, each in a process of one thread")
     parser.add_argument("--limit", type=int)
     args = parser.parse_args()
-    rows = [json.loads(line) for line in PLAIN.read_text().splitlines()][: args.limit]
-    done = {json.loads(line)["name"] for line in args.out.read_text().splitlines()} if args.out.exists() else set()
-    writer = Writer.load("nano", DECODING)
-    with Verifier(backend="emulated", options=Options(timing=False)) as verifier, args.out.open("a") as file:
-        for row in rows:
-            if row["name"] in done:
-                continue
-            problem = Problem(row["problem"], row["name"])
-            (plain,) = attempts(problem, writer, verifier, samples=1, refine=0, prompt="auto", seed=0)
-            regions, why = attempt_by_regions(
-                problem, "nano", writer, verifier, samples=1, prompt="auto", seed=0
-            )  # whether or not it is needed
-            found = {"name": row["name"], "plain": _said(plain), "canonical": _said(regions), "why": why}
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-            print(row["name"], found["plain"], found["canonical"], flush=True)
+    problems = [json.loads(line) for line in args.problems.read_text().splitlines()][: args.limit]
+    subject = {"model": _fingerprint(resolve_model(args.model)), "problems": _fingerprint(args.problems)}
+    with Journal(args.out, "run of plain_ways.py") as journal:
+        found = list(journal.rows())
+        if any(row.get("of") != subject for row in found):
+            parser.error(f"{args.out} holds rows of another model or other problems; name another file.")
+        done = {row["name"] for row in found}
+        for row in _measure([row for row in problems if row["name"] not in done], args.model, args.workers):
+            row["of"] = subject
+            journal.append(row)
+            found.append(row)
+            print(row["name"], row["plain"], row["canonical"], flush=True)
+    asked = {row["name"]: row.get("kind", "") for row in problems}
+    summary = _setup(args) | {"of": subject} | summarise([row for row in found if row["name"] in asked], asked)
+    write_json(args.out.with_suffix(".summary.json"), summary)
+    for way, counts in summary["ways"].items():
+        low, high = counts["interval"]
+        print(f"{way}: {counts['right']} of {summary['count']} ({counts['percent']}%, {low} to {high})")
 
 
-def _said(attempt: Attempt | None) -> dict[str, object]:
+def _measure(problems: Sequence[Row], model: str, workers: int) -> Iterator[Row]:
+    """By completion. Processes are spawned, for a fork would share PyTorch's threads."""
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, workers), spawned, initializer=_begin, initargs=(model,)) as pool:
+        for done in as_completed([pool.submit(_ways, row["name"], row["problem"]) for row in problems]):
+            yield done.result()
+
+
+class Worker:
+    """What a process of the pool keeps from module to module."""
+
+    model: str
+    writer: Writer
+    verifier: Verifier
+
+
+def _begin(model: str) -> None:
+    Worker.model, Worker.writer = model, Writer.load(model, DECODING)
+    torch.set_num_threads(1)
+    Worker.verifier = Verifier(backend="emulated", options=Options(timing=False)).__enter__()
+    Finalize(None, Worker.verifier.__exit__, args=(None, None, None), exitpriority=10)
+
+
+def _ways(name: str, source: str) -> Row:
+    """Both ways, whether or not the second is needed. What the model cannot be asked counts as not right."""
+    problem, writer, verifier = Problem(source, name), Worker.writer, Worker.verifier
+    plain, why_not = None, ""
+    try:
+        (plain,) = attempts(problem, writer, verifier, samples=1, refine=0, prompt="auto", seed=0)
+    except UserError as error:
+        why_not = str(error)
+    regions, why = attempt_by_regions(problem, Worker.model, writer, verifier, samples=1, prompt="auto", seed=0)
+    return {"name": name, "plain": _said(plain), "canonical": _said(regions), "why_plain": why_not, "why": why}
+
+
+def _said(attempt: Attempt | None) -> Row:
     if attempt is None:
         return {"outcome": "none"}
     verdict = attempt.verdict
     share = verdict.replaced.time_share if verdict.replaced else None
     all_of_it = verdict.solves("all")
     return {"outcome": verdict.outcome, "way": attempt.way, "all_operators": all_of_it, "time_share": share}
+
+
+def _right(said: Row) -> bool:
+    return bool(said["outcome"] == "correct")
+
+
+def _first_right(row: Row) -> Row:
+    """What `dice generate` gives: the second way only where nothing right came of the first."""
+    said: Row = row["plain"] if _right(row["plain"]) else row["canonical"]
+    return said
+
+
+WAYS: dict[str, Callable[[Row], bool]] = {
+    "as written": lambda row: _right(row["plain"]) and row["plain"]["way"] == "written",
+    "written, else completed": lambda row: _right(row["plain"]),
+    "canonical alone": lambda row: _right(row["canonical"]),
+    "canonical alone, all operators": lambda row: row["canonical"].get("all_operators", False),
+    "one after the other": lambda row: _right(_first_right(row)),
+    "one after the other, all operators": lambda row: _first_right(row).get("all_operators", False),
+}
+
+
+def summarise(rows: Sequence[Row], kinds: dict[str, str]) -> Row:
+    """Counts of each way over all rows, percent with Wilson's 95% interval, and counts by kind of module."""
+    by_kind = {kind: [row for row in rows if kinds[row["name"]] == kind] for kind in sorted({*kinds.values()} - {""})}
+    return {
+        "count": len(rows),
+        "ways": {way: _share(sum(map(right, rows)), len(rows)) for way, right in WAYS.items()},
+        "kinds": {
+            kind: {"count": len(own)} | {way: sum(map(right, own)) for way, right in WAYS.items()}
+            for kind, own in by_kind.items()
+        },
+    }
+
+
+def _share(right: int, count: int) -> Row:
+    found = wilson(right, count)
+    percents = [None if value is None else round(100 * value) for value in (found.value, found.low, found.high)]
+    return {"right": right, "percent": percents[0], "interval": percents[1:]}
+
+
+def _setup(args: argparse.Namespace) -> Row:
+    versions = {"dice": dice.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {
+        "model": args.model,
+        "problems": args.problems.name,
+        "samples": "one greedy of each way and region, emulated",
+        "interval": "Wilson, 95%, percent",
+        "cpu_cores": os.cpu_count(),
+        "versions": versions,
+    }
+
+
+def _fingerprint(path: Path) -> str:
+    """Of a file, or of a model's weights."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 if __name__ == "__main__":

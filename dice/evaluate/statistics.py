@@ -1,10 +1,11 @@
-"""Intervals and tests over problems: a seeded bootstrap, the exact sign test, the unbiased pass@k."""
+"""Intervals and tests over problems: a seeded bootstrap, Wilson's, the exact sign test, the unbiased pass@k."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,17 @@ class Bootstrap:
         drawn = transform(sums[counts > 0] / counts[counts > 0])
         low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
         return Estimate(point, float(low), float(high))
+
+
+def wilson(right: int, count: int) -> Estimate:
+    """The share of `count` that is `right`, with Wilson's interval: it needs no resampling and holds near 0 and 1."""
+    if not count:
+        return Estimate(None)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    share, weight = right / count, z * z / count
+    middle = (share + weight / 2) / (1 + weight)
+    reach = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)
+    return Estimate(share, max(0.0, middle - reach), min(1.0, middle + reach))
 
 
 def pass_at(count: int, correct: int, k: int) -> float:

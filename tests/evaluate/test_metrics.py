@@ -15,7 +15,7 @@ from dice.evaluate.metrics import compare, cost, score, summarise
 from dice.evaluate.report import gather
 from dice.evaluate.report.tables import results
 from dice.evaluate.run_folder import Generation, Judgement, RunFolder, Task
-from dice.evaluate.statistics import Bootstrap, pass_at, sign_test
+from dice.evaluate.statistics import Bootstrap, pass_at, sign_test, wilson
 from dice.verdict import Replaced, Timing, Verdict
 
 WRONG = Verdict("wrong", "compare", backend="cuda", device="H100")
@@ -203,3 +203,16 @@ def test_old_verdicts_that_do_not_say_how_much_was_replaced_have_no_share_of_all
     given = tasks(0)
     found = score(given, judged(given, [right(3.0)]), 1)
     assert found.exec.value == 1.0 and found.exec_all.value is None and found.fast1_all.value is None
+
+
+@pytest.mark.parametrize(("right", "count"), [(57, 96), (80, 96), (1, 7), (0, 10), (10, 10)])
+def test_wilsons_limits_are_as_far_away_as_their_own_spread_allows(right: int, count: int) -> None:
+    found = wilson(right, count)
+    assert found.value == right / count and found.low is not None and found.high is not None
+    assert 0 <= found.low < found.high <= 1
+    for limit in {found.low, found.high} - {0.0, 1.0}:
+        assert (found.value - limit) ** 2 == pytest.approx(1.959964**2 * limit * (1 - limit) / count, abs=1e-7)
+
+
+def test_wilsons_limit_for_none_of_ten_is_the_published_one() -> None:
+    assert wilson(0, 10).high == pytest.approx(0.2775, abs=5e-5) and wilson(0, 0).value is None
