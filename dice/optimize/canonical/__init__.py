@@ -1,4 +1,4 @@
-"""Pairs of the synthetic corpus as the optimiser would ask them: its own printer's text, and a kernel that follows it."""
+"""Pairs of the synthetic corpus as the optimiser would ask them: its printer's text, and a kernel that follows."""
 
 from __future__ import annotations
 

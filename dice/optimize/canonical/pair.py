@@ -80,6 +80,7 @@ class _Follower(ast.NodeTransformer):
         access = [whole[name].arguments[0] for name in self.region.inputs if whole[name].operator == "input"]
         if not len(own) == len(access) == len(self.followed.inputs):
             raise _OtherForm("an input that nothing reads, or one that is computed")
+        self.renamed: dict[str, str] = {}  # inputs as the kernel's file calls them -> as the printed problem does
         self.inputs: dict[str, str] = dict(zip(access, own, strict=True))
         paths = [f"self{whole[name].arguments[0]}" for name in self.region.states]
         self.states: dict[str, str] = {
