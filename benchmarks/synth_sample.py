@@ -23,6 +23,7 @@ from typing import Any
 from dice import synth
 from dice.files.atomic import write_json
 from dice.files.journal import append_row, read_rows
+from dice.optimize.canonical import canonical_pair
 from dice.synth.corpus import generator_version
 from dice.verdict import Verdict
 
@@ -49,7 +50,7 @@ def row(number: int, pair: synth.Pair, verdict: Verdict) -> dict[str, Any]:
     if verdict.correct and verdict.timing:
         kept["speedup"] = round(verdict.timing.speedup, 3)
     if not verdict.correct:
-        kept |= {"message": verdict.message, "problem": pair.check_problem.source, "kernel": pair.kernel.source}
+        kept |= {"message": verdict.message, "problem": pair.check_problem.source, "kernel": pair.check_kernel.source}
     return kept
 
 
@@ -57,7 +58,8 @@ def verify(args: argparse.Namespace, known: dict[int, dict[str, Any]]) -> Iterat
     from dice.verify import Options, Verifier
 
     deadline = time.monotonic() + args.budget
-    pairs = sample(args.seed, args.pairs, synth.Styles(args.styles))
+    canonical = canonical_pair if args.styles == "wide" else None
+    pairs = sample(args.seed, args.pairs, synth.Styles(args.styles, canonical=canonical))
     pending = [number for number in range(len(pairs)) if number not in known]
     timing = args.backend != "emulated" and args.timing_seconds > 0
     options = Options(trials=args.trials, timing=timing, sanitize=args.sanitize)
@@ -70,7 +72,7 @@ def verify(args: argparse.Namespace, known: dict[int, dict[str, Any]]) -> Iterat
                 if time.monotonic() > deadline:
                     return
                 pair = pairs[number]
-                yield (pair.problem if args.large else pair.check_problem), pair.kernel
+                yield (pair.problem, pair.kernel) if args.large else (pair.check_problem, pair.check_kernel)
 
         for position, verdict in verifier.verify_many(jobs(), workers=args.workers):
             number = pending[position]

@@ -8,13 +8,14 @@ A pair is drawn in two stages. A `Plan` says what is computed (its `composition`
 constants, names and spellings. Held-out compositions never occur among training pairs (see `split.py`).
 
 With `Styles("wide")` a drawn pair is then written in the styles of `wide/`: helpers, properties, containers, einsum,
-other inputs and outputs. The draw itself stays what it is.
+other inputs and outputs. The draw itself stays what it is. A share of wide pairs is written by a form that is given
+instead, the optimiser's canonical one: it lies above this room.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
@@ -32,6 +33,7 @@ from dice.synth.wide import STYLES, rewritten
 __all__ = ["FAMILIES", "PLAIN", "Pair", "Styles", "generate", "heldout", "in_distribution"]
 
 LARGE_SHARE = 0.35  # of training pairs whose problem is printed with large sizes; held-out ones never are
+CANONICAL_SHARE = 0.3  # of wide pairs that are tried in the given form: three of five have it
 _NAMES = tuple(FAMILIES)
 _WEIGHTS = tuple(weight for _, weight in FAMILIES.values())
 
@@ -40,13 +42,15 @@ _WEIGHTS = tuple(weight for _, weight in FAMILIES.values())
 class Styles:
     """How pairs are written. `width` plain: as they are drawn; wide: in the styles of `wide/`, too.
 
-    Styles in `without` are left out of training pairs; held-out and control pairs have them wherever they can be
-    applied, so that what a model does with a style that it never saw can be measured.
+    `canonical` writes a pair in the form in which kernels are asked for, or gives None where it has none; a share of
+    wide pairs is written so. Styles in `without` are left out of training pairs; held-out and control pairs have them
+    wherever they can be applied, so that what a model does with a style that it never saw can be measured.
     Raises `UserError` for a style that there is not.
     """
 
     width: Literal["plain", "wide"] = "plain"
     without: tuple[str, ...] = ()
+    canonical: Callable[[Pair], Pair | None] | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.without if name not in STYLES]
@@ -59,6 +63,10 @@ class Styles:
         """The pair as these styles write it; `key` decides which. `hidden`: the styles in `without` are left out."""
         if self.width == "plain":
             return pair
+        if self.canonical and random.Random(f"{key}:canonical").random() < CANONICAL_SHARE:
+            asked = self.canonical(pair)
+            if asked is not None:
+                return asked
         sources = (pair.problem.source,) if pair.check_source is None else (pair.problem.source, pair.check_source)
         chosen = frozenset(self.without)
         found = rewritten(

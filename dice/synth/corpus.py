@@ -81,14 +81,17 @@ class CorpusRequest:
     generator: str  # `generator_version`
     styles: str = "plain"
     without_styles: str = ""  # names, with commas between
+    canonical: bool = False  # whether a share of the pairs is in canonical form
 
 
 # What shapes a row, below the package: the generator and layout of the pairs, the words of the prompts, where a kernel
-# is cut for infilling, and what counts as a repeat of a benchmark's problem.
+# is cut for infilling, what counts as a repeat of a benchmark's problem, and the optimiser's printer.
 SHAPING = (
     *("synth", "prompts.py", "kernel.py", "problem.py", "cpp.py", "syntax.py"),
     "kernel_form.py",
     *("data/decontaminate.py", "data/near_duplicates.py"),
+    *("optimize/canonical", "optimize/graph.py", "optimize/operators.py", "optimize/printing.py"),
+    *("optimize/python_text.py", "optimize/region.py", "optimize/regions.py", "optimize/trace/capture_graph.py"),
 )
 
 
@@ -132,7 +135,7 @@ def build(
     benchmarks = Index.from_folders(folders).digest if folders else ""
     request = CorpusRequest(
         *(pairs, heldout, control, seed, verify, shard_pairs, prose_free, infill_share, benchmarks),
-        *(generator_version(), styles.width, ",".join(styles.without)),
+        *(generator_version(), styles.width, ",".join(styles.without), styles.canonical is not None),
     )
     _open_folder(out, request, resume)
     batches = _batches(out, request, folders, styles)
@@ -245,7 +248,7 @@ class _Writer:
             self.progress(self.done, self.total, what)
             yield from ((item, "") for item in items)
             return
-        jobs = [(item.pair.check_problem, item.pair.kernel) for item in items]
+        jobs = [(item.pair.check_problem, item.pair.check_kernel) for item in items]
         verdicts: dict[int, Verdict] = {}
         for position, verdict in self.verifier.verify_many(jobs, workers=self.workers):
             verdicts[position] = verdict

@@ -119,7 +119,8 @@ def _candidate(batch: Batch, index: int, pair: Pair) -> Candidate:
     match = known.find(pair.problem) if known and not reason else None
     seed = batch.train_seed or batch.seed
     row = _row(seed, index, pair) | ({} if batch.styles == PLAIN else {"written": list(pair.written)})
-    rows = (row, _without_prose(row)) if batch.prose_free else (row,)
+    # What is asked in canonical form has no prose, and one layout.
+    rows = (row, _without_prose(row)) if batch.prose_free and not pair.is_canonical else (row,)
     rows = (*rows, *_infilling(batch, rows))
     ids = tuple(text_id(each["problem"]) for each in rows)
     return Candidate(pair, rows, ids, reason, asdict(match) if match else None)
@@ -131,7 +132,8 @@ def _index(folders: tuple[Path, ...]) -> Index | None:
 
 
 def _row(seed: int, index: int, pair: Pair) -> JsonObject:
-    source = relaid(pair.problem.source, random.Random(f"{seed}:{index}:layout"))
+    layout = random.Random(f"{seed}:{index}:layout")
+    source = pair.problem.source if pair.is_canonical else relaid(pair.problem.source, layout)
     return {
         "problem": source,
         "kernel": pair.kernel.source,

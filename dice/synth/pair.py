@@ -8,6 +8,7 @@ from typing import Literal
 from dice.kernel import Kernel
 from dice.problem import Problem
 
+CANONICAL = "canonical"  # the style of what is asked as the optimiser asks
 Split = Literal["train", "heldout"]
 HeldOutBy = Literal["", "composition", "operator"]
 
@@ -16,8 +17,8 @@ HeldOutBy = Literal["", "composition", "operator"]
 class Pair:
     """A problem, a kernel that solves it, and where it belongs.
 
-    `check_source` is the problem with small shapes when the printed ones are too large to verify quickly: verify the
-    kernel against `check_problem`.
+    `check_source` is the problem with small shapes when the printed ones are too large to verify quickly: verify
+    `check_kernel` against `check_problem`. The kernel is the same for both, unless it has sizes written into it.
     """
 
     problem: Problem
@@ -29,10 +30,21 @@ class Pair:
     split: Split
     heldout_by: HeldOutBy = ""
     check_source: str | None = None
+    check_kernel_source: str | None = None
     written: tuple[str, ...] = ()  # the styles of `dice/synth/wide` that its texts have
+
+    @property
+    def is_canonical(self) -> bool:
+        return CANONICAL in self.written
 
     @property
     def check_problem(self) -> Problem:
         if self.check_source is None:
             return self.problem
         return Problem(self.check_source, self.problem.name, self.problem.level)
+
+    @property
+    def check_kernel(self) -> Kernel:
+        if self.check_kernel_source is None:
+            return self.kernel
+        return Kernel(self.check_kernel_source, self.kernel.name)

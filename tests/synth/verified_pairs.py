@@ -40,7 +40,7 @@ def assert_right(pairs: Sequence[Pair], trials: int = 1) -> None:
     except verify.BackendUnavailable as reason:
         pytest.skip(str(reason))
     with verify.Verifier(backend="emulated", options=verify.Options(trials=trials, timing=False)) as verifier:
-        verdicts = verifier.verify_many([(pair.check_problem, pair.kernel) for pair in pairs], workers=2)
+        verdicts = verifier.verify_many([(pair.check_problem, pair.check_kernel) for pair in pairs], workers=2)
         wrong = [
             (pairs[k].composition, pairs[k].style, verdict.message) for k, verdict in verdicts if not verdict.correct
         ]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import UseAppendAction
 
 from dice.commands.arguments import Backend, at_least
 from dice.commands.progress import bars
 from dice.errors import UserError
+
+if TYPE_CHECKING:
+    from dice.synth.pair import Pair
 
 
 @dataclass
@@ -42,7 +46,7 @@ class Synth:
     """Share of the training pairs to write once more as infilling: the prompt gives the kernel's beginning and end."""
     styles: Literal["plain", "wide"] = "plain"
     """How modules are written: as they are drawn, or also with helpers, properties, containers, einsum, several inputs
-    and outputs, and so on, their kernels to match."""
+    and outputs, and so on, their kernels to match; or in the canonical form in which the optimiser asks."""
     without_style: UseAppendAction[tuple[str, ...]] = ()
     """A wide style to leave out of the training pairs; may be given several times. Held-out and control pairs have it
     wherever it can be applied, so that one can measure on it."""
@@ -55,7 +59,7 @@ class Synth:
         from dice.synth import Styles
         from dice.synth.corpus import build
 
-        styles = Styles(self.styles, tuple(self.without_style))
+        styles = Styles(self.styles, tuple(self.without_style), _canonical() if self.styles == "wide" else None)
         at_least(0, pairs=self.pairs, heldout=self.heldout, control=self.control)
         at_least(1, workers=self.workers)
         missing = next((folder for folder in self.decontaminate if not folder.is_dir()), None)
@@ -89,3 +93,9 @@ class Synth:
             print(f"{name}: {part['pairs']} pairs, {part['compositions']} compositions; dropped: {dropped}")
         print(f"written to {self.out}; counts in {self.out / 'report.json'}")
         return 0
+
+
+def _canonical() -> Callable[[Pair], Pair | None]:
+    from dice.optimize.canonical import canonical_pair
+
+    return canonical_pair

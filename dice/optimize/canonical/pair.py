@@ -1,0 +1,166 @@
+"""`canonical_pair`: a drawn pair in the form in which `dice generate` and `dice optimize` ask for kernels.
+
+Its problem is what `printing.py` prints of the module's one region, to the letter. Its kernel keeps the CUDA source;
+`ModelNew` gets the printed constructor, the printed inputs in their order, and the paths that states have there.
+Modules of several regions, and kernels that leave a part to PyTorch, have no such form.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, replace
+
+from torch.nn.modules import utils
+
+from dice.kernel import Kernel
+from dice.optimize.canonical.follow import Followed, follow
+from dice.optimize.graph import Ref
+from dice.optimize.printing import Printed, problem_of
+from dice.optimize.region import Region
+from dice.optimize.regions import cut
+from dice.optimize.trace.capture_graph import NotTraced
+from dice.problem import Problem
+from dice.synth.pair import CANONICAL, Pair
+
+_CLASS = "class ModelNew(nn.Module):\n"
+_IMPORTS = {  # lines of a kernel's file that its new class may need no more
+    "F": "import torch.nn.functional as F\n",
+    "math": "import math\n",
+    **{name: f"from torch.nn.modules.utils import {name}\n" for name in ("_single", "_pair", "_triple")},
+}
+
+
+def canonical_pair(pair: Pair) -> Pair | None:
+    """The pair in canonical form, in both of its sizes; None where it has none."""
+    found = _written(pair.problem, pair.kernel)
+    if found is None or pair.check_source is None:
+        return found and replace(pair, problem=found[0], kernel=found[1], written=(CANONICAL,))
+    small = _written(pair.check_problem, pair.kernel)
+    if small is None:
+        return None
+    return replace(
+        pair,
+        problem=found[0],
+        kernel=found[1],
+        written=(CANONICAL,),
+        check_source=small[0].source,
+        check_kernel_source=small[1].source,
+    )
+
+
+def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel] | None:
+    try:
+        followed = follow(problem.source)
+        regions = cut(followed.graph)
+        if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
+            return None
+        printed = problem_of(regions[0])
+        text = _Follower(followed, regions[0], printed).kernel(kernel.source)
+    except (NotTraced, _OtherForm):
+        return None
+    return replace(printed.problem, name=problem.name), replace(kernel, source=text)
+
+
+class _OtherForm(Exception):
+    """The kernel's file is not of the form that can follow."""
+
+
+@dataclass
+class _Follower(ast.NodeTransformer):
+    """Rewrites what a kernel's `forward` passes on. `inputs`, `states`: texts there -> texts in the printed problem."""
+
+    followed: Followed
+    region: Region
+    printed: Printed
+
+    def __post_init__(self) -> None:
+        whole = self.followed.graph.by_name()
+        own = [node.name for node in self.region.graph.nodes if node.operator == "input"]
+        access = [whole[name].arguments[0] for name in self.region.inputs if whole[name].operator == "input"]
+        if not len(own) == len(access) == len(self.followed.inputs):
+            raise _OtherForm("an input that nothing reads, or one that is computed")
+        self.renamed: dict[str, str] = {}  # inputs as the kernel's file calls them -> as the printed problem does
+        self.inputs: dict[str, str] = dict(zip(access, own, strict=True))
+        paths = [f"self{whole[name].arguments[0]}" for name in self.region.states]
+        self.states: dict[str, str] = {
+            path: f"self.{place}" for path, place in zip(paths, self.printed.paths, strict=True)
+        }
+        self.layers = {  # the old path of a layer -> the new one
+            old.rpartition(".")[0]: new.rpartition(".")[0] for old, new in self.states.items() if new.count(".") > 1
+        }
+
+    def kernel(self, source: str) -> str:
+        """The whole file."""
+        head, _, old = source.partition(_CLASS)
+        (model,) = (one for one in ast.parse(_CLASS + old).body if isinstance(one, ast.ClassDef))
+        forward = next(one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
+        taken = [one.arg for one in forward.args.args[1:]]
+        match forward.body:
+            case [ast.Return(value=ast.expr() as value)] if len(taken) == len(self.followed.inputs):
+                self.renamed = {own: self.inputs[name] for own, name in zip(taken, self.followed.inputs, strict=True)}
+                body = ast.unparse(self.visit(value))
+            case _:
+                raise _OtherForm("PyTorch does a part of the work")
+        lines = self.printed.problem.source.split("\n")
+        begin = lines.index("class Model(nn.Module):") + 1
+        end = next(at for at, line in enumerate(lines) if line.startswith("    def forward(self"))
+        constructor = "".join(f"{line}\n" for line in lines[begin:end])
+        text = f"{constructor}    def forward(self, {', '.join(self.inputs.values())}):\n        return {body}\n"
+        for name, line in _IMPORTS.items():
+            if not re.search(rf"\b{name}\b", text):
+                head = head.replace(line, "")
+        return head + _CLASS + text
+
+    # ---- expressions ---------------------------------------------------------------------------------------------
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(self.renamed.get(node.id, node.id), node.ctx)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        arguments = [new for one in node.args for new in self._argument(one)]
+        return ast.Call(self.visit(node.func), arguments, [self.visit(one) for one in node.keywords])
+
+    def _argument(self, node: ast.expr) -> list[ast.expr]:
+        """`*_pair(self.pool.stride)` of a layer that the printed problem has not becomes its numbers."""
+        new = self.visit(node)
+        if not isinstance(new, ast.Starred) or "self" in ast.unparse(new):
+            return [new]
+        return [_number(value) for value in eval(ast.unparse(new.value), vars(utils))]
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._path(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._path(node)
+
+    def _path(self, node: ast.Attribute | ast.Subscript) -> ast.expr:
+        """A state under its new path, a number of a layer under its own, or as the number that it is."""
+        text = ast.unparse(node)
+        if text in self.states:
+            return ast.parse(self.states[text], mode="eval").body
+        if not re.match(r"self\b", text) or any(text.startswith(f"{path}.") for path in self.states):
+            result = self.generic_visit(node)
+            assert isinstance(result, ast.expr)
+            return result
+        value = self._value(text)
+        owner, _, name = text.rpartition(".")
+        path = f"{self.layers.get(owner, owner)}.{name}".removeprefix("self.")
+        if owner in self.layers and self.printed.constants.get(path) == repr(value):
+            return ast.parse(f"self.{path}", mode="eval").body
+        return _number(value)
+
+    def _value(self, text: str) -> object:
+        try:
+            return eval(text, {"self": self.followed.module})
+        except Exception as error:  # noqa: BLE001 - whatever the kernel alone has
+            raise _OtherForm(f"{text} is not of the module") from error
+
+
+def _number(value: object) -> ast.expr:
+    match value:
+        case bool() | int() | float():
+            return ast.parse(repr(value), mode="eval").body
+        case tuple() | list():
+            return ast.Tuple([_number(one) for one in value], ast.Load())
+    raise _OtherForm(f"a {type(value).__name__} is passed on")

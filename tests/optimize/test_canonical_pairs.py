@@ -1,0 +1,56 @@
+"""Pairs of the synthetic corpus in canonical form: the optimiser's own text, and kernels that are right for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dice import synth
+from dice.optimize.canonical import canonical_pair
+from dice.optimize.canonical.follow import follow
+from dice.optimize.printing import problem_of
+from dice.optimize.regions import cut
+from dice.optimize.trace.tracer import Tracer
+from dice.synth import Pair, Styles
+from tests.synth.verified_pairs import assert_right
+
+ASKED = Styles("wide", canonical=canonical_pair)
+
+
+def canonical(seed: int, count: int) -> list[Pair]:
+    """The first pairs of a seed that have the form."""
+    drawn = (canonical_pair(synth.generate(seed, index)) for index in range(10 * count))
+    return [pair for pair in drawn if pair is not None][:count]
+
+
+def assert_printed_as_by_the_optimiser(seed: int, count: int) -> None:
+    with Tracer("emulated") as tracer:
+        for index in range(count):
+            problem = synth.generate(seed, index).check_problem
+            (unit,) = tracer.trace(problem).units
+            expected = [problem_of(region).problem.source for region in cut(unit.graph)]
+            assert [problem_of(region).problem.source for region in cut(follow(problem.source).graph)] == expected
+
+
+@pytest.mark.usefixtures("lasting")
+def test_a_problem_is_printed_as_by_the_optimiser() -> None:
+    assert_printed_as_by_the_optimiser(6, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("lasting")
+def test_many_problems_are_printed_as_by_the_optimiser() -> None:
+    assert_printed_as_by_the_optimiser(6, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("lasting_zygote")
+def test_canonical_kernels_are_right() -> None:
+    assert_right(canonical(903, 60))
+
+
+def test_a_share_of_wide_pairs_is_canonical_and_the_others_stay_what_they_were() -> None:
+    asked = [synth.generate(5, index, styles=ASKED) for index in range(80)]
+    wide = [synth.generate(5, index, styles=Styles("wide")) for index in range(80)]
+    assert 8 < sum(pair.is_canonical for pair in asked) < 30
+    assert all(pair.is_canonical or pair == other for pair, other in zip(asked, wide, strict=True))
+    assert asked[:20] == [synth.generate(5, index, styles=ASKED) for index in range(20)]
