@@ -19,13 +19,13 @@ from dice.errors import UserError
 from dice.files import JsonObject
 from dice.files.journal import Journal
 from dice.kernel import Kernel
-from dice.optimize.compose import Part, Plan, compose
 from dice.optimize.operators import kind_of
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.templates.emitter import CannotWrite
 from dice.optimize.trace.tracer import Tracer
+from dice.optimize.whole.compose import Part, Plan, compose
 from dice.problem import Problem, load_problems
 from dice.verify import Verifier
 

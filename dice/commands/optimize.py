@@ -76,7 +76,7 @@ class Optimize(Clustered):
         spare([self.module], target)
         _require_writable(target)
         if self.export is not None:
-            from dice.optimize.export import require_free
+            from dice.optimize.whole.export import require_free
 
             require_free(self.export)
         from dice.optimize.variants import variants_of
@@ -124,7 +124,7 @@ class Optimize(Clustered):
     def _export(self, result: Several) -> str | None:
         if self.export is None or result.kernel is None:
             return None
-        from dice.optimize.export import export
+        from dice.optimize.whole.export import export
 
         export(result.plan, self.export, cases=result.cases, training=self.training)
         return str(self.export)

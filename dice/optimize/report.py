@@ -107,7 +107,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One region. `share`: of the module's time before, at all its places. `state`: replaced, or why not."""
+    """One region. `share`: of the module's time before, at all its places. `why`: it was not replaced. `alone`: why its
+    kernel has a build of its own, as the end of a sentence."""
 
     key: str
     title: str
@@ -122,6 +123,7 @@ class Row:
     speedup: float | None
     roofline_share: float | None
     candidates: int
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class Report:
         lines = [
             f"{count} of {len(self.rows)} regions replaced: {self.share:.0%} of the module's time ({self.measured_on})"
         ]
+        lines += [f"{row.title} is built by itself: it {row.alone}" for row in self.replaced if row.alone]
         if self.left:
             names = ", ".join(f"{name} x{times}" if times > 1 else name for name, times in self.left.items())
             lines.append(f"left to PyTorch: {names}")

@@ -16,8 +16,6 @@ from dice.files.atomic import write_json, write_text
 from dice.files.journal import Journal
 from dice.generation import Attempt, Prompt, Writer
 from dice.kernel import Kernel
-from dice.optimize.choose import LEAST, Chooser, Whole
-from dice.optimize.compose import Part, Plan
 from dice.optimize.cost import cost_of, shares
 from dice.optimize.library import Library
 from dice.optimize.operators import OWN_KERNEL, kind_of
@@ -28,6 +26,9 @@ from dice.optimize.report import GraphCut, Listed, Report, Row, Tell, tell_nobod
 from dice.optimize.search import Policy, Search, journal_path
 from dice.optimize.trace.tracer import Trace, Tracer
 from dice.optimize.unit import Unit
+from dice.optimize.whole.builds import Builds
+from dice.optimize.whole.choose import LEAST, Chooser, Whole
+from dice.optimize.whole.compose import Part, Plan
 from dice.optimize.writers import Checkpoint, KernelWriter
 from dice.problem import Problem
 from dice.verdict import Verdict
@@ -98,7 +99,8 @@ def optimize_module(
     is_right = whole is not None and whole.verdict.correct
     kept = {key: part for key, part in parts.items() if whole is not None and is_right and key in whole.keys}
     verdict = whole.verdict if whole else None
-    return Result(whole.kernel if whole and is_right else None, verdict, report, Plan(problem, units, kept), folder)
+    plan = Plan(problem, units, kept, apart=whole is not None and whole.apart)
+    return Result(whole.kernel if whole and is_right else None, verdict, report, plan, folder)
 
 
 def attempt_by_regions(
@@ -229,6 +231,7 @@ def _report(
     places = _places(units)
     known = {region.key: region for _, regions in units for region in regions}
     is_right = whole is not None and whole.verdict.correct
+    alone = _alone(chooser.plan, whole) if whole is not None else {}
     rows = []
     for key in sorted(known, key=lambda key: -share[key]):
         region, best = known[key], search.best(key)
@@ -250,6 +253,7 @@ def _report(
                 timing.speedup if timing else None,
                 timing.roofline_share if timing and timing.ceiling_ms else None,
                 len(search.kept.get(key, [])),
+                alone.get(key, ""),
             )
         )
     measured = "each operator run alone on the GPU" if backend == "cuda" else "each operator run alone on the CPU"
@@ -261,6 +265,14 @@ def _report(
     )
     verdict = whole.verdict if whole else None
     return Report(problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1))
+
+
+def _alone(plan: Plan, whole: Whole) -> dict[str, str]:
+    """Why kernels have builds of their own, by region."""
+    if whole.apart:
+        return dict.fromkeys(whole.keys, "is not right, or is slower, in one build with the others")
+    kernels = {key: part.kernel for key, part in plan.parts.items() if key in whole.keys}
+    return dict(Builds.of(plan.problem, kernels).alone)
 
 
 def _of_whole(whole: Whole | None) -> str:

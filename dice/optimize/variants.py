@@ -19,9 +19,9 @@ from dice.errors import UserError
 from dice.files import JsonObject
 from dice.files.atomic import write_text
 from dice.kernel import Kernel
-from dice.optimize.compose import Plan, compose
 from dice.optimize.report import Report
 from dice.optimize.run import Result, optimize_module
+from dice.optimize.whole.compose import Plan, compose
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
@@ -183,11 +183,15 @@ def optimize_variants(
         return Several(result.kernel, result.plan, (Outcome(variant, result.report, verdict),))
     kept = [pair for pair in pairs if pair[1].kernel is not None]
     verdicts: dict[str, Verdict] = {}
+    apart = any(result.plan.apart for _, result in kept)
     while kept:
-        plan = _plan(variants[0].problem, kept)
+        plan = _plan(variants[0].problem, kept, apart)
         kernel = compose(plan)
         verdicts |= {one.name: verifier.verify(one.problem, one.of_file(kernel)) for one, _ in kept}
         right = [pair for pair in kept if verdicts[pair[0].name].correct]
+        if not right and not apart:  # the fault may be that of the one build
+            apart = True
+            continue
         if len(right) == len(kept):
             write_text(folder / "whole.py", kernel.source)
             return Several(kernel, plan, tuple(_outcome(*pair, verdicts, right) for pair in pairs))
@@ -196,7 +200,7 @@ def optimize_variants(
     return Several(None, none, tuple(_outcome(*pair, verdicts, []) for pair in pairs))
 
 
-def _plan(problem: Problem, kept: Sequence[tuple[Variant, Result]]) -> Plan:
+def _plan(problem: Problem, kept: Sequence[tuple[Variant, Result]], apart: bool) -> Plan:
     """All that the variants' own plans replace, and in each of them nothing else: what two share may win in one."""
     units = tuple(
         (replace(unit, dtype=variant.dtype), tuple(region for region in regions if region.key in result.plan.parts))
@@ -204,7 +208,7 @@ def _plan(problem: Problem, kept: Sequence[tuple[Variant, Result]]) -> Plan:
         for unit, regions in result.plan.units
     )
     parts = {key: part for _, result in kept for key, part in result.plan.parts.items()}
-    return Plan(problem, units, parts)
+    return Plan(problem, units, parts, apart)
 
 
 def _outcome(

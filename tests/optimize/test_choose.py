@@ -14,12 +14,12 @@ import torch.nn.functional as F
 
 from dice.files.journal import Journal
 from dice.kernel import Kernel
-from dice.optimize.choose import Chooser, Whole
-from dice.optimize.compose import Part, Plan
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.trace.capture_graph import export_graph
+from dice.optimize.whole.choose import Chooser, Whole
+from dice.optimize.whole.compose import Part, Plan
 from dice.problem import Problem
 from dice.verdict import Timing, Verdict
 from dice.verify.execution.running import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dice.kernel import Kernel
-from dice.optimize.inline import NotInlined, inlined
+from dice.optimize.whole.inline import NotInlined, inlined
 
 FILE = '''import torch
 import torch.nn as nn

@@ -13,25 +13,28 @@ from typing import Literal
 
 from dice.files.journal import Journal
 from dice.kernel import Kernel
-from dice.optimize.compose import Plan, compose
-from dice.optimize.inline import NotInlined, inlined
 from dice.optimize.report import Tell, WholeJudged, tell_nobody
+from dice.optimize.whole.compose import Plan, compose
+from dice.optimize.whole.inline import NotInlined, inlined
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
 
 Keep = Literal["faster", "right"]
 LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
+SLOWER = 1.02  # times the time that it takes with a build for each kernel: a whole in one build may be noise slower
 MARGIN = 1.005  # that a whole without a region must be faster by to do without it: less is noise
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One composition: the keys of the regions that it replaces, its file, and its verdict."""
+    """One composition: the keys of the regions that it replaces, its file, and its verdict. `apart`: whether each of its
+    kernels has a build of its own."""
 
     keys: frozenset[str]
     kernel: Kernel
     verdict: Verdict
+    apart: bool = False
 
     @property
     def ms(self) -> float:
@@ -64,13 +67,22 @@ class Chooser:
         usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
         if not usable:
             return None
-        best: Whole | None = self._verified(usable)
+        best: Whole | None = self._verified(usable, apart=False)
         assert best is not None
         if not best.verdict.correct and best.verdict.about_kernel:
             best = self._largest_right(usable)
-        if best is None or not best.verdict.correct or not best.verdict.timing or self.keep == "right":
+        if best is None or not best.verdict.correct:
             return best
-        return self._if_faster(self._fastest(best, usable))
+        if best.verdict.timing and self.keep == "faster":
+            best = self._if_faster(self._fastest(best, usable))
+        return self._in_one_build(best)
+
+    def _in_one_build(self, best: Whole | None) -> Whole | None:
+        """The composition with its kernels in one build, where it is right and no slower so."""
+        if best is None or not best.apart:
+            return best
+        joined = self._verified(best.keys, apart=False)
+        return joined if joined.verdict.correct and joined.ms <= best.ms * SLOWER else best
 
     def _is_inlined(self, key: str) -> bool:
         part = self.plan.parts[key]
@@ -98,12 +110,10 @@ class Chooser:
             self.dropped[key] = f"the whole is no faster than PyTorch with it ({timing.speedup:.2f}x)"
         return None
 
-    def _with(self, keys: Sequence[str] | frozenset[str]) -> Plan:
-        return replace(self.plan, parts={key: part for key, part in self.plan.parts.items() if key in keys})
-
-    def _verified(self, keys: Sequence[str] | frozenset[str]) -> Whole:
+    def _verified(self, keys: Sequence[str] | frozenset[str], apart: bool = True) -> Whole:
         """The composition's verdict, from the journal where it was verified before."""
-        kernel = compose(self._with(keys))
+        parts = {key: part for key, part in self.plan.parts.items() if key in keys}
+        kernel = compose(replace(self.plan, parts=parts, apart=apart))
         self._tried += 1
         self.show("checking the whole module", self._tried, self._tried)
         verdict = self._known.get(kernel.id)
@@ -114,13 +124,13 @@ class Chooser:
                 self.journal.append(row | {"verdict": verdict.to_json()})
             self._known[kernel.id] = verdict
         self.tell(WholeJudged(tuple(sorted(keys)), verdict))
-        return Whole(frozenset(keys), kernel, verdict)
+        return Whole(frozenset(keys), kernel, verdict, apart)
 
     def _largest_right(self, keys: Sequence[str]) -> Whole | None:
-        """Regions added in halves: a half that makes the whole wrong is halved again, until it is one region. One that
+        """Regions added in halves: a part that makes the whole wrong is halved again, until it is one region. One that
         is too little by itself, for it only moves values or takes no time, is tried again once there are others."""
         right: Whole | None = None
-        waiting, little = list(_halves(list(keys))), list[str]()
+        waiting, little = [list(keys)], list[str]()  # all of them again: they may be right with builds of their own
         while waiting:
             part = waiting.pop(0)
             whole = self._verified([*(right.keys if right else ()), *part])

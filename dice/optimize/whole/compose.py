@@ -16,11 +16,12 @@ from dice import syntax
 from dice.errors import UserError
 from dice.kernel import Kernel
 from dice.optimize.graph import Node, references
-from dice.optimize.inline import Inlined, inlined
 from dice.optimize.operators import kind_of
 from dice.optimize.python_text import expression, term
 from dice.optimize.region import Region
 from dice.optimize.unit import Unit
+from dice.optimize.whole.builds import Builds
+from dice.optimize.whole.inline import Inlined, inlined
 from dice.problem import Problem
 
 Wrap = Callable[[Region, Inlined], Inlined]
@@ -39,11 +40,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`units` with their regions, several for one place where each was followed for other inputs; `parts`: the kernel
-    of each region that is replaced, by the region's key."""
+    of each region that is replaced, by the region's key. `apart`: each kernel is built by itself, as it was when it was
+    verified, so that nothing has to be compiled."""
 
     problem: Problem
     units: tuple[Cut, ...]
     parts: Mapping[str, Part]
+    apart: bool = False
 
 
 # What a kernel was made for, beside its arguments: it is noted when the module is made, and looked at again whenever
@@ -119,20 +122,26 @@ def compose(plan: Plan, wrap: Wrap = lambda region, piece: piece, training: bool
     used = [region.key for _, regions in plan.units for region in regions if region.key in plan.parts]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(used), 1)}
     known = {region.key: region for _, regions in plan.units for region in regions}
+    builds = Builds.of(plan.problem, {key: plan.parts[key].kernel for key in numbers}, plan.apart)
     pieces = {}
     for key, number in numbers.items():
         part = plan.parts[key]
-        pieces[key] = wrap(known[key], inlined(part.kernel, part.paths, number, part.constants))
+        shared = builds.shared.get(key)
+        piece = inlined(part.kernel, part.paths, number, part.constants, shared, builds.handles.get(key, ""))
+        pieces[key] = wrap(known[key], piece)
     sections = [_header(plan, len(numbers), len(used)), _module_text(plan.problem.source).strip("\n")]
     imports = ["import inspect", "", "import torch", "import torch.nn as nn", "import torch.nn.functional as F"]
     _require_free_names(plan.problem)
     imports += [line for piece in pieces.values() for line in piece.imports]
     imports += [f"from {unit.home} import {unit.class_name.split('.')[0]}" for unit, _ in plan.units if unit.home]
+    imports += ["from torch.utils.cpp_extension import load_inline"] if builds.shared else []
     sections.append("\n".join(line for line in dict.fromkeys(imports)))
     for key, number in numbers.items():
         times = used.count(key)
         where = "" if times == 1 else f", at {times} places"
-        sections.append(f"# Region {number}: {known[key].title}{where}.\n{pieces[key].text}")
+        alone = f"\n# It has a build of its own: it {builds.alone[key]}." if builds.alone.get(key) else ""
+        sections.append(f"# Region {number}: {known[key].title}{where}.{alone}\n{pieces[key].text}")
+    sections += builds.texts()
     sections.append(_FITTING.strip("\n"))
     sections += _classes(plan, pieces, training)
     text = "\n\n\n".join(sections) + "\n"

@@ -16,11 +16,11 @@ from pathlib import Path
 from dice import syntax
 from dice.errors import UserError
 from dice.files.atomic import write_text
-from dice.optimize.compose import Plan, compose, parts_of
 from dice.optimize.graph import references
-from dice.optimize.inline import Inlined
 from dice.optimize.printing import function_of
 from dice.optimize.region import Region
+from dice.optimize.whole.compose import Plan, compose, parts_of
+from dice.optimize.whole.inline import Inlined
 
 Case = tuple[str, str]  # the function that draws inputs, and a floating type, "" for the module's own
 OWN: Case = ("get_inputs", "")

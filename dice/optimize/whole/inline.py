@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from dice import syntax
 from dice.kernel import Kernel
+from dice.optimize.whole.extension import Extension
 
 
 class NotInlined(Exception):
@@ -32,9 +33,18 @@ class Inlined:
     imports: tuple[str, ...]
 
 
-def inlined(kernel: Kernel, paths: Sequence[str], number: int, numbers: Mapping[str, str] | None = None) -> Inlined:
+def inlined(
+    kernel: Kernel,
+    paths: Sequence[str],
+    number: int,
+    numbers: Mapping[str, str] | None = None,
+    extension: Extension | None = None,
+    handle: str = "",
+) -> Inlined:
     """The file as part `number` of another one. `paths`: how its model reaches the tensors that the function takes
-    after its inputs (`linear.weight`); `numbers`: what it may read besides (`norm.eps`). Raises `NotInlined`."""
+    after its inputs (`linear.weight`); `numbers`: what it may read besides (`norm.eps`). `extension`: its own, where
+    that is a part of one that others share, which is called `handle`; without, it builds its own. Raises `NotInlined`.
+    """
     try:
         tree = syntax.parse(kernel.source)
     except (SyntaxError, ValueError):
@@ -49,11 +59,15 @@ def inlined(kernel: Kernel, paths: Sequence[str], number: int, numbers: Mapping[
     if any(isinstance(node, ast.If) for node in kept):
         raise NotInlined("it has statements at its top that are neither sources nor functions")
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if extension is not None:
+        kept = [node for node in kept if node.lineno not in extension.statements]
     renamed = {name: f"{name}_{number}" for name in _bound(kept)}
+    if extension is not None:
+        renamed |= {f"{extension.handle}.{name}": f"{handle}.{new}" for name, new in extension.outside.items()}
     constants = _constants(methods.get("__init__"), paths) | dict(numbers or {})
     function = f"region_{number}"
     parts = [_renamed(_text(kernel.source, node), renamed) for node in kept]
-    parts = [_unique_extension(part, number) for part in parts]
+    parts = [extension.text, *parts] if extension is not None else [_unique_extension(part, number) for part in parts]
     parts.append(_function(kernel.source, methods["forward"], function, paths, constants, renamed))
     return Inlined(function, "\n\n".join(parts), tuple(imports))
 
@@ -152,7 +166,8 @@ def _without_self(body: str, names: Mapping[str, str], constants: Mapping[str, s
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """The text with names replaced: neither attributes nor keywords of calls, nor anything within strings."""
+    """The text with names replaced, `name.attribute` among them: neither attributes of others nor keywords of calls,
+    nor anything within strings."""
     if not names:
         return text
     try:
@@ -165,11 +180,15 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     for index, token in enumerate(tokens):
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
-        if token.type != tokenize.NAME or token.string not in names:
+        if token.type != tokenize.NAME:
             continue
         before = tokens[index - 1].string if index else ""
         after = tokens[index + 1].string if index + 1 < len(tokens) else ""
-        if before != "." and not (depth and after == "="):
+        end = tokens[index + 2] if after == "." and index + 2 < len(tokens) else token
+        dotted = f"{token.string}.{end.string}"
+        if before != "." and dotted in names and end.end[0] == token.start[0]:
+            changes.append((token.start, end.end, names[dotted]))
+        elif before != "." and token.string in names and not (depth and after == "="):
             changes.append((token.start, token.end, names[token.string]))
     for (row, start), (_, end), new in reversed(changes):
         line = lines[row - 1]
