@@ -82,8 +82,20 @@ def test_every_block_says_what_it_is_in() -> None:
     assert {block.language for block in BLOCKS} <= {"bash", "python", "text"}
 
 
+FIRST = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]  # what everybody types
+
+
+def test_code_of_the_first_pages_runs(tmp_path: Path) -> None:
+    run_in_order([block for block in RUN if block.page in FIRST], tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # half a minute of CPU, and a busy machine gives a fraction of one
 def test_code_of_the_pages_runs_in_the_order_of_the_pages(tmp_path: Path) -> None:
+    run_in_order(RUN, tmp_path)
+
+
+def run_in_order(chosen: list[Block], tmp_path: Path) -> None:
     """As a newcomer runs it, in one folder. Python blocks share one process; `# file: NAME` is the file to save as."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     folder = tmp_path / "bin"
@@ -91,7 +103,9 @@ def test_code_of_the_pages_runs_in_the_order_of_the_pages(tmp_path: Path) -> Non
     (folder / "dice").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m dice "$@"\n')
     (folder / "dice").chmod(0o755)
     (tmp_path / "blocks.json").write_text(
-        json.dumps([{"place": one.place, "language": one.language, "text": one.text, "code": one.code} for one in RUN])
+        json.dumps(
+            [{"place": one.place, "language": one.language, "text": one.text, "code": one.code} for one in chosen]
+        )
     )
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

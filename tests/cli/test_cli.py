@@ -78,6 +78,7 @@ def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout
 
 
+@pytest.mark.slow  # test_from_python.py has two samples in the order of their rank
 def test_the_best_of_several_samples_is_kept(files: Path) -> None:
     arguments = ("--samples", "2", "--refine", "1", "--max-new-tokens", "40", "--backend", "emulated", "--json")
     result = dice("generate", files / "add.py", "-o", files / "k.py", *arguments)

@@ -26,6 +26,7 @@ class Model(nn.Module):
 """
 
 
+@pytest.mark.slow  # that gradients are right is held where they are written
 @pytest.mark.usefixtures("lasting")
 def test_a_package_with_gradients(
     write_module: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -243,6 +243,11 @@ def every_style(train: list[Pair]) -> list[Pair]:
     return of_every_style([pair for pair in train if pair.family not in ELSEWHERE])
 
 
+def test_a_pair_of_each_family_is_right(every_style: list[Pair]) -> None:
+    assert_right(list({pair.family: pair for pair in every_style}.values()))
+
+
+@pytest.mark.slow
 def test_a_sample_of_the_families_and_styles_is_right(every_style: list[Pair]) -> None:
     """Each family and each style at least once, though not each style of each family."""
     assert_right(covering(every_style))

@@ -338,4 +338,4 @@ def test_unusable_runs_are_one_sentence(
 def test_an_update_that_is_not_a_number_stops_the_run(config: RLConfig, tmp_path: Path) -> None:
     policy = replace(config.policy, lr=1e30)
     with pytest.raises(UserError, match="not numbers"):
-        train_rl(replace(config, out=tmp_path, policy=policy, staleness=0, problems=3))
+        train_rl(replace(config, out=tmp_path, policy=policy, staleness=0, problems=2, responses=4))

@@ -45,7 +45,7 @@ def units(text: str) -> Iterator[Unit]:
 
 
 @pytest.mark.parametrize("backend", ["emulated", "cuda"])
-@pytest.mark.parametrize("headers", ["quick", "slim", "full"])
+@pytest.mark.parametrize("headers", ["quick", "slim", pytest.param("full", marks=pytest.mark.slow)])
 def test_no_choice_of_flags_languages_and_headers_asks_for_a_part_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: toolchain.Backend, headers: str
 ) -> None:

@@ -85,7 +85,7 @@ def test_damaged_objects_are_noticed(data: bytes) -> None:
 # ---- on a GPU ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["split", "whole"])
+@pytest.fixture(params=["split", pytest.param("whole", marks=pytest.mark.slow)])
 def path(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
