@@ -28,8 +28,8 @@ MARGIN = 1.005  # that a whole without a region must be faster by to do without 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One composition: the keys of the regions that it replaces, its file, and its verdict. `apart`: whether each of its
-    kernels has a build of its own."""
+    """One composition: the keys of the regions that it replaces, its file, and its verdict. `apart`: whether each
+    kernel of it has a build of its own."""
 
     keys: frozenset[str]
     kernel: Kernel

@@ -184,10 +184,10 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
             continue
         before = tokens[index - 1].string if index else ""
         after = tokens[index + 1].string if index + 1 < len(tokens) else ""
-        end = tokens[index + 2] if after == "." and index + 2 < len(tokens) else token
-        dotted = f"{token.string}.{end.string}"
-        if before != "." and dotted in names and end.end[0] == token.start[0]:
-            changes.append((token.start, end.end, names[dotted]))
+        last = tokens[index + 2] if after == "." and index + 2 < len(tokens) else token
+        dotted = f"{token.string}.{last.string}"
+        if before != "." and dotted in names and last.end[0] == token.start[0]:
+            changes.append((token.start, last.end, names[dotted]))
         elif before != "." and token.string in names and not (depth and after == "="):
             changes.append((token.start, token.end, names[token.string]))
     for (row, start), (_, end), new in reversed(changes):

@@ -24,16 +24,16 @@ _quickest: dict[tuple[object, ...], Product | None] = {}
 
 
 class Cut(NamedTuple):
-    """How the matrix is read: `columns` outputs a program, `width` inputs at a time, so many `stages` ahead."""
+    """How the matrix is read: `columns` outputs a program, `width` inputs of two bytes at a time, so many `stages` ahead."""
 
     columns: int
     width: int
     stages: int
     warps: int
 
-    def inputs(self, fp8: bool) -> int:
-        """Inputs at a time: as many bytes in fp8."""
-        return self.width * (2 if fp8 else 1)
+    def inputs(self, weight: Tensor) -> int:
+        """Inputs at a time: as many bytes in every precision, since shared memory holds no more of them."""
+        return self.width * 2 // weight.element_size()
 
 
 CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128, 5, 4))
@@ -80,7 +80,7 @@ def product(x: Tensor | Scaled, projection: Projection, cut: Cut, *, gated: bool
     out = torch.empty(len(x), columns, dtype=x.dtype, device=given.device)
     few_rows_kernel[(triton.cdiv(columns, cut.columns),)](
         given, weight, x.scale if isinstance(x, Scaled) else None, projection.scale if scaled else None, out, len(x),
-        columns, width, GATED=gated, SCALED=scaled, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(scaled),
+        columns, width, GATED=gated, SCALED=scaled, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(weight),
         num_stages=cut.stages, num_warps=cut.warps,
     )  # fmt: skip
     return out
@@ -103,7 +103,7 @@ def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
 def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | None:
     """One projection after the other, as in a forward: so many matrices fit into no cache. None: PyTorch's."""
     first = projections[0]
-    width = first.weight.shape[1]
+    width, read = first.weight.shape[1], first.eighth if first.fp8 else first.weight
     numbers = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
     x = Scaled.of(numbers) if first.fp8 else numbers
     library = _silu_mul_of_product if gated else _library
@@ -111,7 +111,7 @@ def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | 
     least, quickest = _milliseconds(library, projections, x), None
     for cut in CUTS:
         way = partial(product, cut=cut, gated=gated)
-        if width % cut.inputs(first.fp8) == 0 and _agrees(way(x, first), expected):
+        if width % cut.inputs(read) == 0 and _agrees(way(x, first), expected):
             taken = _milliseconds(way, projections, x)
             if taken < least:
                 least, quickest = taken, way
