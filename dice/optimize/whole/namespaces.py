@@ -1,8 +1,8 @@
 """A CUDA source within a namespace of its own, so that several can be one translation unit.
 
-Headers stay outside and before it, macros end with it, and functions that Python calls are forwarded from outside, under
-names that no other source has. What the language would understand differently in a namespace, or what reaches into
-what follows, is refused.
+Headers stay outside and before it, macros end with it, and functions that Python calls are forwarded from outside,
+under names that no other source has. What the language would understand differently in a namespace, or what reaches
+into what follows, is refused.
 """
 
 from __future__ import annotations
