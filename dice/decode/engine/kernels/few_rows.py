@@ -24,7 +24,7 @@ _quickest: dict[tuple[object, ...], Product | None] = {}
 
 
 class Cut(NamedTuple):
-    """How the matrix is read: `columns` outputs a program, `width` inputs of two bytes at a time, so many `stages` ahead."""
+    """How the matrix is read: `columns` outputs a program, `width` inputs of two bytes at a time, `stages` ahead."""
 
     columns: int
     width: int
