@@ -1,0 +1,51 @@
+"""Cheats and unusual honest kernels that were written from the README alone, and what the verifier says of them.
+
+    python benchmarks/unseen_cases.py [--names rowsum_nonatomic ...] [--out FILE.json]
+
+`verifier/unseen_cases.jsonl` has a row for each: name, kind (cheat or honest), problem, kernel. A miss is a cheat that
+is judged `correct`, or an honest kernel that is not. Once they are mended these cases are no longer unseen: the next
+measurement needs new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from dice.files.atomic import write_json
+from dice.kernel import Kernel
+from dice.problem import Problem
+from dice.verify import Options, Verifier
+
+CASES = Path(__file__).parent / "verifier" / "unseen_cases.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", nargs="+", help="these alone")
+    parser.add_argument("--backend", default="emulated")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    rows = [json.loads(line) for line in CASES.read_text().splitlines()]
+    rows = [row for row in rows if not args.names or row["name"] in args.names]
+    pairs = [(Problem(row["problem"], row["name"]), Kernel(row["kernel"], row["name"])) for row in rows]
+    outcomes: dict[str, str] = {}
+    misses: Counter[str] = Counter()
+    with Verifier(backend=args.backend, options=Options(timing=False)) as verifier:
+        for index, verdict in verifier.verify_many(pairs):
+            row = rows[index]
+            outcomes[row["name"]] = verdict.outcome
+            if verdict.correct != (row["kind"] == "honest"):
+                misses[row["kind"]] += 1
+                print(f"{row['kind']} {row['name']}: {verdict.outcome} {verdict.message[:200]}", flush=True)
+    count = Counter(row["kind"] for row in rows)
+    found = {kind: {"cases": count[kind], "missed": misses[kind]} for kind in count}
+    print(found)
+    if args.out:
+        write_json(args.out, {"backend": args.backend, "found": found, "outcomes": outcomes})
+
+
+if __name__ == "__main__":
+    main()
