@@ -92,14 +92,6 @@ def test_headers_name_real_outcomes() -> None:
         assert any(case.expected.values()), name
 
 
-SLOW = {"fork_bomb_large"}  # the small bomb shows the same
-EMULATED = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-    for name, case in ALL.items()
-    if case.expected["emulated"]
-]
-
-
 # Slow: most of what `tests/exploits` has in other forms, and of what a fault before it shows in the same way.
 SLOW = {
     *(
@@ -113,11 +105,14 @@ SLOW = {
     *("forged_exit", "hang_import", "right_linear_own_names", "right_row_sum_shared", "wrong_type", "wrong_shape"),
 }
 assert set(ALL) >= SLOW
+EMULATED = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+    for name, case in ALL.items()
+    if case.expected["emulated"]
+]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in EMULATED]
-)
+@pytest.mark.parametrize("name", EMULATED)
 def test_emulated(name: str, emulated: Verifier) -> None:
     verdict = check(ALL[name], emulated)
     assert verdict.timing is None
