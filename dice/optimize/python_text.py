@@ -6,7 +6,8 @@ What has no line here is written as the operator itself, `torch.ops.aten.name.ov
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 
@@ -46,7 +47,8 @@ _METHODS = words(
     "view reshape expand expand_as view_as unsqueeze squeeze select t flatten contiguous clone detach",
     "repeat type_as split unfold",
 )
-# Arguments that only take keywords in Python though the operator has them by position.
+# Arguments that only take keywords in Python though the operator has them by position. Defaults are left out: whether
+# PyTorch's tracer names them depends on what follows them, such as whether cuDNN may be used.
 _KEYWORDS = {
     "layer_norm": ("F.layer_norm", ("", "", "weight", "bias", "eps")),
     "rms_norm": ("F.rms_norm", ("", "", "weight", "eps")),
@@ -109,6 +111,11 @@ def _is_negative(value: Term) -> bool:
     return isinstance(value, int | float) and value < 0
 
 
+def _is_default(value: Term, declared: Any) -> bool:
+    """`declared`: the argument in the operator's schema."""
+    return bool(declared.has_default_value() and value == declared.default_value)
+
+
 def _single(value: Term) -> Term:
     """One number for a list of equal ones: a window of 3 is [3, 3]."""
     is_numbers = isinstance(value, list) and value and all(isinstance(one, int) for one in value)
@@ -146,8 +153,8 @@ class _Writer:
             function, keywords = _KEYWORDS[base]
             shown = [
                 f"{key}={self._term(value)}" if key else self._term(value)
-                for key, value in zip(keywords, given, strict=False)
-                if not (key and value is None)
+                for key, value, declared in zip(keywords, given, self._declared(), strict=False)
+                if not (key and (value is None or _is_default(value, declared)))
             ]
             return f"{function}({', '.join((*shown, *self._options()))})"
         if base in _LOSSES:
@@ -175,11 +182,16 @@ class _Writer:
         first = next((at for at, one in enumerate(node.arguments) if not _is_tensor(one)), len(node.arguments))
         first += node.base in _BY_NAME_LATER
         shown = [self._term(_single(value)) for value in node.arguments[:first]]
-        schema = getattr(getattr(torch.ops.aten, node.base), node.operator.rsplit(".", 1)[1])._schema
-        for declared, value in zip(schema.arguments[first:], node.arguments[first:], strict=False):
-            if not (declared.has_default_value() and value == declared.default_value):
+        for declared, value in zip(self._declared()[first:], node.arguments[first:], strict=False):
+            if not _is_default(value, declared):
                 shown.append(f"{declared.name}={self._term(_single(value))}")
         return ", ".join((*shown, *self._options()))
+
+    def _declared(self) -> Sequence[Any]:
+        """The operator's arguments by its schema."""
+        node = self._node
+        operator = getattr(getattr(torch.ops.aten, node.base), node.operator.rsplit(".", 1)[1])
+        return cast("Sequence[Any]", operator._schema.arguments)
 
     def argument(self, index: int, default: Term = None) -> Term:
         given = self._node.arguments

@@ -10,7 +10,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from dice.optimize.graph import Node, Ref, Spec, Term
 from dice.optimize.printing import problem_of
+from dice.optimize.python_text import expression
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import export_graph
@@ -218,3 +220,9 @@ def test_shares_come_from_the_median_of_runs_behind_the_first(monkeypatch: pytes
     monkeypatch.setattr("dice.optimize.trace.capture_graph.time.perf_counter", lambda: next(clock))
     unit = export_graph(Sigmoid(), (torch.randn(4),), {}, Device("emulated"), own_file=__name__, measure=True)
     assert [node.ms for node in unit.graph.nodes if node.base == "sigmoid"] == [pytest.approx(2.0)]
+
+
+@pytest.mark.parametrize("named", [(), (None, None, 1e-05, False)])
+def test_defaults_are_left_out_whether_or_not_the_tracer_names_them(named: tuple[Term, ...]) -> None:
+    node = Node("y", "aten.layer_norm.default", (Ref("x"), [3], *named), {}, Spec((2, 3), "float32"))
+    assert expression(node, {"x": "x"}) == "F.layer_norm(x, [3])"

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Graph
-from dice.optimize.trace.capture_graph import NotTraced, _make_functional, _Reader
+from dice.optimize.trace.capture_graph import NotTraced, Reader, make_functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def _graph(module: torch.nn.Module, inputs: list[torch.Tensor], names: tuple[str
     except Exception as error:  # noqa: BLE001 - PyTorch raises anything
         raise NotTraced(f"{type(error).__name__}: {error}"[:200]) from error
     program = _program(traced, [*state], list(names), module, trees[-1])
-    _make_functional(traced, {spec.arg.name: spec for spec in program.graph_signature.input_specs})
-    nodes, output = _Reader(program, [(name, None) for name in names], module, True).read()
+    make_functional(traced, {spec.arg.name: spec for spec in program.graph_signature.input_specs})
+    nodes, output = Reader(program, [(name, None) for name in names], module, True).read()
     return Graph(tuple(nodes), output)
 
 

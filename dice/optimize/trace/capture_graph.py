@@ -55,7 +55,7 @@ def export_graph(
     """What the module computes for arguments like these. Raises `NotTraced`."""
     program = _exported(module, args, dict(kwargs), device)
     parameters, reached, guards = _arguments(module, args, kwargs)
-    reader = _Reader(program, reached, module, device.emulated)
+    reader = Reader(program, reached, module, device.emulated)
     nodes, output = reader.read()
     times = _times(program, module, args, kwargs, device) if measure else {}
     timed = tuple(
@@ -112,7 +112,7 @@ def _functional(program: Any, again: Callable[[], Any], without_gpu: AbstractCon
     """The program without operators that write to what was made in it. PyTorch's own pass does what ours cannot: what
     is written into a part of a tensor; it takes apart what keeps statistics, so it comes second."""
     try:
-        _make_functional(program.graph_module, _sources(program))
+        make_functional(program.graph_module, _sources(program))
         return program
     except NotTraced as failed:
         if failed.final:
@@ -138,7 +138,7 @@ def _sources(program: Any) -> dict[str, Any]:
     return {spec.arg.name: spec for spec in program.graph_signature.input_specs}
 
 
-def _make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, Any]) -> None:
+def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, Any]) -> None:
     """Operators that write to a tensor which was made here, and which nobody sees by another name afterwards, become
     those that give a new one. Raises `NotTraced` for what writes to an input."""
     graph = graph_module.graph
@@ -303,7 +303,7 @@ def _leaves(base: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield base + "".join(f"[{key!r}]" for key in keys), leaf
 
 
-class _Reader:
+class Reader:
     """The nodes of an exported program as ours."""
 
     def __init__(self, program: Any, reached: list[tuple[str, Any]], module: torch.nn.Module, emulated: bool):
