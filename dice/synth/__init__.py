@@ -63,7 +63,9 @@ class Styles:
         """The pair as these styles write it; `key` decides which. `hidden`: the styles in `without` are left out."""
         if self.width == "plain":
             return pair
-        if self.canonical and random.Random(f"{key}:canonical").random() < CANONICAL_SHARE:
+        must_have_styles = bool(self.without) and not hidden  # which the canonical form has none of
+        drawn = random.Random(f"{key}:canonical").random()
+        if self.canonical and not must_have_styles and drawn < CANONICAL_SHARE:
             asked = self.canonical(pair)
             if asked is not None:
                 return asked

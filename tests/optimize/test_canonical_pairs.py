@@ -54,3 +54,8 @@ def test_a_share_of_wide_pairs_is_canonical_and_the_others_stay_what_they_were()
     assert 8 < sum(pair.is_canonical for pair in asked) < 30
     assert all(pair.is_canonical or pair == other for pair, other in zip(asked, wide, strict=True))
     assert asked[:20] == [synth.generate(5, index, styles=ASKED) for index in range(20)]
+
+
+def test_what_is_to_have_a_hidden_style_is_not_canonical() -> None:
+    hidden = Styles("wide", ("helper_method",), canonical_pair)
+    assert synth.heldout(30, 9, hidden) == synth.heldout(30, 9, Styles("wide", ("helper_method",)))
