@@ -26,7 +26,6 @@ class Model(nn.Module):
 """
 
 
-@pytest.mark.slow  # that gradients are right is held where they are written
 @pytest.mark.usefixtures("lasting")
 def test_a_package_with_gradients(
     write_module: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -294,7 +294,7 @@ def test_steps_without_any_difference_update_nothing(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.slow  # each setting by itself is a test of its own elsewhere
+@pytest.mark.slow  # all of them together, and whole files as infilling; most have tests of their own beside this one
 def test_other_settings_train_and_evaluate(config: RLConfig, tmp_path: Path) -> None:
     """Whole files for the core, problems by their success rates, the penalty against the first model."""
     config = replace(
