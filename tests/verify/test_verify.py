@@ -76,6 +76,18 @@ def test_a_large_problem_is_only_constructed_before_kernels_are_written(
     assert said[0] is None and "no_such_module" in str(said[1])
 
 
+def test_a_large_problem_is_tried_on_tensors_without_data(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = "assert x.is_meta, 'values are there'\n        return torch.relu(x)"
+    unfit = RELU.source.replace("return torch.relu(x)", "return torch.relu(x) @ torch.rand(3, 5, device=x.device)")
+    problems = [replace(RELU, source=RELU.source.replace("return torch.relu(x)", real)), replace(RELU, source=unfit)]
+    assert all(verifier.find_faults(problems))
+    monkeypatch.setattr(job, "TRIED_AT_MOST_BYTES", 0)
+    said = verifier.find_faults([replace(one, source=f"# large\n{one.source}") for one in problems])
+    assert said[0] is None and said[1] is not None and "shapes" in said[1].message
+
+
 def test_a_build_counts_once_where_a_kernel_is_loaded_again(verifier: Verifier, tmp_path: Path) -> None:
     verifier.verify(RELU, RIGHT)  # so that there is something to borrow
     broken = Problem.from_file(CASES / "problems" / "broken.py")

@@ -555,10 +555,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class GroupOpened:
-    """`scale`: how the inputs shrank. `needed`: bytes on the device for a whole verification."""
+    """`scale`: how the inputs shrank. `needed`: bytes on the device for a whole verification. `runs`: the problem came
+    to its end on tensors without data."""
 
     scale: dict[str, Any]
     needed: int
+    runs: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Group:
 
     def _open(self) -> m.GroupOpened:
         subject = self.reference.subject
-        return m.GroupOpened(subject.scale, subject.sizes.needed)
+        return m.GroupOpened(subject.scale, subject.sizes.needed, subject.sizes.complete)
 
     def _construct(self) -> m.ReferenceConstructed:
         arguments, state = self.reference.construct(self.spec.seed)

@@ -103,12 +103,13 @@ def _stop(number: int, frame: object) -> None:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Bytes of a problem: of one draw of inputs, of parameters and buffers, of the output, and of the largest value
-    that an operator makes."""
+    that an operator makes. `complete`: a forward came to its end on tensors without data."""
 
     inputs: int = 0
     parameters: int = 0
     outputs: int = 0
     value: int = 0
+    complete: bool = False
 
     @property
     def is_heavy(self) -> bool:
@@ -138,6 +139,7 @@ def sizes(problem: ModuleType, device: Device) -> Sizes:
     """Sizes of a problem, as far as can be told without running it, on tensors without data. Of a forward that does
     not come to its end so, what it made until then, or as much as goes in; else 0."""
     inputs = parameters = outputs = 0
+    complete = False
     values = Values(MOST_OPERATORS)
     try:
         with within(SHAPES_S, SHAPES_CPU_S), torch.device("meta"), torch.no_grad(), device.active():
@@ -147,10 +149,11 @@ def sizes(problem: ModuleType, device: Device) -> Sizes:
             parameters = _bytes(_state(model))
             with values:
                 outputs = _bytes(model(*drawn))
+        complete = True
     except BaseException:  # code that needs values: whatever it raises, it says nothing of the problem
         pass
     made = values.largest if outputs else max(inputs, values.largest)
-    return Sizes(inputs, parameters, outputs or made, made)
+    return Sizes(inputs, parameters, outputs or made, made, complete)
 
 
 def describe(model: Any, inputs: Any) -> Work:

@@ -26,8 +26,10 @@ from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReache
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
 from dice.verify.text import static
 
-# A larger problem takes a second and more to draw and run: 270 of KernelBench's took over three minutes on an H100,
-# while nothing was written yet. Whether its code is there and fits together shows before.
+# Before kernels are written. A larger problem is not constructed where it came to its end on tensors without data, and
+# where it did not, only constructed beyond the second limit: to draw and run 270 of KernelBench's took over three
+# minutes on an H100. Whether its code is there and fits together shows without.
+TRIED_AT_MOST_BYTES = 1 << 26
 DRAWN_AT_MOST_BYTES = 1 << 30
 REFERENCE_MEMORY = 4  # times the candidate's: it holds inputs, outputs and their float64 versions
 
@@ -209,8 +211,9 @@ class ProblemFault:
 
 
 def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuLock) -> ProblemFault | None:
-    """Construct the reference, draw the problem's inputs and run the one on the other, once; a problem that needs more
-    than `DRAWN_AT_MOST_BYTES` is only constructed. Raises `MachineryError`, `Cancelled`."""
+    """Construct the reference, draw the problem's inputs and run the one on the other, once; on tensors without data
+    where it needs more than `TRIED_AT_MOST_BYTES`. A problem that needs values for that and more than
+    `DRAWN_AT_MOST_BYTES` is only constructed. Raises `MachineryError`, `Cancelled`."""
     settings = ReferenceSettings.of(
         problem,
         replace(options, trials=1),
@@ -231,7 +234,10 @@ def find_fault(services: Services, problem: Problem, options: Options, gpu: GpuL
 
 def _run_once(services: Services, session: Session, gpu: GpuLock) -> None:
     with gpu.shared():
-        needed = session.open().needed
+        opened = session.open()
+    needed = opened.needed
+    if opened.runs and TRIED_AT_MOST_BYTES < needed <= gpu.memory:
+        return
     context = CONTEXT_BYTES if services.backend == "cuda" else 0
     with gpu.reserve_memory(needed + context), gpu.shared(slow=True):
         session.construct()
