@@ -76,9 +76,7 @@ def test_a_large_problem_is_only_constructed_before_kernels_are_written(
     assert said[0] is None and "no_such_module" in str(said[1])
 
 
-def test_a_large_problem_is_tried_on_tensors_without_data(
-    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_problem_is_tried_on_tensors_without_data(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     real = "assert x.is_meta, 'values are there'\n        return torch.relu(x)"
     unfit = RELU.source.replace("return torch.relu(x)", "return torch.relu(x) @ torch.rand(3, 5, device=x.device)")
     problems = [replace(RELU, source=RELU.source.replace("return torch.relu(x)", real)), replace(RELU, source=unfit)]
