@@ -147,14 +147,15 @@ def judge_muted(
         return "copies_inputs" if filled else "decoy"
     if filled:
         return "honest"
-    if actual is not None and _is_mostly_right(trial.expected, actual):
+    if actual is not None and _is_mostly_right(*map(reference.device.place, (trial.expected, actual))):
         return "mostly_right"
     return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
 
 
 def _is_mostly_right(expected: Any, actual: Any) -> bool:
-    """Whether all but a tenth of the elements of each tensor are right."""
-    ours, theirs = ([tensor.cpu() for tensor in transport.tensors(value)] for value in (expected, actual))
+    """Whether all but a tenth of the elements of each tensor are right. Both are on the device: of gigabytes a CPU
+    would make half a minute."""
+    ours, theirs = transport.tensors(expected), transport.tensors(actual)
     if not ours or [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
         return False
     numbers = (

@@ -167,10 +167,14 @@ def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
         return 0.0 if expected.shape == exact.shape else 1.0
     if not expected.is_floating_point():
         return float((expected != exact).float().mean())
-    size = expected.double().abs()
     tolerance = _tolerance(expected.dtype, double=False)
-    allowed = size * tolerance + tolerance * size.square().mean().sqrt()
-    return float(((expected.double() - exact.double()).abs() > allowed).double().mean())
+    squares = sum(float(part.double().square().sum()) for part, _ in near.pairs(expected, exact))
+    floor = tolerance * math.sqrt(squares / expected.numel())
+    stray = 0
+    for part, other in near.pairs(expected, exact):
+        part = part.double()
+        stray += int(((part - other.double()).abs() > part.abs() * tolerance + floor).sum())
+    return stray / expected.numel()
 
 
 def is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
