@@ -30,7 +30,10 @@ __all__ = [
     "sample_seeds",
 ]
 
-ENGINE = "DICE_ENGINE"  # the environment variable that is 1 where the engine is to write on a GPU
+ENGINE = "DICE_ENGINE"  # the environment variable that is 1 or 0 where the engine is to write on a GPU, or never
+# Else it writes so many texts, or those of a model with so many parameters: where Triton has not compiled its kernels
+# before, that takes some ten seconds, in which the plain loop writes several texts of a small model.
+ENGINE_TEXTS, ENGINE_PARAMETERS = 8, 300_000_000
 
 
 def generate(
@@ -47,9 +50,10 @@ def generate(
 
     The model's family decides how: by block diffusion, token after token, or by diffusion of the whole answer. The
     last alone takes a `DiffusionConfig`, and makes its family's own from a `DecodeConfig`. On a GPU with Triton the
-    engine writes the first two kinds where DICE_ENGINE is 1, and anywhere where the model is cut over ranks
-    (`model.tensor_parallel`); elsewhere a plain loop does, and both write the same but for rounding. `engine` True or
-    False asks for one of them, the engine also on a CPU.
+    engine writes the first two kinds where that pays (`ENGINE_TEXTS`, `ENGINE_PARAMETERS`; the environment variable
+    DICE_ENGINE decides where it is 1 or 0), and anywhere where the model is cut over ranks (`model.tensor_parallel`);
+    elsewhere a plain loop does, and both write the same but for rounding. `engine` True or False asks for one of them,
+    the engine also on a CPU.
 
     Prompt i draws its randomness from `seeds[i]`, by default from (config.seed, i), and from nothing else: apart from
     floating-point rounding its result does not depend on its batch. `on_trace` is called with (prompt's index, trace)
@@ -63,7 +67,7 @@ def generate(
         return _reported(generate_diffusion(model, prompts, own, on_step, seeds), on_trace)
     if isinstance(config, DiffusionConfig):
         raise DecodeError(f"A DiffusionConfig is for whole-answer diffusion; {model.config.family} takes DecodeConfig.")
-    chosen = _has_engine(model) if engine is None else engine
+    chosen = _has_engine(model, len(prompts)) if engine is None else engine
     if kind == "autoregressive" and not chosen:
         return _reported(generate_autoregressive(model, prompts, config, on_step, seeds), on_trace)
     texts = new_texts(model, prompts, config, prompt_seeds(config.seed, seeds, len(prompts)))
@@ -80,22 +84,28 @@ def write(
     engine: bool | None = None,
 ) -> list[Trace]:
     """Write what is masked in `texts`, block by block: by the engine where it runs, else by the plain loop."""
-    if not (_has_engine(model) if engine is None else engine):
+    if not (_has_engine(model, len(texts)) if engine is None else engine):
         return denoise(model, texts, config, on_step, on_trace)
     from dice.decode.engine.batch import denoise_batch
 
     return denoise_batch(model, texts, config, on_step, on_trace)
 
 
-def _has_engine(model: SDAR) -> bool:
-    """Only where it is asked for, by `ENGINE` or with ranks: its newest kernels were not run on a GPU yet."""
+def _has_engine(model: SDAR, texts: int) -> bool:
     if model.tensor_parallel > 1:
         return True
-    if os.environ.get(ENGINE) != "1" or not model.lm_head.weight.is_cuda:
+    said = os.environ.get(ENGINE, "")
+    if said == "0" or not model.lm_head.weight.is_cuda:
+        return False
+    if said != "1" and texts < ENGINE_TEXTS and _parameters(model) < ENGINE_PARAMETERS:
         return False
     from dice.decode.engine.batch import can_run
 
     return can_run(model)
+
+
+def _parameters(model: SDAR) -> int:
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _reported(traces: list[Trace], on_trace: Callable[[int, Trace], None] | None) -> list[Trace]:

@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from decoding_helpers import CONFIG, MASK, STOP, frames_with_prompt, lively_model, prompt_of, uncached_logits
 
-from dice.decode.generate import ContextLengthError, DecodeConfig, DecodeError, StepEvent, generate, sample_seeds
+from dice.decode.generate import (
+    ENGINE_PARAMETERS,
+    ContextLengthError,
+    DecodeConfig,
+    DecodeError,
+    StepEvent,
+    generate,
+    sample_seeds,
+    write,
+)
 from dice.decode.sampling import STRATEGIES, truncate
 from dice.decode.text import Text
 from dice.decode.trace import Trace
@@ -341,3 +351,29 @@ def test_a_cut_trace_is_a_trace_of_its_own(model: SDAR, kept: int) -> None:
     frames = [frame[:end] for frame in list(whole.frames())[: cut.denoising_steps + 1]]
     assert list(cut.frames()) == frames
     assert cut.response_ids == whole.token_ids[:kept]
+
+
+@pytest.mark.parametrize(
+    ("texts", "parameters", "said", "engine"),
+    [
+        (8, 10, "", True),
+        (7, 10, "", False),
+        (1, ENGINE_PARAMETERS, "", True),
+        (1, 10, "1", True),
+        (64, ENGINE_PARAMETERS, "0", False),
+    ],
+)
+def test_the_engine_writes_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch, texts: int, parameters: int, said: str, engine: bool
+) -> None:
+    asked: list[bool] = []
+    with torch.device("meta"):
+        weight = torch.nn.Parameter(torch.empty(parameters))
+    head = SimpleNamespace(weight=SimpleNamespace(is_cuda=True))
+    model = SimpleNamespace(tensor_parallel=1, lm_head=head, parameters=lambda: [weight])
+    monkeypatch.setenv("DICE_ENGINE", said)
+    monkeypatch.setattr("dice.decode.engine.batch.can_run", lambda model: True)
+    monkeypatch.setattr("dice.decode.generate.denoise", lambda *_: asked.append(False))
+    monkeypatch.setattr("dice.decode.engine.batch.denoise_batch", lambda *_: asked.append(True))
+    write(model, [object()] * texts, config())  # type: ignore[arg-type, list-item]
+    assert asked == [engine]

@@ -119,10 +119,11 @@ def _engine(model: SDAR, slots: int, context: int, block_size: int, make_engine:
             if engine.stale():
                 engine.refresh()
             return engine
-    # A little more than asked for, so that the next call can use it too.
+    # A little more than asked for, so that the next call can use it too, or an engine of the same shapes: for others
+    # Triton compiles kernels anew, which takes some ten seconds.
     limit = model.config.max_position_embeddings
-    context = min(limit, max(-(-context // 1024) * 1024, 1024)) if context <= limit else context
-    return make_engine(model, slots, context, block_size)
+    context = min(limit, max(1 << (context - 1).bit_length(), 1024)) if context <= limit else context
+    return make_engine(model, slots if slots < 16 else -(-slots // 16) * 16, context, block_size)
 
 
 def _keep(engine: Engine) -> None:

@@ -78,7 +78,7 @@ class RLConfig:
     """Responses decoded at once, by each process."""
     engine: Literal["auto", "on", "off"] = "auto"
     """Who decodes. on: the engine, in this process and on its weights; it frees its cache before the update. off: the
-    plain loop. auto: as everywhere, the engine on a GPU where DICE_ENGINE is 1."""
+    plain loop. auto: as everywhere, the engine on a GPU, unless DICE_ENGINE is 0."""
     staleness: Literal[0, 1] = 0
     """0: every response comes from the current weights. 1: a step is decoded while verdicts on the one before are
     awaited, so from weights one update old, which `policy.mismatch_cap` corrects for. It hides the wait for the last
