@@ -69,6 +69,7 @@ def one(name: str, path: Path, args: argparse.Namespace) -> JsonObject:
         )
     except subprocess.TimeoutExpired:
         return {"problem": name, "outcome": "too slow", "seconds": args.limit_s}
+    (folder / "stderr.txt").write_text(done.stderr)
     row: JsonObject = {"problem": name, "seconds": round(time.monotonic() - start, 1), "exit": done.returncode}
     if done.returncode not in (0, 1):
         return row | {"outcome": "refused", "why": done.stderr.strip().splitlines()[-1][:400] if done.stderr else ""}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import dice
 from dice.errors import UserError
 from dice.files.atomic import write_json, write_text
 from dice.files.journal import Journal
@@ -193,7 +194,7 @@ def _begin(folder: Path, problem: Problem, backend: str, writers: Sequence[Kerne
         "writers": [writer.name for writer in writers],
         "policy": asdict(policy),
         "torch": importlib.metadata.version("torch"),
-        "dice": importlib.metadata.version("dice-kernels"),
+        "dice": dice.__version__,
     }
     path = folder / "run.json"
     if path.exists():

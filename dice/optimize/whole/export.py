@@ -8,11 +8,11 @@ when the package is first imported. The package's tests hold that it does what t
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import dice
 from dice import syntax
 from dice.errors import UserError
 from dice.files.atomic import write_text
@@ -178,7 +178,7 @@ def export(plan: Plan, folder: Path, *, cases: Sequence[Case] = (OWN,), training
 
 
 def _version() -> str:
-    return importlib.metadata.version("dice-kernels")
+    return dice.__version__
 
 
 def require_free(folder: Path) -> None:
