@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -83,6 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests live to the end: a garbage collector that walks over them each time finds nothing."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -10,9 +10,9 @@ has no "below": its arrows are red, and `circles` names it.
 from __future__ import annotations
 
 import ast
+import functools
 import html
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -58,13 +58,16 @@ def graph(room: str) -> Graph:
     }
 
 
-def imported(path: Path) -> Iterable[str]:
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """The full name of everything that a file imports; of `from a import b` it is `a.b`."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def reach(graph: Graph) -> Graph:

@@ -104,6 +104,7 @@ def test_files_are_verified_by_their_paths(kernel: Path, tmp_path: Path) -> None
         dice.verify(tmp_path / "none.py", kernel, backend="emulated")
 
 
+@pytest.mark.slow  # the README has these lines, and its code runs in each suite
 def test_generate_gives_kernels_with_their_verdicts() -> None:
     first, *others = dice.generate(ROOT / "examples" / "softmax.py", samples=2, backend="emulated")
     assert first.verdict.correct and first.kernel is not None and len(others) == 1

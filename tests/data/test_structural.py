@@ -82,7 +82,10 @@ def test_it_runs_and_follows_its_inputs(sample: Sample) -> None:
         assert any(one is not None and bool(one.isfinite().all()) and bool((one != 0).any()) for one in gradients)
 
 
-@pytest.mark.parametrize("origin", sorted(FIRST))
+@pytest.mark.parametrize(
+    "origin",
+    [pytest.param(name, marks=pytest.mark.slow if place % 3 else ()) for place, name in enumerate(sorted(FIRST))],
+)
 def test_the_audit_finds_nothing(origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert audit(FIRST[origin].problem) == []

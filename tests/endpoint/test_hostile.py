@@ -184,7 +184,9 @@ with Replies(Endpoint(settings), [Request("bad", key=str(number)) for number in 
 """
 
 
-@pytest.mark.parametrize("case", ["bomb", "long", "long chunks"])
+@pytest.mark.parametrize(
+    "case", ["bomb", *(pytest.param(name, marks=pytest.mark.slow) for name in ("long", "long chunks"))]
+)
 def test_eight_bombs_at_once_take_no_memory(case: str) -> None:
     """16 MiB each, and what Python needs to handle them. Endless ones would take all there is."""
     with hostile({"bad": HOSTILE[case][0]}) as (url, _):

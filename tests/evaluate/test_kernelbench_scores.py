@@ -171,6 +171,7 @@ def test_an_evaluator_that_cannot_run_is_no_verdict(tmp_path: Path, run: Path, c
     assert not (tmp_path / "out" / "kernelbench_scores.json").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_leaves_the_rest_for_the_next_call(tmp_path: Path, run: Path, checkout: Path) -> None:
     status, part, _ = scores(tmp_path, run, checkout, "--budget", "0.0")
     assert status == 3 and part["lacking"] == 9 - part["compared"] > 0

@@ -89,7 +89,7 @@ def attacks(theme: str) -> Any:
 
 def check(attack: Attack) -> None:
     """The promise of the probe is kept, or one of the guarantees that it rests on is said to be lacking."""
-    result = _results(attack.theme, attack.place)[attack.task]
+    result = _results(attack.theme, attack.place, attack.task[0] in LONG)[attack.task]
     if result.state == "excused":
         pytest.skip(f"not guaranteed here, as verdicts say ({', '.join(result.excused)}): {result.broken[0][:200]}")
     assert not result.broken, f"{result.promise} {result.broken}"
@@ -112,8 +112,9 @@ def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
 
 
 @functools.cache
-def _results(theme: str, place: Place) -> dict[Task, Result]:
-    """Of all attacks of a theme. What is left when their verifier has ended is held against the last of them."""
+def _results(theme: str, place: Place, long: bool) -> dict[Task, Result]:
+    """Of all attacks of a theme that are `LONG`, or are not. What is left when their verifier has ended is held against
+    the last of them."""
     environment = {"OMP_NUM_THREADS": "1"} | ({WITHOUT: place.without} if place.without else {})
     options: dict[str, Any] = {}
     if place.user != os.geteuid():
@@ -125,7 +126,8 @@ def _results(theme: str, place: Place) -> dict[Task, Result]:
     except BackendUnavailable as error:
         pytest.skip(str(error))
     found: dict[Task, Result] = {}
-    for result in run([attack.task for attack in _of(theme, place)], environment=environment, **options):
+    tasks = [attack.task for attack in _of(theme, place) if (attack.task[0] in LONG) == long]
+    for result in run(tasks, environment=environment, **options):
         if result.ending:
             found[result.name, result.ending] = result
         elif result.broken and found:

@@ -162,7 +162,9 @@ def near(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.allclose(one.double(), two.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    "style", [pytest.param(style, marks=pytest.mark.slow if place % 2 else ()) for place, style in enumerate(STYLES)]
+)
 def test_the_kernels_module_follows(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments of the constructor, number of inputs, and paths of all state that the kernel reads."""
     monkeypatch.setattr(cpp_extension, "load_inline", lambda **settings: None)

@@ -188,6 +188,7 @@ def test_a_full_disk_is_said_as_such_and_leaves_the_last_checkpoint(small_disk: 
     assert [path.name for path in small_disk.iterdir()] == ["step-00000001"]
 
 
+@pytest.mark.slow
 def test_several_processes_say_that_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     output = finish(torchrun(tmp_path / "launch", partial(fill_together, small_disk)))
     assert output.count("step-00000002: No space left on device; the last good one is step-00000001.") == 2

@@ -153,6 +153,7 @@ def _build_and_run(source: str) -> tuple[bool, float]:
     return built.cached, binding.load(built).scale(torch.ones(1), 4.0).item()
 
 
+@pytest.mark.slow
 def test_two_processes_may_build_the_same_at_once() -> None:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:

@@ -30,7 +30,14 @@ def sources(case: Case) -> build.Sources:
     return build.Sources((case.cpp,), (case.cuda,), functions, cuda_cflags=case.cuda_cflags)
 
 
-@pytest.mark.parametrize("case", [*KERNEL_CASES, *HOST_CASES], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if place % 2 else ())
+        for place, case in enumerate((*KERNEL_CASES, *HOST_CASES))
+    ],
+    ids=lambda case: case.name,
+)
 def test_case_agrees_with_pytorch(case: Case) -> None:
     built = build.build(sources(case), backend="emulated", cache_dir=default_cache_dir())
     assert built.headers == "slim"

@@ -45,6 +45,7 @@ def test_case_takes_the_path_it_should(case: SplitCase) -> None:
     assert build_cuda(split_sources(case)).headers == case.headers
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_errors_are_nvccs_own_and_name_the_line() -> None:
     source = CASES[0].cuda.replace("2 * x[i]", "2 * y_of[i]")

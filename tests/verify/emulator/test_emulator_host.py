@@ -133,6 +133,7 @@ ACCEPTED_BY_NVCC = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 def test_nvcc_accepts_the_same_text(tmp_path: Path) -> None:
     texts = [(CASES / f"{name}.cu").read_text() for name in ACCEPTED_BY_NVCC]
