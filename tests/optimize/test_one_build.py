@@ -15,7 +15,8 @@ from dice.loading import load
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import export_graph
-from dice.optimize.whole.compose import Part, Plan, compose
+from dice.optimize.whole.compose import compose
+from dice.optimize.whole.plan import Part, Plan
 from dice.optimize.whole.extension import extension_of
 from dice.optimize.whole.namespaces import NotShared
 from dice.problem import Problem

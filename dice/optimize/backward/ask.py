@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from dice.errors import MachineError
-from dice.optimize.backward.derived import Backward
+from dice.files import JsonObject
+from dice.optimize.backward.derived import Backward, sources_of
 from dice.optimize.graph import Malformed
 from dice.optimize.printing import Printed
 from dice.optimize.region import Region
@@ -30,22 +32,27 @@ def backwards_of(
 ) -> dict[str, Backward | str]:
     """The backward of each region by its key, or why it has none, as the end of a sentence. `wanted`: of each region,
     the inputs and states that may want a gradient."""
-    told = [
-        {
-            "graph": region.graph.to_json(),
-            "source": printed.problem.source,
-            "paths": list(printed.paths),
-            "wanted": list(wanted[region.key]),
-            "read": [bool(name) for name in region.outputs],
-        }
-        for region, printed in regions
-    ]
+    told = [order_for(region, printed, wanted[region.key]) for region, printed in regions]
+
     order = Differentiate(told, tracer.backend, 0, tracer.threads)
     raw = tracer.ask(DIFFERENTIATOR, order, problem, at=at, cancellation=cancellation)
     found = raw.get("backwards") if is_a(raw, Differentiated) else None
     if not isinstance(found, list) or len(found) != len(regions):
         raise MachineError(f"Differentiating {problem.name} failed: its process gave no answer.")
     return {region.key: _read(one, region) for (region, _), one in zip(regions, found, strict=True)}
+
+
+def order_for(region: Region, printed: Printed, wanted: Sequence[bool]) -> JsonObject:
+    """What the process is told of one region. To differentiate, a state is an input like the others."""
+    nodes = tuple(replace(node, operator="input") if node.operator == "state" else node for node in region.graph.nodes)
+    return {
+        "graph": replace(region.graph, nodes=nodes).to_json(),
+        "sources": list(sources_of(region)),
+        "source": printed.problem.source,
+        "paths": list(printed.paths),
+        "wanted": list(wanted),
+        "read": [bool(name) for name in region.outputs],
+    }
 
 
 def _read(raw: object, region: Region) -> Backward | str:

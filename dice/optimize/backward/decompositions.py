@@ -65,7 +65,7 @@ def avg_pool2d_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Any:
-    """Each gradient spread evenly over its window: a transposed convolution, of a channel at a time, with one number."""
+    """Each gradient spread evenly over its window: a transposed convolution of one channel at a time."""
     window, padding = _pair(window), _pair(padding)
     stride = _pair(stride) if stride else window
     if ceil_mode or (any(padding) and not count_include_pad and divisor is None) or x.dim() != 4:

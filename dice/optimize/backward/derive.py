@@ -34,8 +34,8 @@ class NotDerived(Exception):
 
 
 def backward_of(graph: Graph, sources: Sequence[str], wanted: Sequence[bool], read: Sequence[bool]) -> Backward:
-    """The backward of a region's graph. `sources`: its inputs and states by name; `wanted`: whose gradients may be asked
-    for; `read`: which results have users that may hand gradients back. Raises `NotDerived`."""
+    """The backward of a region's graph. `sources`: its inputs and states by name; `wanted`: whose gradients may be
+    asked for; `read`: which results have users that may hand gradients back. Raises `NotDerived`."""
     nodes = graph.by_name()
     specs = [nodes[name].spec for name in sources]
     outputs = [nodes[name].spec for name in references(graph.output)]

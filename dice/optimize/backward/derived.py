@@ -15,9 +15,9 @@ GIVEN, RESULT, GRADIENT = "given", "result", "gradient"
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """`graph`: its inputs are named `given_0`, `result_0`, `gradient_0`; it returns a tuple with the gradient of each of
-    the region's inputs and states, None for one that has none. `results`: places of the region's results that it reads,
-    so that they are not computed anew. `gradients`: places of the results whose gradients it reads."""
+    """`graph`: its inputs are named `given_0`, `result_0`, `gradient_0`; it returns a tuple with the gradient of each
+    of the region's inputs and states, None for one that has none. `results`: places of the region's results that it
+    reads, so that they are not computed anew. `gradients`: places of the results whose gradients it reads."""
 
     graph: Graph
     results: tuple[int, ...]

@@ -35,10 +35,9 @@ def main(link: socket.socket) -> None:
 
 
 def differentiated(region: Any, seed: int, device: torch.device) -> object:
+    """One region's answer. `region`: as `ask.order_for` has it."""
     graph = Graph.from_json(region["graph"])
-    nodes, sources = graph.nodes, []
-    for kind in ("input", "state"):
-        sources += [node.name for node in nodes if node.operator == kind]
+    sources = region["sources"]
     try:
         backward = backward_of(graph, sources, region["wanted"], region["read"])
         prove(graph, sources, backward, draw(region["source"], region["paths"], seed), device)

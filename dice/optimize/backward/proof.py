@@ -93,5 +93,3 @@ def _run(
 
 def _tuple(results: Any) -> tuple[torch.Tensor, ...]:
     return results if isinstance(results, tuple) else (results,)
-
-
