@@ -107,8 +107,8 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """One region of a region's backward. `writer`: of its kernel; `replaced`: whether the module has it; `why`: it is
-    PyTorch's."""
+    """One region of a region's backward. `writer`: of its kernel; `replaced`: whether the module has it; `why`: there
+    is none for it."""
 
     key: str
     title: str
@@ -250,8 +250,9 @@ class Report:
                 f" {timing.speedup:.2f}x"
             )
         for row in self.replaced:
-            if row.backward_why and row.gradients == "PyTorch's":
+            if row.gradients == "PyTorch's":
                 lines.append(f"backward of {row.title} is PyTorch's: {row.backward_why}")
+                continue
             lines += [
                 f"backward of {row.title}: {one.title} is PyTorch's: {one.why}" for one in row.backward if one.why
             ]

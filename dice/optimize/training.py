@@ -35,7 +35,11 @@ Show = Callable[[str, int, int], None]
 _WITH_GRADIENTS = '''
 
 def _giving_gradients(forward):
-    """`forward`, and the gradients of its inputs and parameters where each result has other weights."""
+    """`forward`, and the gradients of its inputs and parameters where each result has other weights.
+
+    Those of one layer's parameters are one tensor: a bias before a normalisation has a gradient of rounding alone, which
+    is compared as what is small beside its weight's.
+    """
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -47,14 +51,18 @@ def _giving_gradients(forward):
             given = tree_map(lambda one: one.detach().requires_grad_() if floats(one) else one, inputs)
             results = forward(self, *given)
             ends = [one for one in tree_leaves(results) if floats(one) and one.requires_grad]
-            asked = [one for one in (*tree_leaves(given), *self.parameters()) if floats(one) and one.requires_grad]
+            leaves = [one for one in tree_leaves(given) if floats(one)]
+            owned = [[one for one in part.parameters(recurse=False) if one.requires_grad] for part in self.modules()]
+            asked = list(dict.fromkeys([*leaves, *(one for group in owned for one in group)]))
             weights = [
                 torch.arange(one.numel(), dtype=torch.float32, device=one.device).cos().to(one.dtype).reshape(one.shape)
                 for one in ends
             ]
             found = torch.autograd.grad(ends, asked, weights, allow_unused=True)
-        found = [torch.zeros_like(one) if other is None else other for one, other in zip(asked, found)]
-        return tree_map(lambda one: one.detach() if isinstance(one, torch.Tensor) else one, results), found
+        known = {one: torch.zeros_like(one) if other is None else other for one, other in zip(asked, found)}
+        joined = [torch.cat([known[one].reshape(-1) for one in group]) for group in owned if group]
+        results = tree_map(lambda one: one.detach() if isinstance(one, torch.Tensor) else one, results)
+        return results, [known[one] for one in leaves], joined
 
     return both
 
@@ -196,7 +204,11 @@ class Training:
             printed = problem_of(region)
             found[region.key] = Part(best.kernel, printed.paths, printed.constants)
         if not found:
-            self.why[key] = "none of it has a kernel that is right and no slower" if regions else "it only moves values"
+            self.why[key] = (
+                "none of it has a kernel that is right and no slower"
+                if regions
+                else "nothing in it is what kernels are written for"
+            )
         return found
 
     def _pieces(self, key: str, regions: Sequence[Region], is_chosen: bool) -> tuple[Behind, ...]:
@@ -208,7 +220,6 @@ class Training:
             if timing is not None and timing.speedup < LEAST and self.search.policy.keep == "faster":
                 why = f"slower than PyTorch ({timing.speedup:.2f}x)"
             replaced = is_chosen and best is not None and not why
-            why = "" if replaced else why or self.why.get(key, "")
             speedup = timing.speedup if timing else None
             pieces.append(Behind(region.key, region.title, best.writer if best else "", replaced, why, speedup))
         return tuple(pieces)

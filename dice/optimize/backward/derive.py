@@ -107,11 +107,17 @@ def _simplify(traced: Any, results: Sequence[int], several: int) -> None:
     gradients = values[several:]
     returned.args = (gradients,)
     for value, place in zip(values[:several], results, strict=True):
-        if isinstance(value, torch.fx.Node) and value.op != "placeholder":
+        if isinstance(value, torch.fx.Node) and value.op != "placeholder" and not _is_compared(value):
             value.replace_all_uses_with(placeholders[place])
     graph.eliminate_dead_code()
     traced.graph = fx_graph_cse(graph)
     traced.recompile()
+
+
+def _is_compared(value: torch.fx.Node) -> bool:
+    """Whether it is looked for among what it was chosen from, as a maximum is: then it is computed with that."""
+    names = [getattr(user.target, "_schema", None) for user in value.users]
+    return any(one is not None and one.name in ("aten::eq", "aten::ne") for one in names)
 
 
 def _read(traced: Any, names: Sequence[str]) -> Graph:
@@ -127,8 +133,13 @@ def _read(traced: Any, names: Sequence[str]) -> Graph:
 
 def _as_written(graph: Graph) -> Graph:
     """With the operators that people write: `conv2d` for a convolution of two dimensions."""
-    nodes = tuple(_convolution(node, graph) if node.base == "convolution" else node for node in graph.nodes)
-    return replace(graph, nodes=nodes)
+    return replace(graph, nodes=tuple(_written(node, graph) for node in graph.nodes))
+
+
+def _written(node: Node, graph: Graph) -> Node:
+    if node.base in ("view", "_unsafe_view"):  # of whatever strides a tensor has in the end
+        return replace(node, operator="aten.reshape.default")
+    return _convolution(node, graph) if node.base == "convolution" else node
 
 
 def _convolution(node: Node, graph: Graph) -> Node:

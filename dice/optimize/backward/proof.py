@@ -37,7 +37,7 @@ def prove(
     wanted = [isinstance(one, Ref) for one in backward.graph.output]
     leaves = [one.requires_grad_() if grad else one for one, grad in zip(wide, wanted, strict=True)]
     results = _tuple(run.run(graph, dict(zip(sources, leaves, strict=True))))
-    given = {place: torch.randn_like(results[place]) for place in backward.gradients}
+    given = {place: torch.randn_like(results[place]).contiguous() for place in backward.gradients}
     asked = [one for one, grad in zip(leaves, wanted, strict=True) if grad]
     outputs = [results[place] for place in given]
     expected = torch.autograd.grad(outputs, asked, list(given.values()), allow_unused=True)
@@ -86,6 +86,7 @@ def _run(
     known = {f"{GIVEN}_{place}": one for place, one in enumerate(given)}
     known |= {f"{RESULT}_{place}": results[place] for place in backward.results}
     known |= {f"{GRADIENT}_{place}": gradients[place] for place in backward.gradients}
+    known = {name: one.contiguous() for name, one in known.items()}  # as it is told that they are
     named = {node.name: known[node.arguments[0]] for node in backward.graph.nodes if node.operator == "input"}
     with torch.no_grad():
         return list(run.run(backward.graph, named))

@@ -59,9 +59,8 @@ class Plan:
     @property
     def behind(self) -> dict[str, tuple[Region, Part]]:
         """The regions of backwards that have kernels, each once, in the order of their numbers."""
-        found = {}
-        for key in self.replaced:
-            gradient = self.gradients.get(key) if self.training else None
-            for region in gradient.replaced if gradient else ():
+        found: dict[str, tuple[Region, Part]] = {}
+        for gradient in self.gradients.values() if self.training else ():
+            for region in gradient.replaced:
                 found.setdefault(region.key, (region, gradient.parts[region.key]))
         return found
