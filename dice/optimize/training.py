@@ -37,8 +37,8 @@ _WITH_GRADIENTS = '''
 def _giving_gradients(forward):
     """`forward`, and the gradients of its inputs and parameters where each result has other weights.
 
-    Those of one layer's parameters are one tensor: a bias before a normalisation has a gradient of rounding alone, which
-    is compared as what is small beside its weight's.
+    Those of one layer's parameters are one tensor: a bias before a normalisation has a gradient of rounding alone,
+    which is compared as what is small beside its weight's.
     """
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
@@ -54,6 +54,8 @@ def _giving_gradients(forward):
             leaves = [one for one in tree_leaves(given) if floats(one)]
             owned = [[one for one in part.parameters(recurse=False) if one.requires_grad] for part in self.modules()]
             asked = list(dict.fromkeys([*leaves, *(one for group in owned for one in group)]))
+            if not ends or not asked:
+                return results
             weights = [
                 torch.arange(one.numel(), dtype=torch.float32, device=one.device).cos().to(one.dtype).reshape(one.shape)
                 for one in ends
@@ -67,19 +69,19 @@ def _giving_gradients(forward):
     return both
 
 
-{name}.forward = _giving_gradients({name}.forward)
+CLASS.forward = _giving_gradients(CLASS.forward)
 '''
 
 
 def problem_with_gradients(problem: Problem) -> Problem:
     """The module as one that also gives the gradients of its inputs and parameters."""
-    source = problem.source.rstrip("\n") + "\n" + _WITH_GRADIENTS.format(name="Model")
+    source = problem.source.rstrip("\n") + "\n" + _WITH_GRADIENTS.replace("CLASS", "Model")
     return replace(problem, source=source, name=f"{problem.name}_with_gradients")
 
 
 def kernel_with_gradients(kernel: Kernel) -> Kernel:
     """A composed file as an answer to that."""
-    return replace(kernel, source=kernel.source + _WITH_GRADIENTS.format(name="ModelNew"))
+    return replace(kernel, source=kernel.source + _WITH_GRADIENTS.replace("CLASS", "ModelNew"))
 
 
 @dataclass(frozen=True, slots=True)
