@@ -149,7 +149,8 @@ class Training:
         gradients = {
             key: Gradient(backward, regions[key], parts)
             for key, backward in backwards.items()
-            if (parts := self._parts(key, regions[key]))
+            # What no kernel is written for is PyTorch's operators as they were derived: nothing is computed anew.
+            if (parts := self._parts(key, regions[key])) or not regions[key]
         }
         plan = replace(plan, training=True, gradients=gradients)
         search = self.search
@@ -177,7 +178,7 @@ class Training:
             self.tracer,
             plan.problem,
             regions,
-            _wanted(plan),
+            may_want(plan),
             at=lambda stage: self.show(stage, 0, 0),
             cancellation=self.cancellation.single_job(),
         )
@@ -227,13 +228,18 @@ class Training:
         return tuple(pieces)
 
 
-def _wanted(plan: Plan) -> dict[str, list[bool]]:
-    """Of each region, the inputs and states that may want a gradient somewhere: whatever is no buffer."""
+def may_want(plan: Plan) -> dict[str, list[bool]]:
+    """Of each region that is replaced, the inputs and states that may want a gradient somewhere: what depends on an
+    input or a parameter of the module, and not on buffers alone."""
     found: dict[str, list[bool]] = {}
     for unit, regions in plan.units:
-        nodes = unit.graph.by_name()
+        flowing: set[str] = set()
+        for node in unit.graph.nodes:
+            is_source = node.operator == "input" or (node.operator == "state" and not node.options.get("buffer"))
+            if is_source or flowing.intersection(node.uses):
+                flowing.add(node.name)
         for region in regions:
-            own = [not nodes[name].options.get("buffer") for name in (*region.inputs, *region.states)]
+            own = [name in flowing for name in (*region.inputs, *region.states)]
             known = found.get(region.key, own)
             found[region.key] = [one or other for one, other in zip(known, own, strict=True)]
     return found

@@ -26,6 +26,7 @@ from dice.optimize.trace.capture_graph import NotTraced, Reader
 from dice.optimize.trace.flat import INPUT, flat_program
 
 _SAME = ("alias", "detach", "lift_fresh_copy", "lift_fresh")
+_MOVED = ("view", "unsqueeze", "squeeze", "expand", "permute", *_SAME)
 _CPU = torch.device("cpu")
 
 
@@ -115,9 +116,17 @@ def _simplify(traced: Any, results: Sequence[int], several: int) -> None:
 
 
 def _is_compared(value: torch.fx.Node) -> bool:
-    """Whether it is looked for among what it was chosen from, as a maximum is: then it is computed with that."""
-    names = [getattr(user.target, "_schema", None) for user in value.users]
-    return any(one is not None and one.name in ("aten::eq", "aten::ne") for one in names)
+    """Whether it is looked for among what it was chosen from, as a maximum is: then it is computed with that. As a
+    tensor of its own it would be one that is found nowhere, to whoever checks a kernel on drawn values."""
+    waiting = list(value.users)
+    while waiting:
+        user = waiting.pop()
+        base = user.target._schema.name.split("::")[1] if isinstance(user.target, torch._ops.OpOverload) else ""
+        if base in ("eq", "ne"):
+            return True
+        if base in _MOVED:
+            waiting += user.users
+    return False
 
 
 def _read(traced: Any, names: Sequence[str]) -> Graph:
