@@ -25,7 +25,8 @@ from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.templates.emitter import CannotWrite
 from dice.optimize.trace.tracer import Tracer
-from dice.optimize.whole.compose import Part, Plan, compose
+from dice.optimize.whole.compose import compose
+from dice.optimize.whole.plan import Part, Plan
 from dice.problem import Problem, load_problems
 from dice.verify import Verifier
 

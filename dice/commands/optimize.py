@@ -54,7 +54,8 @@ class Optimize(Clustered):
     export: Path | None = None
     """Also write an installable package with torch.library operators to this folder."""
     training: bool = False
-    """With --export: gradients flow through the operators, by PyTorch's own backward of each region."""
+    """Gradients flow through the kernels: the backward of each region is written and checked, too, and is PyTorch's
+    where no kernel of it is right."""
     compile_baseline: bool = False
     """Also time the module under torch.compile (cuda backend only)."""
     endpoint: Endpoint = field(default_factory=Endpoint)
@@ -68,8 +69,6 @@ class Optimize(Clustered):
         at_least(1, budget=self.budget)
         if self.minutes < 0:
             raise UserError(f"--minutes must be at least 0, not {self.minutes:g}.")
-        if self.training and self.export is None:
-            raise UserError("--training says how --export writes its package; give --export FOLDER, too.")
         problem = Problem.from_file(self.module)
         target = self.output or Path(f"{problem.name}_optimized.py")
         folder = self.run_folder or Path(f"{problem.name}_run")
@@ -100,6 +99,7 @@ class Optimize(Clustered):
                     writers=writers,
                     policy=policy,
                     library=library,
+                    training=self.training,
                     show=lambda what, done, total: bar(what, done, total or None),
                 )
             if result.kernel is not None:
@@ -126,7 +126,7 @@ class Optimize(Clustered):
             return None
         from dice.optimize.whole.export import export
 
-        export(result.plan, self.export, cases=result.cases, training=self.training)
+        export(result.plan, self.export, cases=result.cases)
         return str(self.export)
 
     def _tell(self, result: Several, target: Path, folder: Path, exported: str | None) -> None:

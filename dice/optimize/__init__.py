@@ -27,19 +27,22 @@ def optimize(
     policy: Policy | None = None,
     folder: Path | None = None,
     use_library: bool = True,
+    training: bool = False,
 ) -> Result:
     """Replace what can be replaced in a module, a `Problem` or the path of its file, by verified kernels.
 
     `writers`: who writes kernels, by name: `templates`, `nano`, or a checkpoint. `folder`: keeps the run, which then
-    can be resumed; a temporary one by default. Raises `UserError` for a module that cannot be run or followed,
-    `BackendUnavailable` where this machine cannot verify.
+    can be resumed; a temporary one by default. `training`: gradients flow through the kernels.
+
+    Raises `UserError` for a module that cannot be run or followed, `BackendUnavailable` where this machine cannot
+    verify.
     """
     problem = problem if isinstance(problem, Problem) else Problem.from_file(problem)
     folder = folder or Path(tempfile.mkdtemp(prefix="dice-optimize-"))
     with Verifier(backend=backend, options=options) as verifier:
         made = [make_writer(name) for name in writers]
         library = Library() if use_library else None
-        return optimize_module(problem, verifier, made, folder, policy=policy, library=library)
+        return optimize_module(problem, verifier, made, folder, policy=policy, library=library, training=training)
 
 
 class _CallablePackage(ModuleType):
@@ -55,6 +58,7 @@ class _CallablePackage(ModuleType):
         policy: Policy | None = None,
         folder: Path | None = None,
         use_library: bool = True,
+        training: bool = False,
     ) -> Result:
         return optimize(
             problem,
@@ -64,6 +68,7 @@ class _CallablePackage(ModuleType):
             policy=policy,
             folder=folder,
             use_library=use_library,
+            training=training,
         )
 
 

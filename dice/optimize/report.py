@@ -106,9 +106,23 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """One region of a region's backward. `writer`: of its kernel; `replaced`: whether the module has it; `why`: there
+    is none for it."""
+
+    key: str
+    title: str
+    writer: str
+    replaced: bool
+    why: str
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One region. `share`: of the module's time before, at all its places. `why`: it was not replaced. `alone`: why its
-    kernel has a build of its own, as the end of a sentence."""
+    kernel has a build of its own, as the end of a sentence. `backward`: what became of the regions of its backward;
+    `backward_why`: that is PyTorch's."""
 
     key: str
     title: str
@@ -124,12 +138,23 @@ class Row:
     roofline_share: float | None
     candidates: int
     alone: str = ""
+    backward: tuple[Behind, ...] = ()
+    backward_why: str = ""
+
+    @property
+    def gradients(self) -> str:
+        """Who computes them, in few words."""
+        count = sum(one.replaced for one in self.backward)
+        if not count:
+            return "PyTorch's"
+        return "kernels" if count == len(self.backward) else f"{count} of {len(self.backward)} kernels"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """`measured_on`: what the shares were measured on, or how they were estimated. `left`: operators that belong to no
-    region, with how often they occur. `reason`: why the module was not followed whole, or ""."""
+    region, with how often they occur. `reason`: why the module was not followed whole, or "". `training`: gradients
+    flow through the module's kernels; `of_gradients`: the verdict on them, where they were asked for."""
 
     module: str
     backend: str
@@ -140,6 +165,8 @@ class Report:
     left: Mapping[str, int]
     verdict: Verdict | None
     seconds: float
+    training: bool = False
+    of_gradients: Verdict | None = None
 
     @property
     def replaced(self) -> tuple[Row, ...]:
@@ -160,13 +187,17 @@ class Report:
             "regions": [asdict(row) for row in self.rows],
             "left_to_pytorch": dict(self.left),
             "verdict": self.verdict.to_json() if self.verdict else None,
+            "training": self.training,
+            "verdict_on_gradients": self.of_gradients.to_json() if self.of_gradients else None,
         }
 
     def lines(self) -> list[str]:
         """As text."""
-        heads = ("region", "places", "share", "kernel", "speed-up", "of limit", "what became of it")
+        heads = ("region", "places", "share", "kernel", "speed-up", "of limit", "backward", "what became of it")
         cells = [heads, *map(_cells, self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
+        if self.of_gradients is None:
+            cells = [(*row[:-2], row[-1]) for row in cells]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
         table = [
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
@@ -178,6 +209,7 @@ class Report:
             f"{count} of {len(self.rows)} regions replaced: {self.share:.0%} of the module's time ({self.measured_on})"
         ]
         lines += [f"{row.title} is built by itself: it {row.alone}" for row in self.replaced if row.alone]
+        lines += self._of_gradients()
         if self.left:
             names = ", ".join(f"{name} x{times}" if times > 1 else name for name, times in self.left.items())
             lines.append(f"left to PyTorch: {names}")
@@ -196,11 +228,41 @@ class Report:
             lines.append(f"no speed was measured: kernels were run on the emulated backend{kept}")
         return lines
 
+    def _of_gradients(self) -> list[str]:
+        """Whether gradients are right, how fast they are, and why some of them are PyTorch's."""
+        verdict = self.of_gradients
+        if verdict is None:
+            return []
+        count = sum(any(one.replaced for one in row.backward) for row in self.replaced)
+        said = f": {verdict.message}" if verdict.message and not verdict.correct else ""
+        lines = [
+            f"{count} of {len(self.replaced)} replaced regions have kernels for their backward; gradients against"
+            f" autograd's: {verdict.outcome} ({verdict.provenance or verdict.stage}){said}"
+        ]
+        if not self.training:
+            lines.append(
+                "gradients do not flow through the kernels: where they are wanted, the module does what it did"
+            )
+        timing = verdict.timing
+        if timing:
+            lines.append(
+                f"with gradients: {timing.kernel_ms:.4g} ms, PyTorch {timing.reference_ms:.4g} ms:"
+                f" {timing.speedup:.2f}x"
+            )
+        for row in self.replaced:
+            if row.gradients == "PyTorch's":
+                lines.append(f"backward of {row.title} is PyTorch's: {row.backward_why}")
+                continue
+            lines += [
+                f"backward of {row.title}: {one.title} is PyTorch's: {one.why}" for one in row.backward if one.why
+            ]
+        return lines
+
     def html(self, units: Sequence[tuple[Unit, Sequence[Region]]]) -> str:
         """One page that needs nothing else."""
         colour = {row.key: COLOURS[index % len(COLOURS)] for index, row in enumerate(self.rows)}
         graphs = [_drawn(unit, regions, colour, {row.key for row in self.replaced}) for unit, regions in units]
-        rows = [{**asdict(row), "colour": colour[row.key]} for row in self.rows]
+        rows = [{**asdict(row), "colour": colour[row.key], "gradients": row.gradients} for row in self.rows]
         return render(PAGE, report=self, rows=rows, graphs=graphs, summary=self.summary())
 
 
@@ -212,6 +274,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.writer or "-",
         "-" if row.speedup is None else f"{row.speedup:.2f}x",
         "-" if row.roofline_share is None else f"{row.roofline_share:.0%}",
+        row.gradients,
         "replaced" if row.replaced else row.why,
     )
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import dice
@@ -26,10 +26,11 @@ from dice.optimize.regions import cut
 from dice.optimize.report import GraphCut, Listed, Report, Row, Tell, tell_nobody
 from dice.optimize.search import Policy, Search, journal_path
 from dice.optimize.trace.tracer import Trace, Tracer
+from dice.optimize.training import Trained, Training
 from dice.optimize.unit import Unit
 from dice.optimize.whole.builds import Builds
 from dice.optimize.whole.choose import LEAST, Chooser, Whole
-from dice.optimize.whole.compose import Part, Plan
+from dice.optimize.whole.plan import Part, Plan
 from dice.optimize.writers import Checkpoint, KernelWriter
 from dice.problem import Problem
 from dice.verdict import Verdict
@@ -44,7 +45,7 @@ Units = tuple[tuple[Unit, tuple[Region, ...]], ...]
 @dataclass(frozen=True, slots=True)
 class Result:
     """`kernel`: the whole module's file; None where nothing could be replaced. `plan`: what it was cut into, and the
-    kernels that are part of it."""
+    kernels that are part of it, those of backwards too where training was asked for and is right."""
 
     kernel: Kernel | None
     verdict: Verdict | None
@@ -61,12 +62,15 @@ def optimize_module(
     *,
     policy: Policy | None = None,
     library: Library | None = None,
+    training: bool = False,
     show: Show = lambda what, done, total: None,
     tell: Tell = tell_nobody,
     cancellation: Cancellation | None = None,
 ) -> Result:
     """Replace what can be replaced in a module by verified kernels. `folder`: the run's; what a killed run of the same
-    module had verified there is not done again. `show` is told how far it is, `tell` what became of each region.
+    module had verified there is not done again. `training`: gradients flow through the kernels, by kernels for the
+    backward where those are right, and no slower, and by PyTorch's autograd elsewhere. `show` is told how far it is,
+    `tell` what became of each region.
 
     Raises `UserError` for a module that cannot be run or followed, `MachineError` where this machine cannot verify,
     `Cancelled` soon after another thread has told the `cancellation`.
@@ -75,11 +79,10 @@ def optimize_module(
     device = str(probe_cuda()["device"]) if verifier.backend == "cuda" else "CPU"
     _begin(folder, problem, verifier.backend, writers, policy)
     _require_runnable(verifier, problem, off)
-    with Tracer(verifier.backend) as tracer:
+    with Tracer(verifier.backend) as tracer, Journal(journal_path(folder), "run of dice optimize") as journal:
         trace = tracer.trace(problem, at=lambda stage: show(stage, 0, 0), cancellation=off.single_job())
-    units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
-    tell(_graph(units, trace.reason))
-    with Journal(journal_path(folder), "run of dice optimize") as journal:
+        units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
+        tell(_graph(units, trace.reason))
         search = Search(verifier, device, policy, library, journal, tell, off)
         search.resume()
         search.run(_in_order(units), writers, show)
@@ -92,16 +95,35 @@ def optimize_module(
         speedups = {key: best.speedup for key in parts if (best := search.best(key)) and best.verdict.timing}
         chooser = Chooser(verifier, Plan(problem, units, parts), journal, show, policy.keep, speedups, tell, off)
         whole = chooser.choose([region.key for region, _ in order if region.key in parts])
-    share = _shares(units)
-    report = _report(
-        problem, verifier.backend, device, trace, units, search, chooser, whole, share, time.monotonic() - began
-    )
-    _end(folder, report, units, whole)
-    is_right = whole is not None and whole.verdict.correct
-    kept = {key: part for key, part in parts.items() if whole is not None and is_right and key in whole.keys}
-    verdict = whole.verdict if whole else None
-    plan = Plan(problem, units, kept, apart=whole is not None and whole.apart)
-    return Result(whole.kernel if whole and is_right else None, verdict, report, plan, folder)
+        plan, kernel, verdict = _chosen(chooser.plan, whole)
+        trained = None
+        if training and kernel is not None:
+            trained = Training(verifier, tracer, search, writers, show, off).train(plan)
+            if trained.kernel is not None:
+                plan, kernel, verdict = trained.plan, trained.kernel, trained.verdict
+    seconds = time.monotonic() - began
+    report = _report(problem, verifier.backend, device, trace, units, search, chooser, whole, seconds)
+    report = _with_gradients(replace(report, verdict=verdict), trained) if trained is not None else report
+    _end(folder, report, units, kernel or (whole.kernel if whole else None))
+    return Result(kernel, verdict, report, plan, folder)
+
+
+def _chosen(plan: Plan, whole: Whole | None) -> tuple[Plan, Kernel | None, Verdict | None]:
+    """The plan with the kernels that are part of the module, its file where that is right, and its verdict."""
+    if whole is None:
+        return replace(plan, parts={}), None, None
+    is_right = whole.verdict.correct
+    kept = {key: part for key, part in plan.parts.items() if is_right and key in whole.keys}
+    return replace(plan, parts=kept, apart=whole.apart), whole.kernel if is_right else None, whole.verdict
+
+
+def _with_gradients(report: Report, trained: Trained) -> Report:
+    rows = [
+        replace(row, backward=trained.pieces.get(row.key, ()), backward_why=trained.why.get(row.key, ""))
+        for row in report.rows
+    ]
+    is_right = trained.kernel is not None
+    return replace(report, rows=tuple(rows), training=is_right, of_gradients=trained.of_gradients)
 
 
 def attempt_by_regions(
@@ -226,10 +248,9 @@ def _report(
     search: Search,
     chooser: Chooser,
     whole: Whole | None,
-    share: dict[str, float],
     seconds: float,
 ) -> Report:
-    places = _places(units)
+    places, share = _places(units), _shares(units)
     known = {region.key: region for _, regions in units for region in regions}
     is_right = whole is not None and whole.verdict.correct
     alone = _alone(chooser.plan, whole) if whole is not None else {}
@@ -282,8 +303,8 @@ def _of_whole(whole: Whole | None) -> str:
     return f"the whole module is {whole.verdict.outcome}: {whole.verdict.message}".rstrip(": ")
 
 
-def _end(folder: Path, report: Report, units: Units, whole: Whole | None) -> None:
+def _end(folder: Path, report: Report, units: Units, kernel: Kernel | None) -> None:
     write_json(folder / "report.json", report.to_json())
     write_text(folder / "report.html", report.html(units))
-    if whole is not None:
-        write_text(folder / "whole.py", whole.kernel.source)
+    if kernel is not None:
+        write_text(folder / "whole.py", kernel.source)

@@ -21,7 +21,9 @@ from dice.files.atomic import write_text
 from dice.kernel import Kernel
 from dice.optimize.report import Report
 from dice.optimize.run import Result, optimize_module
-from dice.optimize.whole.compose import Plan, compose
+from dice.optimize.training import kernel_with_gradients, problem_with_gradients
+from dice.optimize.whole.compose import compose
+from dice.optimize.whole.plan import Plan
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
@@ -193,6 +195,7 @@ def optimize_variants(
             apart = True
             continue
         if len(right) == len(kept):
+            plan, kernel = _trained(plan, kernel, kept, verifier)
             write_text(folder / "whole.py", kernel.source)
             return Several(kernel, plan, tuple(_outcome(*pair, verdicts, right) for pair in pairs))
         kept = right
@@ -208,7 +211,23 @@ def _plan(problem: Problem, kept: Sequence[tuple[Variant, Result]], apart: bool)
         for unit, regions in result.plan.units
     )
     parts = {key: part for _, result in kept for key, part in result.plan.parts.items()}
-    return Plan(problem, units, parts, apart)
+    gradients = {key: one for _, result in kept for key, one in result.plan.gradients.items()}
+    return Plan(problem, units, parts, apart, all(result.plan.training for _, result in kept), gradients)
+
+
+def _trained(
+    plan: Plan, kernel: Kernel, kept: Sequence[tuple[Variant, Result]], verifier: Verifier
+) -> tuple[Plan, Kernel]:
+    """The plan and its file where gradients are right on all variants; else without backward kernels, or, where they
+    are wrong even so, without gradients through kernels."""
+    while plan.training:
+        file = kernel_with_gradients(kernel)
+        verdicts = [verifier.verify(problem_with_gradients(one.problem), one.of_file(file)) for one, _ in kept]
+        if all(verdict.correct for verdict in verdicts):
+            break
+        plan = replace(plan, gradients={}, training=bool(plan.gradients))
+        kernel = compose(plan)
+    return plan, kernel
 
 
 def _outcome(

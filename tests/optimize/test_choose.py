@@ -19,7 +19,7 @@ from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
 from dice.optimize.trace.capture_graph import export_graph
 from dice.optimize.whole.choose import Chooser, Whole
-from dice.optimize.whole.compose import Part, Plan
+from dice.optimize.whole.plan import Part, Plan
 from dice.problem import Problem
 from dice.verdict import Timing, Verdict
 from dice.verify.execution.running import Device

@@ -15,9 +15,10 @@ from dice.loading import load
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import export_graph
-from dice.optimize.whole.compose import Part, Plan, compose
+from dice.optimize.whole.compose import compose
 from dice.optimize.whole.extension import extension_of
 from dice.optimize.whole.namespaces import NotShared
+from dice.optimize.whole.plan import Part, Plan
 from dice.problem import Problem
 from dice.verify.execution.running import Device
 

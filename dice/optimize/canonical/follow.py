@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Graph
 from dice.optimize.trace.capture_graph import NotTraced, Reader, make_functional
+from dice.optimize.trace.flat import BUFFER, INPUT, PARAMETER, flat_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +68,9 @@ def _graph(module: torch.nn.Module, inputs: list[torch.Tensor], names: tuple[str
         traced = make_fx(run, tracing_mode="real", pre_dispatch=True)(state, inputs)
     except Exception as error:  # noqa: BLE001 - PyTorch raises anything
         raise NotTraced(f"{type(error).__name__}: {error}"[:200]) from error
-    program = _program(traced, [*state], list(names), module, trees[-1])
+    buffers = dict(module.named_buffers())
+    sources = [(BUFFER if name in buffers else PARAMETER, name) for name in state] + [(INPUT, name) for name in names]
+    program = flat_program(traced, sources, trees[-1])
     make_functional(traced, {spec.arg.name: spec for spec in program.graph_signature.input_specs})
     nodes, output = Reader(program, [(name, None) for name in names], module, True).read()
     return Graph(tuple(nodes), output)
-
-
-def _program(traced: Any, state: list[str], inputs: list[str], module: torch.nn.Module, tree: Any) -> Any:
-    """What the reader asks of an exported program."""
-    buffers = dict(module.named_buffers())
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    specs: list[Any] = []
-    for node, name in zip(placeholders, [*state, *inputs], strict=True):
-        is_input = len(specs) >= len(state)
-        kind = "USER_INPUT" if is_input else "BUFFER" if name in buffers else "PARAMETER"
-        arg = SimpleNamespace(name=node.name)
-        specs.append(SimpleNamespace(arg=arg, kind=SimpleNamespace(name=kind), target=None if is_input else name))
-    (returned,) = [node for node in traced.graph.nodes if node.op == "output"]
-    results = returned.args[0] if isinstance(returned.args[0], list | tuple) else [returned.args[0]]
-    returned.args = (list(results),)
-    outputs = [SimpleNamespace(kind=SimpleNamespace(name="USER_OUTPUT")) for _ in results]
-    return SimpleNamespace(
-        graph_module=traced,
-        graph_signature=SimpleNamespace(input_specs=specs, output_specs=outputs),
-        constants={},
-        call_spec=SimpleNamespace(out_spec=tree),
-    )

@@ -339,7 +339,8 @@ class Reader:
             names = [one.arg.name for one in self._program.graph_signature.input_specs if one.kind.name == kind]
             yield Node(self._name(node), "input", (self._reached[names.index(node.name)][0],), {}, output)
         elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
-            yield Node(self._name(node), "state", (access(self._module, spec.target),), {}, output)
+            options = {} if kind == "PARAMETER" else {"buffer": True}
+            yield Node(self._name(node), "state", (access(self._module, spec.target),), options, output)
         elif kind == "CONSTANT_TENSOR":
             value = self._program.constants[spec.target]
             if value.numel() > MOST_NUMBERS:

@@ -1,4 +1,4 @@
-"""What the process that traces a module and the one that asked say to each other."""
+"""What the process that traces a module, or differentiates its regions, and the one that asked say to each other."""
 
 from __future__ import annotations
 
@@ -40,3 +40,21 @@ class Traced:
     reason: str
     total_ms: float
     parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiate:
+    """`regions`: each with its `graph`, the text and the paths of its problem, whose gradients are `wanted`, and which
+    of its results are `read`."""
+
+    regions: object
+    backend: str
+    seed: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """For each region its backward, as `Backward.to_json` has it, or why there is none, as a text."""
+
+    backwards: object

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dice.errors import MachineError, UserError
 from dice.optimize.graph import Malformed
@@ -64,10 +65,25 @@ class Tracer:
     ) -> Trace:
         """Raises `UserError` with one sentence for a module that cannot be followed, `MachineError` for our own,
         `Cancelled` once it is called off."""
+        order = TraceModule(problem.source, self.backend, 0, measure, self.threads)
+        raw = self.ask(TRACER, order, problem, at=at, cancellation=cancellation)
+        if is_a(raw, Refused):
+            raise UserError(f"{problem.name} cannot be optimised: {str(raw.get('message'))[:MOST_DETAIL].rstrip('.')}.")
+        return _read(problem, raw)
+
+    def ask(
+        self,
+        role: Role,
+        order: object,
+        problem: Problem,
+        *,
+        at: Callable[[str], None] = lambda stage: None,
+        cancellation: Cancellation | None = None,
+    ) -> Any:
+        """What a process of this role answers to an order; `at` is told the stages before. Raises as `trace` does."""
         off = cancellation or Cancellation(single=True)
         if self._zygote is None or not self._zygote.alive:
             self._zygote = Zygote(WARM)
-        order = TraceModule(problem.source, self.backend, 0, measure, self.threads)
         view, stage = candidate_view(default_cache_dir()), "starting"
         with Scratch() as scratch:
             limits = Limits(
@@ -79,7 +95,7 @@ class Tracer:
                 one_queue=True,
                 own_files=True,
             )
-            with Spawner(self._zygote, off).spawn(TRACER, limits) as child:
+            with Spawner(self._zygote, off).spawn(role, limits) as child:
                 child.send(order)
                 deadline = time.monotonic() + self.limit_s
                 try:
@@ -93,9 +109,7 @@ class Tracer:
                 except ChildEnded as end:
                     off.check()
                     raise _ended(problem, end, child.log, stage, self.memory_mb) from None
-        if is_a(raw, Refused):
-            raise UserError(f"{problem.name} cannot be optimised: {str(raw.get('message'))[:MOST_DETAIL].rstrip('.')}.")
-        return _read(problem, raw)
+        return raw
 
 
 def _ended(problem: Problem, end: ChildEnded, log: bytes, stage: str, memory_mb: int) -> Exception:

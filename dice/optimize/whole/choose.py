@@ -14,8 +14,10 @@ from typing import Literal
 from dice.files.journal import Journal
 from dice.kernel import Kernel
 from dice.optimize.report import Tell, WholeJudged, tell_nobody
-from dice.optimize.whole.compose import Plan, compose
+from dice.optimize.whole.compose import compose
 from dice.optimize.whole.inline import NotInlined, inlined
+from dice.optimize.whole.plan import Plan
+from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
@@ -59,10 +61,29 @@ class Chooser:
     _known: dict[str, Verdict] = field(default_factory=dict)
     _tried: int = 0
 
+    @property
+    def problem(self) -> Problem:
+        """What compositions answer."""
+        return self.plan.problem
+
+    def composed(self, keys: Sequence[str] | frozenset[str], apart: bool) -> Kernel:
+        """The file with the kernels of these regions."""
+        parts = {key: part for key, part in self.plan.parts.items() if key in keys}
+        return compose(replace(self.plan, parts=parts, apart=apart))
+
+    def why_not_inlined(self, key: str) -> str:
+        """Why a region's kernel cannot be part of a file, or ""."""
+        part = self.plan.parts[key]
+        try:
+            inlined(part.kernel, part.paths, 0, part.constants)
+        except NotInlined as error:
+            return f"its kernel file cannot be put into another one: {error}"
+        return ""
+
     def choose(self, keys: Sequence[str]) -> Whole | None:
         """The best composition of these regions; None where none is right. `keys`: the most valuable first."""
         for row in self.journal.rows():
-            if row.get("kind") == "whole" and row.get("problem") == self.plan.problem.id:
+            if row.get("kind") == "whole" and row.get("problem") == self.problem.id:
                 self._known[row["kernel"]] = Verdict.from_json(row["verdict"])
         usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
         if not usable:
@@ -85,13 +106,9 @@ class Chooser:
         return joined if joined.verdict.correct and joined.ms <= best.ms * SLOWER else best
 
     def _is_inlined(self, key: str) -> bool:
-        part = self.plan.parts[key]
-        try:
-            inlined(part.kernel, part.paths, 0, part.constants)
-        except NotInlined as error:
-            self.dropped[key] = f"its kernel file cannot be put into another one: {error}"
-            return False
-        return True
+        if why := self.why_not_inlined(key):
+            self.dropped[key] = why
+        return not why
 
     def _is_promising(self, key: str) -> bool:
         """Whether the region's kernel is no slower than PyTorch by itself, as far as that is known."""
@@ -112,15 +129,14 @@ class Chooser:
 
     def _verified(self, keys: Sequence[str] | frozenset[str], apart: bool = True) -> Whole:
         """The composition's verdict, from the journal where it was verified before."""
-        parts = {key: part for key, part in self.plan.parts.items() if key in keys}
-        kernel = compose(replace(self.plan, parts=parts, apart=apart))
+        kernel = self.composed(keys, apart)
         self._tried += 1
         self.show("checking the whole module", self._tried, self._tried)
         verdict = self._known.get(kernel.id)
         if verdict is None:
-            verdict = self.verifier.verify(self.plan.problem, kernel, cancellation=self.cancellation.single_job())
+            verdict = self.verifier.verify(self.problem, kernel, cancellation=self.cancellation.single_job())
             if verdict.outcome != "infra_error":
-                row = {"kind": "whole", "problem": self.plan.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
+                row = {"kind": "whole", "problem": self.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
                 self.journal.append(row | {"verdict": verdict.to_json()})
             self._known[kernel.id] = verdict
         self.tell(WholeJudged(tuple(sorted(keys)), verdict))

@@ -9,44 +9,60 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from dice import syntax
 from dice.errors import UserError
 from dice.kernel import Kernel
-from dice.optimize.graph import Node, references
-from dice.optimize.operators import kind_of
-from dice.optimize.python_text import expression, term
+from dice.optimize.graph import references
 from dice.optimize.region import Region
 from dice.optimize.unit import Unit
+from dice.optimize.whole.body import Body
 from dice.optimize.whole.builds import Builds
+from dice.optimize.whole.gradients import FUNCTION, HELPERS, with_gradients
 from dice.optimize.whole.inline import Inlined, inlined
+from dice.optimize.whole.plan import Cut, Gradient, Plan
 from dice.problem import Problem
 
-Wrap = Callable[[Region, Inlined], Inlined]
-Cut = tuple[Unit, tuple[Region, ...]]
+
+class Form(Protocol):
+    """What becomes of regions' functions before others call them."""
+
+    def forward(self, region: Region, piece: Inlined, gradient: Gradient | None, functions: Functions) -> Inlined:
+        """Of a region of the module; `functions`: those that its backward calls, by the keys of their regions."""
+
+    def behind(self, region: Region, piece: Inlined) -> Inlined:
+        """Of a region that backwards call."""
+
+    def helpers(self) -> Sequence[str]:
+        """What functions of this form need above them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A region's kernel: its file, how that reaches the region's states, and the numbers that it may read besides."""
+class Plain:
+    """Functions as they are."""
 
-    kernel: Kernel
-    paths: tuple[str, ...]
-    constants: Mapping[str, str] = field(default_factory=dict)
+    def forward(self, region: Region, piece: Inlined, gradient: Gradient | None, functions: Functions) -> Inlined:
+        return piece
+
+    def behind(self, region: Region, piece: Inlined) -> Inlined:
+        return piece
+
+    def helpers(self) -> Sequence[str]:
+        return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`units` with their regions, several for one place where each was followed for other inputs; `parts`: the kernel
-    of each region that is replaced, by the region's key. `apart`: each kernel is built by itself, as it was when it was
-    verified, so that nothing has to be compiled."""
+class Differentiable(Plain):
+    """Gradients flow through the functions."""
 
-    problem: Problem
-    units: tuple[Cut, ...]
-    parts: Mapping[str, Part]
-    apart: bool = False
+    def forward(self, region: Region, piece: Inlined, gradient: Gradient | None, functions: Functions) -> Inlined:
+        return with_gradients(region, piece, gradient, functions)
+
+    def helpers(self) -> Sequence[str]:
+        return (HELPERS, FUNCTION)
+
+
+Functions = Mapping[str, str]
 
 
 # What a kernel was made for, beside its arguments: it is noted when the module is made, and looked at again whenever
@@ -114,40 +130,57 @@ def _plain(value):
 '''
 
 
-def compose(plan: Plan, wrap: Wrap = lambda region, piece: piece, training: bool = False) -> Kernel:
-    """The kernel file. Raises `NotInlined` for a kernel that cannot be part of it.
-
-    `wrap`: what becomes of a region's function before others call it; `training`: gradients flow through that.
-    """
-    used = [region.key for _, regions in plan.units for region in regions if region.key in plan.parts]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(used), 1)}
-    known = {region.key: region for _, regions in plan.units for region in regions}
-    builds = Builds.of(plan.problem, {key: plan.parts[key].kernel for key in numbers}, plan.apart)
-    pieces = {}
-    for key, number in numbers.items():
-        part = plan.parts[key]
-        shared = builds.shared.get(key)
-        piece = inlined(part.kernel, part.paths, number, part.constants, shared, builds.handles.get(key, ""))
-        pieces[key] = wrap(known[key], piece)
-    sections = [_header(plan, len(numbers), len(used)), _module_text(plan.problem.source).strip("\n")]
-    imports = ["import inspect", "", "import torch", "import torch.nn as nn", "import torch.nn.functional as F"]
+def compose(plan: Plan, form: Form | None = None) -> Kernel:
+    """The kernel file. Raises `NotInlined` for a kernel that cannot be part of it."""
+    form = form or (Differentiable() if plan.training else Plain())
     _require_free_names(plan.problem)
-    imports += [line for piece in pieces.values() for line in piece.imports]
-    imports += [f"from {unit.home} import {unit.class_name.split('.')[0]}" for unit, _ in plan.units if unit.home]
-    imports += ["from torch.utils.cpp_extension import load_inline"] if builds.shared else []
-    sections.append("\n".join(line for line in dict.fromkeys(imports)))
-    for key, number in numbers.items():
+    used = [region.key for _, regions in plan.units for region in regions if region.key in plan.parts]
+    known, behind = plan.replaced, plan.behind
+    # The same work may be in a forward and in a backward; it then is there twice, for one may be left out.
+    parts = {key: plan.parts[key] for key in known} | {f"{key} behind": part for key, (_, part) in behind.items()}
+    builds = Builds.of(plan.problem, {key: part.kernel for key, part in parts.items()}, plan.apart)
+    pieces = {
+        key: inlined(
+            part.kernel, part.paths, number, part.constants, builds.shared.get(key), builds.handles.get(key, "")
+        )
+        for number, (key, part) in enumerate(parts.items(), 1)
+    }
+    of_backwards = {key: form.behind(region, pieces[f"{key} behind"]) for key, (region, _) in behind.items()}
+    functions = {key: piece.function for key, piece in of_backwards.items()}
+    of_module = {
+        key: form.forward(region, pieces[key], plan.gradients.get(key) if plan.training else None, functions)
+        for key, region in known.items()
+    }
+    sections = [_header(plan, len(parts), len(used)), _module_text(plan.problem.source).strip("\n")]
+    sections += [_imports(plan, (*of_module.values(), *of_backwards.values()), builds), *form.helpers()]
+    for key, piece in of_module.items():
         times = used.count(key)
         where = "" if times == 1 else f", at {times} places"
-        alone = f"\n# It has a build of its own: it {builds.alone[key]}." if builds.alone.get(key) else ""
-        sections.append(f"# Region {number}: {known[key].title}{where}.{alone}\n{pieces[key].text}")
+        sections.append(_section(piece, f"{known[key].title}{where}", builds.alone.get(key, "")))
+    for key, piece in of_backwards.items():
+        what = f"{behind[key][0].title}, of gradients"
+        sections.append(_section(piece, what, builds.alone.get(f"{key} behind", "")))
     sections += builds.texts()
     sections.append(_FITTING.strip("\n"))
-    sections += _classes(plan, pieces, training)
+    sections += _classes(plan, of_module)
     text = "\n\n\n".join(sections) + "\n"
     if re.search(r"\bregion_\d", plan.problem.source):  # a name of the module's own
         text = re.sub(r"(?<![\w.])region_(\d+)(?=\()", r"region_kernel_\1", text)
     return Kernel(text, name=f"{plan.problem.name}_optimized")
+
+
+def _imports(plan: Plan, pieces: Sequence[Inlined], builds: Builds) -> str:
+    lines = ["import inspect", "", "import torch", "import torch.nn as nn", "import torch.nn.functional as F"]
+    lines += [line for piece in pieces for line in piece.imports]
+    lines += [f"from {unit.home} import {unit.class_name.split('.')[0]}" for unit, _ in plan.units if unit.home]
+    lines += ["from torch.utils.cpp_extension import load_inline"] if builds.shared else []
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _section(piece: Inlined, what: str, alone: str) -> str:
+    number = piece.function.rpartition("_")[2]
+    built = f"\n# It has a build of its own: it {alone}." if alone else ""
+    return f"# Region {number}: {what}.{built}\n{piece.text}"
 
 
 def _require_free_names(problem: Problem) -> None:
@@ -161,18 +194,15 @@ def _require_free_names(problem: Problem) -> None:
             raise UserError(f"{problem.name} calls something of its own {taken}, line {node.lineno}; rename it.")
 
 
-def parts_of(plan: Plan) -> dict[str, Region]:
-    """The regions that a plan replaces, each once, in the order of their numbers."""
-    return {region.key: region for _, regions in plan.units for region in regions if region.key in plan.parts}
-
-
 def _header(plan: Plan, kernels: int, places: int) -> str:
+    flows = "and types that it was made for; gradients flow through them. For all else it does what `Model` does."
+    stops = "and types that it was made for, and where no gradients are wanted; for all else it does what `Model` does."
     lines = [
         f'"""{plan.problem.name} with {kernels} {"kernel" if kernels == 1 else "kernels"} at {places}'
         f" {'place' if places == 1 else 'places'}, put together by `dice optimize`.",
         "",
         "`ModelNew` has the constructor and the parameters of `Model`. It calls the kernels for inputs of the shapes",
-        "and types that it was made for, and where no gradients are wanted; for all else it does what `Model` does.",
+        flows if plan.training else stops,
         '"""',
     ]
     return "\n".join(lines)
@@ -199,7 +229,7 @@ def _is_main(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def _classes(plan: Plan, pieces: Mapping[str, Inlined], training: bool) -> Iterator[str]:
+def _classes(plan: Plan, pieces: Mapping[str, Inlined]) -> Iterator[str]:
     """`ModelNew`, and the classes of parts where the module was not followed whole."""
     whole: Sequence[Cut] = ()
     swaps = []
@@ -209,7 +239,7 @@ def _classes(plan: Plan, pieces: Mapping[str, Inlined], training: bool) -> Itera
             continue
         first = units[0][0]
         name = f"{first.class_name.replace('.', '_')}_{number}"
-        yield _class(name, first.class_name, units, pieces, training)
+        yield _class(name, first.class_name, units, pieces, plan.training)
         swaps.append(f"for part in ({', '.join(map(reached, paths))},):")
         swaps.append(f"    part.__class__ = {name}")
         swaps.append(f"    part._note_kernels({_noted(units)})")
@@ -219,7 +249,7 @@ def _classes(plan: Plan, pieces: Mapping[str, Inlined], training: bool) -> Itera
         init += [f"    {line}" for line in swaps]
     if whole:
         init.append(f"    self._note_kernels({_noted(whole)})")
-        yield _class("ModelNew", "Model", whole, pieces, training, init)
+        yield _class("ModelNew", "Model", whole, pieces, plan.training, init)
     else:
         yield "\n".join(["class ModelNew(Model):", *(f"    {line}" for line in init)])
 
@@ -258,9 +288,9 @@ def _class(
     lines = [*init, *([""] if init else [])]
     lines.append(f"def forward({', '.join(filter(None, ('self', first.signature)))}):")
     for unit, regions in units:
-        body = _Body(unit, [region for region in regions if region.key in pieces], pieces, training)
+        body = _lines(unit, [region for region in regions if region.key in pieces], pieces, training)
         conditions = " and\n".join(f"        {line}" for line in _conditions(unit, training)).split("\n")
-        lines += ["    if (", *conditions, "    ):", *(f"        {line}" for line in body.lines())]
+        lines += ["    if (", *conditions, "    ):", *(f"        {line}" for line in body)]
     lines.append(f"    return super().forward({first.call})")
     return "\n".join([f"class {name}(_WithKernels, {base}):", *(f"    {line}".rstrip() for line in lines)])
 
@@ -281,78 +311,16 @@ def reached(path: str) -> str:
     return f"self{path}"
 
 
-class _Body:
-    """The statements of `forward`: calls of regions, and the other operators as they were."""
-
-    def __init__(self, unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined], training: bool):
-        self._unit, self._pieces, self._training = unit, pieces, training
-        self._nodes = unit.graph.by_name()
-        self._region_of = {name: region for region in regions for name in region.nodes}
-        self._names: dict[str, str] = {}
-        self._done: set[int] = set()
-        self._lines: list[str] = []
-        first = next((node.arguments[0] for node in unit.graph.nodes if node.operator == "input"), "")
-        state = next((reached(node.arguments[0]) for node in unit.graph.nodes if node.operator == "state"), "")
-        self._device = f"{first or state}.device" if first or state else '"cuda"'
-        for node in unit.graph.nodes:
-            if node.operator in ("input", "state"):
-                self._names[node.name] = node.arguments[0] if node.operator == "input" else reached(node.arguments[0])
-
-    def lines(self) -> list[str]:
-        for node in self._unit.graph.nodes:
-            if node.effect:
-                self._have(node.name)
-        for name in references(self._unit.graph.output):
-            self._have(name)
-        return [*self._lines, f"return {term(self._unit.graph.output, self._names, self._device)}"]
-
-    def _have(self, name: str) -> None:
-        """Write what computes a value, after all that it needs; without recursion, for networks are deep."""
-        waiting = [name]
-        while waiting:
-            one = waiting[-1]
-            region = self._region_of.get(one)
-            item: Region | Node = region or self._nodes[one]
-            assert one in self._names or id(item) not in self._done, f"{one} is inside a region, and read outside"
-            if one in self._names:
-                waiting.pop()
-                continue
-            needed = (*region.inputs, *region.states) if region else self._nodes[one].uses
-            missing = [use for use in needed if use not in self._names]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            self._done.add(id(item))
-            if region is not None:
-                self._call(region)
-            else:
-                self._operator(self._nodes[one])
-
-    def _operator(self, node: Node) -> None:
-        text = expression(node, self._names, self._device)
-        if node.base.endswith("_") and node.effect:
-            self._lines.append(text)
-            self._names[node.name] = self._names[next(iter(node.uses))]
-            return
-        is_plain_view = kind_of(node) == "view" and text == self._names.get(next(iter(node.uses), ""), "")
-        if is_plain_view:
-            self._names[node.name] = text
-            return
-        self._names[node.name] = node.name
-        self._lines.append(f"{node.name} = {text}")
-
-    def _call(self, region: Region) -> None:
-        given = [self._names[name] for name in (*region.inputs, *region.states)]
-        results = []
-        for place, name in enumerate(region.outputs):
-            own = name or f"{region.nodes[0]}_statistic{place}"
-            results.append(own)
-            if name:
-                self._names[name] = name
-        call = f"{self._pieces[region.key].function}({', '.join(given)})"
-        self._lines.append(f"{', '.join(results)} = {call}")
-        for update in region.updates:
-            value = f"{results[update.output]}.detach()" if self._training else results[update.output]
-            scaled = value if update.factor == 1.0 else f"{value} * {update.factor!r}"
-            self._lines.append(f"{self._names[update.state]}.lerp_({scaled}, {update.weight!r})")
+def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined], training: bool) -> list[str]:
+    """What `forward` does where the kernels fit."""
+    nodes = unit.graph.nodes
+    first = next((node.arguments[0] for node in nodes if node.operator == "input"), "")
+    state = next((reached(node.arguments[0]) for node in nodes if node.operator == "state"), "")
+    device = f"{first or state}.device" if first or state else '"cuda"'
+    names = {node.name: node.arguments[0] for node in nodes if node.operator == "input"}
+    names |= {node.name: reached(node.arguments[0]) for node in nodes if node.operator == "state"}
+    functions = {region.key: pieces[region.key].function for region in regions}
+    body = Body(unit.graph, regions, functions, names, device, training)
+    body.compute(node.name for node in nodes if node.effect)
+    body.compute(references(unit.graph.output))
+    return [*(statement.text for statement in body.statements), f"return {body.returned()}"]

@@ -1,8 +1,9 @@
 """A module with its kernels as an installable package: each region an operator of `torch.library`.
 
-An operator has a fake implementation, so that `torch.compile` and `torch.export` see its shapes and go on, and, for
-training, a backward: PyTorch's own of what the region computes, done anew from the region's inputs. Kernels are built
-when the package is first imported. The package's tests hold that it does what the module did.
+An operator has a fake implementation, so that `torch.compile` and `torch.export` see its shapes and go on. For training
+it has a backward: by proven kernels, which are operators too, or PyTorch's own of what the region computes, done anew
+from the region's inputs. Kernels are built when the package is first imported. The package's tests hold that it does
+what the module did.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dice
@@ -17,10 +19,18 @@ from dice import syntax
 from dice.errors import UserError
 from dice.files.atomic import write_text
 from dice.optimize.graph import references
-from dice.optimize.printing import function_of
 from dice.optimize.region import Region
-from dice.optimize.whole.compose import Plan, compose, parts_of
+from dice.optimize.whole.compose import Functions, compose
+from dice.optimize.whole.gradients import (
+    HELPERS,
+    backward_name,
+    parameters_of,
+    renamed,
+    saved_places,
+    texts_behind,
+)
 from dice.optimize.whole.inline import Inlined
+from dice.optimize.whole.plan import Gradient, Plan
 
 Case = tuple[str, str]  # the function that draws inputs, and a floating type, "" for the module's own
 OWN: Case = ("get_inputs", "")
@@ -32,30 +42,17 @@ def {name}({signature}) -> {returned}:
 @{name}.register_fake
 def _({arguments}):
     return {fake}"""
-_AUTOGRAD = """{reference}
+_AUTOGRAD = """def _{name}_save(ctx, inputs, output):
+    outputs = output if isinstance(output, tuple) else (output,)
+    ctx.save_for_backward(*inputs, *(outputs[place] for place in {saved}))
 
 
-def _{name}_save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
+def _{name}_gradients(ctx, *gradients):
+    inputs, results = ctx.saved_tensors[:{count}], ctx.saved_tensors[{count}:]
+    return _gradients_of(_{name}_pytorch, {backward}, ctx.needs_input_grad, inputs, results, gradients)
 
 
-def _{name}_backward(ctx, *gradients):
-    return gradients_of(_{name}_pytorch, ctx.needs_input_grad, ctx.saved_tensors, gradients)
-
-
-{name}.register_autograd(_{name}_backward, setup_context=_{name}_save)"""
-_GRADIENTS = '''def gradients_of(function, needed, inputs, gradients):
-    """Gradients of the inputs that need one, None for the others. The region is computed anew from its inputs."""
-    leaves = [one.detach().requires_grad_(wanted) for one, wanted in zip(inputs, needed)]
-    with torch.enable_grad():
-        results = function(*leaves)
-    results = results if isinstance(results, tuple) else (results,)
-    pairs = [(one, other) for one, other in zip(results, gradients) if one.requires_grad and other is not None]
-    wanted = [one for one in leaves if one.requires_grad]
-    outputs, given = [one for one, _ in pairs], [other for _, other in pairs]
-    found = iter(torch.autograd.grad(outputs, wanted, given, allow_unused=True))
-    return tuple(next(found) if one.requires_grad else None for one in leaves)
-'''
+{name}.register_autograd(_{name}_gradients, setup_context=_{name}_save)"""
 _PROJECT = """[build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"
@@ -155,7 +152,7 @@ def test_same_gradients_as_in_float64(case):
 '''
 
 
-def export(plan: Plan, folder: Path, *, cases: Sequence[Case] = (OWN,), training: bool = False) -> None:
+def export(plan: Plan, folder: Path, *, cases: Sequence[Case] = (OWN,)) -> None:
     """Write the package. `cases`: inputs for which it has kernels, which its tests run. Raises `UserError` for a folder
     that holds something else, or a plan without kernels."""
     if not plan.parts:
@@ -163,18 +160,18 @@ def export(plan: Plan, folder: Path, *, cases: Sequence[Case] = (OWN,), training
     require_free(folder)
     stem = re.sub(r"\W", "_", plan.problem.name).strip("_").lower() or "module"
     package = f"{stem}_kernels" if not stem[0].isdigit() else f"module_{stem}_kernels"
-    title = f"{plan.problem.name} with {len(parts_of(plan))} CUDA kernels"
-    said = "Gradients flow through them." if training else "Where gradients are wanted, it does what `Model` does."
+    title = f"{plan.problem.name} with {len(plan.replaced)} CUDA kernels"
+    said = "Gradients flow through them." if plan.training else "Where gradients are wanted, it does what `Model` does."
     write_text(folder / "pyproject.toml", _PROJECT.format(package=package, title=title))
     write_text(
         folder / "README.md",
         _README.format(package=package, title=title, version=_version(), training=said),
     )
     write_text(folder / package / "__init__.py", _INIT)
-    write_text(folder / package / "module.py", module_text(plan, package, training))
+    write_text(folder / package / "module.py", module_text(plan, package))
     shown = ", ".join(f"({function}, {f'torch.{dtype}' if dtype else None})" for function, dtype in cases)
     tests = _TESTS.format(package=package, drawing=_drawing(plan.problem.source), cases=shown)
-    write_text(folder / "tests" / f"test_{package}.py", tests + (_GRADIENT_TEST if training else ""))
+    write_text(folder / "tests" / f"test_{package}.py", tests + (_GRADIENT_TEST if plan.training else ""))
 
 
 def _version() -> str:
@@ -188,42 +185,50 @@ def require_free(folder: Path) -> None:
         raise UserError(f"{folder} holds something else; give an empty folder for the package.")
 
 
-def module_text(plan: Plan, space: str, training: bool) -> str:
+def module_text(plan: Plan, space: str) -> str:
     """The module's file, in which each region is an operator of the namespace `space`."""
-
-    def wrap(region: Region, piece: Inlined) -> Inlined:
-        return _operator(region, piece, space, training)
-
-    text = compose(plan, wrap, training).source
-    if not training:
-        return text
-    marker = "\n\n\n# Region 1: "
-    return text.replace(marker, f"\n\n\n{_GRADIENTS.rstrip()}{marker}", 1)
+    return compose(plan, _Operators(space, plan.training)).source
 
 
-def _operator(region: Region, piece: Inlined, space: str, training: bool) -> Inlined:
-    """A region's function as an operator: its kernel behind it, its shapes, and its gradients."""
-    name = piece.function
-    found = re.search(rf"^def {name}\((.*)\):$", piece.text, re.MULTILINE)
-    assert found is not None
-    parameters = [one.strip() for one in found[1].split(",") if one.strip()]
-    text = piece.text[: found.start()] + f"def _{name}_kernel({found[1]}):" + piece.text[found.end() :]
-    specs = [region.graph[one].spec for one in references(region.graph.output)]
-    made = [f"{parameters[0]}.new_empty({spec.shape}, dtype=torch.{spec.dtype})" for spec in specs]
-    several = len(specs) > 1
-    operator = _OPERATOR.format(
-        space=space,
-        name=name,
-        signature=", ".join(f"{one}: torch.Tensor" for one in parameters),
-        returned=f"Tuple[{', '.join(['torch.Tensor'] * len(specs))}]" if several else "torch.Tensor",
-        arguments=", ".join(parameters),
-        fake=f"({', '.join(made)})" if several else made[0],
-    )
-    parts = [text, operator]
-    if training:
-        parts.append(_AUTOGRAD.format(name=name, reference=function_of(region, f"_{name}_pytorch", parameters)))
-    imports = (*piece.imports, "from typing import Tuple") if several else piece.imports
-    return Inlined(name, "\n\n\n".join(parts), imports)
+@dataclass(frozen=True, slots=True)
+class _Operators:
+    """Regions as operators of a namespace: their kernels behind them, their shapes, and, for training, gradients."""
+
+    space: str
+    training: bool
+
+    def forward(self, region: Region, piece: Inlined, gradient: Gradient | None, functions: Functions) -> Inlined:
+        made = self.behind(region, piece)
+        if not self.training:
+            return made
+        autograd = _AUTOGRAD.format(
+            name=piece.function,
+            saved=saved_places(gradient),
+            count=len(parameters_of(piece)),
+            backward=backward_name(piece, gradient),
+        )
+        text = "\n\n\n".join([made.text, *texts_behind(region, piece, gradient, functions), autograd])
+        return replace(made, text=text)
+
+    def behind(self, region: Region, piece: Inlined) -> Inlined:
+        """One that gradients do not flow through."""
+        name, parameters = piece.function, parameters_of(piece)
+        specs = [region.graph[one].spec for one in references(region.graph.output)]
+        made = [f"{parameters[0]}.new_empty({spec.shape}, dtype=torch.{spec.dtype})" for spec in specs]
+        several = len(specs) > 1
+        operator = _OPERATOR.format(
+            space=self.space,
+            name=name,
+            signature=", ".join(f"{one}: torch.Tensor" for one in parameters),
+            returned=f"Tuple[{', '.join(['torch.Tensor'] * len(specs))}]" if several else "torch.Tensor",
+            arguments=", ".join(parameters),
+            fake=f"({', '.join(made)})" if several else made[0],
+        )
+        imports = (*piece.imports, "from typing import Tuple") if several else piece.imports
+        return Inlined(name, "\n\n\n".join([renamed(piece, f"_{name}_kernel"), operator]), imports)
+
+    def helpers(self) -> Sequence[str]:
+        return (HELPERS,) if self.training else ()
 
 
 def _drawing(source: str) -> str:
