@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import logging
 import os
@@ -154,6 +155,7 @@ def serve(name: str, settings: ServeSettings, started: Callable[[str], None]) ->
             started(address(settings, listening))
         await serving
 
+    gc.freeze()  # what lives as long as the server is not searched again whenever a request makes many objects
     asyncio.run(run())
     return ENGINE_LOST if lost else 0
 
