@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -245,24 +245,27 @@ def test_a_run_is_followed_with_the_keyboard_and_exported(server: Running, brows
     assert replay.faults == [] and faults(replay.page) == []
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "said"),
-    [
-        (429, json.dumps({"error": {"message": "Too many optimizations are waiting."}}), "Too many"),
-        (200, streamed(RUN[:3] + [{"type": "error", "error": {"message": "It cannot run."}}]), "It cannot run."),
-        (200, streamed(RUN[:3]).removesuffix("data: [DONE]\n\n"), "before its result"),
-        (200, streamed([*RUN[:3], RUN[-1] | {"kernel": None}]), "Nothing was replaced"),
-    ],
-)  # fmt: skip
-def test_a_run_that_fails_says_why(server: Running, browser: Any, status: int, body: str, said: str) -> None:
+def answering(told: dict[str, Any]) -> Callable[[Any], None]:
+    return lambda route: route.fulfill(**told)
+
+
+def test_a_run_that_fails_says_why(server: Running, browser: Any) -> None:
+    refused = json.dumps({"error": {"message": "Too many optimizations are waiting."}})
+    failed = [*RUN[:3], {"type": "error", "error": {"message": "It cannot run."}}]
     visit = Visit(browser, server.url)
-    kind = "text/event-stream" if status == 200 else "application/json"
-    visit.page.route("**/v1/optimize", lambda route: route.fulfill(status=status, content_type=kind, body=body))
     visit.page.wait_for_selector("#example option", state="attached")
-    visit.page.locator("#optimize").click()
-    visit.wait("() => !document.querySelector('#optimize').disabled")
-    assert said in visit.page.locator(".run .verdict").inner_text()
-    assert faults(visit.page) == []
+    for kind, body, said in (
+        ("application/json", refused, "Too many"),
+        ("text/event-stream", streamed(failed), "It cannot run."),
+        ("text/event-stream", streamed(RUN[:3]).removesuffix("data: [DONE]\n\n"), "before its result"),
+        ("text/event-stream", streamed([*RUN[:3], RUN[-1] | {"kernel": None}]), "Nothing was replaced"),
+    ):
+        told = {"status": 429 if body is refused else 200, "content_type": kind, "body": body}
+        visit.page.route("**/v1/optimize", answering(told), times=1)
+        visit.page.locator("#optimize").click()
+        visit.page.get_by_text(said).wait_for()
+        visit.wait("() => !document.querySelector('#optimize').disabled")
+        assert faults(visit.page) == []
 
 
 def test_two_samples_stand_side_by_side_and_masks_stay_in_sight(server: Running, browser: Any) -> None:
