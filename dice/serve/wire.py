@@ -3,10 +3,17 @@ refused, one that is harmless is not, and an unknown one is refused as OpenAI do
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from dice.decode.sampling import Strategy
@@ -33,6 +40,18 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 def unsupported(param: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported_parameter", "`{param}` is not supported by this server", {"param": param})
+
+
+def one_sentence(said: str) -> WrapValidator:
+    """For all members of a union, of which pydantic would tell what the first of them misses."""
+
+    def validate(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(value)
+        except ValidationError:
+            raise ValueError(said) from None
+
+    return WrapValidator(validate)
 
 
 class Form(BaseModel):
@@ -98,13 +117,17 @@ class Decoding(Form):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
+Stops = Annotated[
+    Annotated[str, Field(max_length=1000)] | Annotated[list[str], Field(max_length=16, fail_fast=True)],
+    one_sentence("give a text of at most 1000 characters, or up to 16 of them in a list"),
+]
+
+
 class Writing(Decoding):
     """A request for new text."""
 
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: Annotated[str, Field(max_length=1000)] | Annotated[list[str], Field(max_length=16, fail_fast=True)] | None = (
-        None
-    )
+    stop: Stops | None = None
 
     @model_validator(mode="after")
     def _stops_are_texts(self) -> Writing:
@@ -130,7 +153,10 @@ class Part(Form):
 class Message(Form):
     model_config = ConfigDict(extra="ignore")
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[Part], Field(max_length=1024, fail_fast=True)]
+    content: Annotated[
+        Text | Annotated[list[Part], Field(max_length=1024, fail_fast=True)],
+        one_sentence("give a text, or a list of parts of type `text`"),
+    ]
 
     @model_validator(mode="before")
     @classmethod
@@ -167,21 +193,12 @@ class ChatRequest(Writing):
         return self.top_logprobs or 0
 
 
-def _said(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """One sentence for all members of the union, of which pydantic would tell the first."""
-    try:
-        return validate(value)
-    except ValidationError:
-        said = f"give a text, a list of token ids, or up to {MOST_PROMPTS} of either in a list"
-        raise ValueError(said) from None
-
-
 Prompts = Annotated[
     Text
     | Annotated[list[Text], Field(max_length=MOST_PROMPTS, fail_fast=True)]
     | TokenIds
     | Annotated[list[TokenIds], Field(max_length=MOST_PROMPTS, fail_fast=True)],
-    WrapValidator(_said),
+    one_sentence(f"give a text, a list of token ids, or up to {MOST_PROMPTS} of either in a list"),
 ]
 
 

@@ -273,6 +273,18 @@ def test_what_is_not_supported_is_named(writer: Writer, path: str, body: dict[st
     assert error["code"] == "unsupported_parameter" and error["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "parts of type `text`"),
+        ({"messages": MESSAGES, "stop": ["x"] * 17}, "up to 16"),
+    ],
+)
+def test_what_a_field_takes_is_said_in_a_sentence(writer: Writer, more: dict[str, Any], said: str) -> None:
+    error = ask(writer, "POST", "/v1/chat/completions", json=more).json()["error"]
+    assert said in error["message"] and error["param"]
+
+
 def test_what_asks_for_nothing_more_is_let_through() -> None:
     options = {"include_usage": None, "include_obfuscation": None}
     chat = ChatRequest.model_validate({"messages": MESSAGES, "stream": True, "stream_options": options})
