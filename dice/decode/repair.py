@@ -7,9 +7,11 @@ keeps its length in tokens.
 
 from __future__ import annotations
 
+import codecs
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from dice.decode.generate import write
 from dice.decode.request import DecodeConfig, DecodeError, StepEvent, prompt_seeds
@@ -74,22 +76,27 @@ def holes_of_lines(tokenizer: Tokenizer, trace: Trace, lines: Collection[int]) -
     Raises `DecodeError` for a line that the answer lacks.
     """
     ids = trace.response_ids
-    text = tokenizer.decode(ids)
-    found = text.split("\n")
+    found = tokenizer.decode(ids).split("\n")
+    begins = list(accumulate((len(line) + 1 for line in found), initial=0))
+    lengths = _lengths(tokenizer, ids)
     holes = []
     for line in sorted(set(lines)):
         if not 0 <= line < len(found):
             raise DecodeError(f"The answer has {len(found)} lines, but line {line} is asked for.")
-        begin = sum(len(before) + 1 for before in found[:line])
-        end = begin + len(found[line])
+        begin, end = begins[line], begins[line] + len(found[line])
         if begin < end:
-
-            def length(count: int) -> int:
-                return len(tokenizer.decode(ids[:count]))
-
-            first = bisect_right(range(len(ids) + 1), begin, key=length) - 1
-            holes.append(range(first, bisect_left(range(len(ids) + 1), end, key=length)))
+            holes.append(range(bisect_right(lengths, begin) - 1, bisect_left(lengths, end)))
     return _merged(holes)
+
+
+def _lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """How many characters the first tokens decode to, for each count of them; half a character is shown as one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    lengths, whole = [0], 0
+    for token in ids:
+        whole += len(decoder.decode(tokenizer.token_bytes(token)))
+        lengths.append(whole + bool(decoder.getstate()[0]))
+    return lengths
 
 
 def _merged(holes: Sequence[range]) -> list[range]:

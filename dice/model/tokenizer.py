@@ -38,6 +38,7 @@ _RESPONSE_ENDS = ("<|im_end|>", "<|eot_id|>")
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 # An assistant's own earlier words may hold its reasoning markup; nobody else's text may.
 _ASSISTANT_MARKUP = frozenset({"<think>", "</think>"})
+LONG = 10_000  # characters of a text that takes milliseconds to encode
 # Half of a surrogate pair, which no UTF-8 text can hold.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -145,7 +146,11 @@ class Tokenizer:
         """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true."""
         tokenizer = self._full if control else self._plain
         with _panics_told("The tokenizer cannot handle a text of this length or form"):
-            return list(tokenizer.encode(_whole(text), add_special_tokens=False).ids)
+            if len(text) < LONG:
+                return list(tokenizer.encode(_whole(text), add_special_tokens=False).ids)
+            # Takes the library long; `encode` would keep all other threads of the process from going on meanwhile.
+            (encoding,) = tokenizer.encode_batch([_whole(text)], add_special_tokens=False)
+            return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; with `skip_special`, without end/turn markers and masks. Reasoning markup is kept.

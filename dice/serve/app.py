@@ -26,6 +26,7 @@ from dice.serve.proofs import Proofs
 from dice.serve.scheduler import Scheduler
 from dice.serve.settings import ServeSettings
 from dice.serve.wire import ChatRequest, CompletionRequest, Decoding, EditRequest, OptimizeRequest, VerifyRequest
+from dice.verdict import Verdict
 
 WARM_UP = [{"role": "user", "content": "x"}]
 
@@ -143,7 +144,7 @@ def _add_texts(app: FastAPI, service: Service) -> None:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [described()]}
 
-    @app.get("/v1/models/{model}")
+    @app.get("/v1/models/{model:path}")
     async def model(model: str) -> dict[str, Any]:
         service.check_model(Decoding(model=model[:200]))
         return described()
@@ -155,21 +156,22 @@ def _add_texts(app: FastAPI, service: Service) -> None:
 def _add_verification(app: FastAPI, service: Service) -> None:
     @app.post("/v1/verify")
     async def verify(request: Request, asked: Annotated[VerifyRequest, Body()]) -> Response:
-        stages = service.proofs.stages(asked)
+        stages = service.proofs.stages(asked, count)
         if asked.stream:
-            return streaming.EventStream(proofs.stream(stages))
+            return await streaming.EventStream.begun(proofs.stream(stages))
         _, verdict, kernel = await streaming.while_connected(request.receive, streaming.last(stages))
         assert verdict is not None
-        data = proofs.answer(verdict, kernel)
-        service.metrics.verdicts.labels(data["verdict"]["outcome"]).inc()
-        return JSONResponse(data)
+        return JSONResponse(proofs.answer(verdict, kernel))
 
     @app.post("/v1/optimize")
     async def optimize(request: Request, asked: Annotated[OptimizeRequest, Body()]) -> Response:
         steps = service.optimizer.steps(asked)
         if asked.stream:
-            return streaming.EventStream(optimizing.stream(steps))
+            return await streaming.EventStream.begun(optimizing.stream(steps))
         return JSONResponse(await streaming.while_connected(request.receive, streaming.last(steps)))
+
+    def count(verdict: Verdict) -> None:
+        service.metrics.verdicts.labels(verdict.outcome).inc()
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

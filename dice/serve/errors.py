@@ -61,9 +61,11 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         said = {404: "There is no such address here.", 405: "This address takes no such method."}
-        return ApiError(
+        answer = ApiError(
             error.status_code, said.get(error.status_code, "The body of the request is no JSON.")
         ).response()
+        answer.headers.update(error.headers or {})  # a 405 names the methods that the address takes
+        return answer
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
         return internal().response()
@@ -83,6 +85,8 @@ def said_of(errors: Sequence[Any]) -> ApiError:
     param = ".".join(place)[:100] or None
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"Unrecognized request argument supplied: {param}", param, "unknown_parameter")
+    if first["type"] == "unsupported_parameter":
+        return ApiError(400, f"{first['msg']}.", first["ctx"]["param"], "unsupported_parameter")
     if first["type"] == "json_invalid":
         return ApiError(400, "The body of the request is no JSON.")
     said = str(first["msg"]).removeprefix("Value error, ").rstrip(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -20,6 +21,7 @@ from dice.serve.streaming import ClientGone
 
 log = logging.getLogger("dice.serve")
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+DROPPED = 8  # times the longest body
 NEEDS_KEY = ("/v1/", "/metrics")
 HEADERS = {
     "content-security-policy": (
@@ -49,9 +51,10 @@ class Guard:
             return
         passage = Passage(send)
         try:
-            self._check(scope)
-            body = await self._body(scope, receive) if scope["method"] == "POST" else b""
-            await self.app(scope, _replayed(body, receive), passage.send)
+            body = await self._admitted(scope, receive)
+            # What answers GET answers HEAD, of which the connection sends the head alone.
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+            await self.app(asked, _replayed(body, receive), passage.send)
         except ClientGone:
             passage.left = True
         except ApiError as error:
@@ -61,6 +64,19 @@ class Guard:
             await passage.refuse(internal(), scope)
         finally:
             self._note(scope, passage)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request that may come in. Raises `ApiError`, `ClientGone`."""
+        has_body = scope["method"] == "POST"
+        try:
+            self._check(scope)
+        except ApiError:
+            if has_body:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.settings.body_s):
+                        await self._drop(receive)
+            raise
+        return await self._body(receive) if has_body else b""
 
     def _check(self, scope: Scope) -> None:
         """Raises `ApiError`. A page of another site may make a browser ask us: by a name that it has pointed at this
@@ -83,7 +99,7 @@ class Guard:
             if kind != "application/json":  # browsers send others across origins without asking
                 raise ApiError(415, "The content type must be application/json.", code="unsupported_media_type")
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive) -> bytes:
         """All of it. Raises `ApiError` for one that is too long or too slow, `ClientGone`."""
         parts, size = [], 0
         try:
@@ -96,15 +112,27 @@ class Guard:
                     size += len(parts[-1])
                     if size > self.settings.body_bytes:
                         most = self.settings.body_bytes
+                        if message.get("more_body", False):
+                            await self._drop(receive)
                         raise ApiError(413, f"The request is longer than {most} bytes.", code="request_too_large")
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
             raise ApiError(408, "The request did not come in time.", code="request_timeout") from None
 
+    async def _drop(self, receive: Receive) -> None:
+        """The rest of a body, up to a bound: a client that still sends it would not read the answer."""
+        left = DROPPED * self.settings.body_bytes
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
+
     def _note(self, scope: Scope, passage: Passage) -> None:
         path = scope["path"]
-        route = path if path in ROUTES else ("page" if passage.status < 400 else "other")
+        known = next((route for route in ROUTES if path == route or path.startswith(f"{route}/")), None)
+        route = known or ("page" if passage.status < 400 else "other")
         status = 499 if passage.left else passage.status
         seconds = time.monotonic() - passage.started
         self.metrics.requests.labels(route, str(status)).inc()

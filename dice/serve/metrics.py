@@ -15,7 +15,7 @@ SECONDS = (0.01, 0.03, 0.06, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 @dataclass(eq=False)
 class Metrics:
-    """`streams`: open answers of events. The engine's own numbers are read when they are asked for."""
+    """The engine's own numbers are read when they are asked for."""
 
     scheduler: Scheduler
     slots: int

@@ -49,8 +49,8 @@ class Optimizer:
     async def steps(self, request: OptimizeRequest) -> AsyncGenerator[dict[str, Any], None]:
         """Events as JSON, the last of type `result`. Raises `ApiError`, and `UserError` for a module that cannot be run
         or followed."""
-        problem = Problem(request.problem, name="module").check()
         verifier, loop, cancellation = self._proofs.verifier, asyncio.get_running_loop(), Cancellation()
+        problem = await asyncio.to_thread(Problem(request.problem, name="module").check)
         makers: dict[str, Callable[[], KernelWriter]] = {
             "templates": Templates,
             "model": lambda: Served(self._counter, loop, cancellation),

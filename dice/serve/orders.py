@@ -119,31 +119,37 @@ class Counter:
         self.context = model.config.max_position_embeddings // self.block_size * self.block_size
 
     async def chat(self, request: ChatRequest) -> Order:
+        self._check_count(request.n or 1)
         prompt = await self._chat_ids(request.messages)
         return self._new(request, [prompt], (), request.max_completion_tokens or request.max_tokens)
 
     async def completion(self, request: CompletionRequest) -> Order:
         """Each prompt's texts follow one another."""
-        given = request.prompt
-        prompts: list[list[int]] = []
-        for one in [given] if isinstance(given, str) else given:
-            if isinstance(one, str):
-                prompts.append(self.tokenizer.encode(one))
-            elif isinstance(one, list):
-                prompts.append(list(one))
-        if isinstance(given, list) and given and isinstance(given[0], int):
-            prompts = [[one for one in given if isinstance(one, int)]]
+        prompts = _prompts(request.prompt)
         if not prompts:
             raise ApiError(400, "`prompt` is empty.", "prompt")
-        suffix = self.tokenizer.encode(request.suffix or "")
-        return self._new(request, prompts, suffix, request.max_tokens)
+        self._check_count(len(prompts) * (request.n or 1))
+        *ids, suffix = await asyncio.to_thread(self._encoded, [*prompts, request.suffix or ""])
+        return self._new(request, ids, suffix, request.max_tokens)
 
     async def edit(self, request: EditRequest) -> Order:
-        """The text with some of its lines masked. Its stop token is put behind it where it has none."""
-        if request.messages is not None:
-            prompt = await self._chat_ids(request.messages)
-        else:
-            prompt = self.tokenizer.encode(request.prompt or "")
+        prompt = await self._chat_ids(request.messages) if request.messages is not None else None
+        text, config, known = await asyncio.to_thread(self._masked, request, prompt)
+        kept = text.max_new_tokens
+        inbox: Inbox = asyncio.Queue()
+        answer = Answer(self.tokenizer.token_bytes, (), (), kept, known)
+        given = sum(place < kept for place in known)
+        choice = Choice(0, Ticket(text, config, inbox), answer, stop_reason="stop", given=given)
+        return self._admit([choice], inbox, text.prompt_length)
+
+    def _encoded(self, texts: Sequence[str | list[int]]) -> list[list[int]]:
+        """Token ids, also of what is none yet. Takes seconds for a long text."""
+        return [self.tokenizer.encode(one) if isinstance(one, str) else one for one in texts]
+
+    def _masked(self, request: EditRequest, chat: list[int] | None) -> tuple[Text, DecodeConfig, dict[int, int]]:
+        """The text with some of its lines masked, and the tokens that stay, by position. Its stop token is put behind
+        it where it has none. `chat`: the ids of the messages, where there are any. Takes seconds for a long text."""
+        prompt = chat if chat is not None else self.tokenizer.encode(request.prompt or "")
         stops = self.tokenizer.stop_ids
         ids = list(request.tokens) if request.tokens is not None else self.tokenizer.encode(request.text or "")
         if any(token >= self.model.config.vocab_size for token in ids):
@@ -154,7 +160,7 @@ class Counter:
             kept = len(ids)
         ids += [self.tokenizer.pad_id] * (-(len(prompt) + len(ids)) % self.block_size)
         if len(prompt) + len(ids) > self.context:
-            raise self._too_long(len(prompt) + len(ids))
+            raise self._too_long(len(prompt) + len(ids), "text" if request.tokens is None else "tokens")
         config = self._config(request, kept)
         given = Trace(
             tuple(prompt), tuple(ids), (GIVEN,) * len(ids), (0.0,) * len(ids), kept, self.block_size,
@@ -164,12 +170,8 @@ class Counter:
         holes = [range(hole.start, min(hole.stop, kept - 1)) for hole in holes]
         (seed,) = self._seeds(request, 1)
         text = repair_text(self.model, 0, given, holes, config, seed)
-        inbox: Inbox = asyncio.Queue()
         masked = {position for hole in holes for position in hole}
-        known = {place: token for place, token in enumerate(ids) if place not in masked}
-        answer = Answer(self.tokenizer.token_bytes, (), (), kept, known)
-        choice = Choice(0, Ticket(text, config, inbox), answer, stop_reason="stop", given=kept - len(masked))
-        return self._admit([choice], inbox, len(prompt))
+        return text, config, {place: token for place, token in enumerate(ids) if place not in masked}
 
     async def _chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation in the model's template, which a process of its own renders."""
@@ -180,18 +182,17 @@ class Counter:
             raise internal() from error
 
     def _new(self, request: Writing, prompts: list[list[int]], suffix: Sequence[int], most: int | None) -> Order:
-        count = request.n or 1
-        if count * len(prompts) > self.settings.most_choices:
-            raise ApiError(400, f"One request gets at most {self.settings.most_choices} texts here.", "n")
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
         inbox: Inbox = asyncio.Queue()
         choices: list[Choice] = []
         for prompt in prompts:
             room = self.context - len(prompt) - len(suffix)
             if room < 1 or not prompt:
-                raise self._too_long(len(prompt) + len(suffix)) if prompt else ApiError(400, "The prompt is empty.")
+                tokens = len(prompt) + len(suffix)
+                raise self._too_long(tokens, param) if prompt else ApiError(400, "The prompt is empty.", param)
             longest = min(most or DECODING.max_new_tokens, room, self.settings.most_tokens)
             config = replace(self._config(request, longest), top_logprobs=request.likeliest)
-            for seed in self._seeds(request, count):
+            for seed in self._seeds(request, request.n or 1):
                 (text,) = new_texts(self.model, [prompt], config, [seed], (), suffix)
                 given = {text.max_new_tokens + place: token for place, token in enumerate(suffix)}
                 answer = Answer(self.tokenizer.token_bytes, text.stop_ids, request.stops, longest, given)
@@ -235,9 +236,22 @@ class Counter:
             return sample_seeds(None, count)
         return [request.seed + index for index in range(count)]
 
-    def _too_long(self, tokens: int) -> ApiError:
+    def _check_count(self, texts: int) -> None:
+        """Before anything is encoded. Raises `ApiError`."""
+        if texts > self.settings.most_choices:
+            raise ApiError(400, f"One request gets at most {self.settings.most_choices} texts here.", "n")
+
+    def _too_long(self, tokens: int, param: str) -> ApiError:
         said = f"This model's context has {self.context} tokens, and the request takes {tokens} before any answer."
-        return ApiError(400, said, "messages", "context_length_exceeded")
+        return ApiError(400, said, param, "context_length_exceeded")
+
+
+def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """One or several, each a text or token ids."""
+    if isinstance(given, str):
+        return [given]
+    ids = [one for one in given if isinstance(one, int)]
+    return [ids] if ids else [one for one in given if not isinstance(one, int)]
 
 
 def new_engine(model: SDAR, settings: ServeSettings) -> Engine:

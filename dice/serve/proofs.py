@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -45,6 +46,10 @@ class Proofs:
             self.trouble = str(error)
             log.warning("nothing can be verified here: %s", error)
             return
+        except Exception:  # texts are served all the same, and whoever wants to verify is told
+            self.trouble = "The verifier of this server could not be started; its log says why."
+            log.exception("the verifier could not be started")
+            return
         self._workers = Workers(verifier.default_workers, "verifications")
         self.backend, self._verifier = verifier.backend, verifier
 
@@ -62,13 +67,23 @@ class Proofs:
             raise ApiError(503, "The verifier is still starting.", code="not_ready", retry_s=BUSY_S)
         return self._verifier
 
-    async def stages(self, request: VerifyRequest) -> AsyncGenerator[tuple[str, Verdict | None, Kernel | None], None]:
-        """(stage, None) as each begins, and last ("done", the verdict). Raises `ApiError`, `ProblemError`."""
-        problem = Problem(request.problem, name="problem").check()
+    async def stages(
+        self, request: VerifyRequest, count: Callable[[Verdict], None] = lambda verdict: None
+    ) -> AsyncGenerator[tuple[str, Verdict | None, Kernel | None], None]:
+        """(stage, None) as each begins, and last ("done", the verdict), of which `count` is told.
+
+        Raises `ApiError`, `ProblemError`."""
         verifier, workers = self.verifier, self._workers
         assert workers is not None
-        kernel = Kernel(request.kernel) if request.kernel is not None else extract_kernel(request.reply or "")
+        # In a thread, since the source of a request takes a while to be parsed.
+        problem = await asyncio.to_thread(Problem(request.problem, name="problem").check)
+        kernel = (
+            Kernel(request.kernel)
+            if request.kernel is not None
+            else await asyncio.to_thread(extract_kernel, request.reply or "")
+        )
         if kernel is None:
+            count(NO_KERNEL)
             yield "done", NO_KERNEL, None
             return
         cancellation = Cancellation(single=True)
@@ -81,6 +96,7 @@ class Proofs:
         async with aclosing(workers.follow(work, cancellation, "wait")) as told:
             async for one in told:
                 if isinstance(one, Finished):
+                    count(one.result)
                     yield "done", one.result, kernel
                 elif one not in begun:  # each trial goes through them again
                     begun.add(one)

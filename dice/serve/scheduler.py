@@ -158,10 +158,11 @@ class Scheduler:
         def revealed(event: StepEvent) -> None:
             self._outbox.append((ticket, Revealed(event, ticket.text.forwards)))
 
+        self._tickets.add(ticket)  # before, so that an engine which fails over it fails it, too
         try:
             ticket.handle = engine.add(ticket.text, ticket.config, revealed, finished)
-            self._tickets.add(ticket)
         except UserError as error:
+            self._tickets.discard(ticket)
             self._outbox.append((ticket, Failed(str(error))))
 
     def _note(self, engine: Engine) -> None:

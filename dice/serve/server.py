@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
+import json
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -18,6 +22,7 @@ from dice.decode.ready import load
 from dice.errors import MachineError, UserError
 from dice.model.checkpoint import resolve_model
 from dice.serve.app import Service, make_app
+from dice.serve.errors import ApiError
 from dice.serve.guard import JsonLines
 from dice.serve.orders import new_engine
 from dice.serve.settings import ServeSettings
@@ -25,6 +30,15 @@ from dice.serve.settings import ServeSettings
 log = logging.getLogger("dice.serve")
 ENGINE_LOST = 70  # the exit code where the engine failed too often: a fault of ours
 ALIVE_S = 15  # after an answer, for the next request
+# A client whose machine is gone says nothing: asked after so many seconds of silence, so often and so many times, and
+# given up as well where nothing that was sent is acknowledged for as long as that takes.
+SILENCE_S, ASK_AGAIN_S, ASK_TIMES = 30, 10, 3
+KEEP_ALIVE = {
+    "TCP_KEEPIDLE": SILENCE_S,
+    "TCP_KEEPINTVL": ASK_AGAIN_S,
+    "TCP_KEEPCNT": ASK_TIMES,
+    "TCP_USER_TIMEOUT": 1000 * (SILENCE_S + ASK_AGAIN_S * ASK_TIMES),
+}
 
 
 class Connection(H11Protocol):
@@ -39,6 +53,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        keep_alive(transport.get_extra_info("socket"))
         if len(self.connections) > self._settings.connections:
             transport.abort()
         else:
@@ -61,6 +76,15 @@ class Connection(H11Protocol):
             self._head.cancel()
             self._head = None
 
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered in the form of everything else."""
+        body = json.dumps(ApiError(400, "The request is no valid HTTP.").body()).encode()
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        headers.append((b"content-length", str(len(body)).encode()))
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
         self.resume_writing()
@@ -75,6 +99,14 @@ class Connection(H11Protocol):
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
+
+
+def keep_alive(client: socket.socket) -> None:
+    """Have the system find out where the other machine is gone; it may lack some of these settings."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Server(uvicorn.Server):
@@ -94,6 +126,8 @@ def serve(name: str, settings: ServeSettings, started: Callable[[str], None]) ->
 
     Raises `UserError` for a model that cannot be served, `MachineError` for an address that cannot be had.
     """
+    # The tokenizers library encodes in the thread that asks, and has no threads of its own for forks to warn about.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     model, tokenizer = load(resolve_model(name), settings.tensor_parallel)
     if model.config.traits.kind == "diffusion":
         new_engine(model, settings)  # raises, saying why
@@ -121,6 +155,7 @@ def serve(name: str, settings: ServeSettings, started: Callable[[str], None]) ->
             started(address(settings, listening))
         await serving
 
+    gc.freeze()  # what lives as long as the server is not searched again whenever a request makes many objects
     asyncio.run(run())
     return ENGINE_LOST if lost else 0
 

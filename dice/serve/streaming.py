@@ -109,10 +109,21 @@ class EventStream(Response):
         )
         del self.headers["content-length"]
         self._events, self._close = body, close
+        self._first = b""
+
+    @classmethod
+    async def begun(cls, body: AsyncGenerator[bytes, None]) -> EventStream:
+        """A stream whose first event is there: what is refused at once is raised here, where it still gets a status."""
+        first = await anext(body)
+        stream = cls(body)
+        stream._first = first
+        return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def pump() -> None:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if self._first:
+                await send({"type": "http.response.body", "body": self._first, "more_body": True})
             async for part in _guarded(self._events):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

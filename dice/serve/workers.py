@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from dice.errors import UserError
 from dice.serve.errors import ApiError
@@ -65,22 +65,28 @@ class Workers:
             finally:
                 tell(None)
 
-        def done(job: asyncio.Future[Any]) -> None:
+        def done(job: Future[Result]) -> None:
             self._open.discard(cancellation)
-            error = None if job.cancelled() else job.exception()
+            if job.cancelled():  # before it began
+                tell(None)
+                return
+            error = job.exception()
             if error is not None and not isinstance(error, (Cancelled, UserError)):
                 log.error("one of the %s failed: %s", self._what, type(error).__name__)
 
         self._open.add(cancellation)
         told.put_nowait(waiting)
-        job = loop.run_in_executor(self._pool, run)
+        job = self._pool.submit(run)
         job.add_done_callback(done)
         try:
             while (one := await told.get()) is not None:
                 yield one
-            yield Finished(await job)
+            if job.cancelled():
+                raise Cancelled
+            yield Finished(await asyncio.wrap_future(job))
         except Cancelled:
             raise ApiError(503, "The server is closing.", code="closing") from None
         finally:
-            if not job.done():
+            # One that still waits leaves the queue; one that runs keeps its place until its processes have ended.
+            if not job.cancel() and not job.done():
                 cancellation.cancel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,3 +125,24 @@ def test_lines_are_found_in_tokens() -> None:
     assert holes_of_lines(tokenizer, trace, [1]) == []
     with pytest.raises(DecodeError, match="line 9 is asked for"):
         holes_of_lines(tokenizer, trace, [9])
+
+
+def test_lines_are_found_where_characters_lie_across_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also half of one at the end; and the tokenizer is asked for the text once, however many lines there are."""
+    tokenizer, draw = Tokenizer.from_folder(NANO), random.Random(4)
+    tokens = tokenizer.encode("ä😀\u4e2d\nx = 1\n")
+    decode, asked = Tokenizer.decode, []
+    monkeypatch.setattr(Tokenizer, "decode", lambda *given: asked.append(1) or decode(*given))
+    for _ in range(50):
+        ids = tuple(draw.choices(tokens, k=24))
+        trace = Trace((), ids, (0,) * 24, (0.0,) * 24, 24, 4, 3, "sequential", "greedy", 1, "length")
+        lengths = [len(decode(tokenizer, ids[:count])) for count in range(25)]
+        begin = 0
+        for number, line in enumerate(lines := decode(tokenizer, ids).split("\n")):
+            end = begin + len(line)
+            hole = range(bisect_right(lengths, begin) - 1, bisect_left(lengths, end)) if line else None
+            assert holes_of_lines(tokenizer, trace, [number]) == ([hole] if hole else [])
+            begin = end + 1
+        asked.clear()
+        holes_of_lines(tokenizer, trace, range(len(lines)))
+        assert len(asked) == 1

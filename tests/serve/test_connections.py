@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import json
 import socket
 import threading
 import time
@@ -103,6 +105,42 @@ def test_a_client_that_takes_nothing_is_cut_off() -> None:
         time.sleep(1.0)
         found = ended(slow)  # what lay in buffers, and then the end of an answer that has none
         assert b"200 OK" in found
+
+
+@pytest.mark.parametrize(("kind", "status"), [(b"application/json", b"413"), (b"text/plain", b"415")])
+def test_too_long_a_body_can_be_sent_to_its_end(kind: bytes, status: bytes) -> None:
+    """A client that is cut off while it sends does not read the answer."""
+    body = b"x" * (6 << 20)
+    head = HEAD.replace(b"application/json", kind).replace(b"Length: 2", b"Length: %d" % len(body))
+    with listening(ServeSettings(model="m")) as (_, port), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.settimeout(PATIENCE_S)
+        client.connect(("127.0.0.1", port))
+        client.sendall(head + body)
+        assert ended(client).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_what_is_no_http_is_answered_in_openais_form(sent: bytes) -> None:
+    with listening(ServeSettings(model="m")) as (_, port):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(sent)
+            head, _, body = ended(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and set(json.loads(body)["error"]) >= {"message", "type"}
+
+
+def test_the_system_asks_whether_a_silent_client_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted = []
+    made = Connection.connection_made
+
+    def noted(self: Connection, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        accepted.append(transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    monkeypatch.setattr(Connection, "connection_made", noted)
+    with listening(ServeSettings(model="m")) as (_, port):
+        assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).text == "ok"
+    assert accepted and all(accepted)
 
 
 def test_too_many_connections_are_cut_off() -> None:

@@ -94,6 +94,15 @@ def test_a_module_that_cannot_be_run_is_refused(server: Running) -> None:
     assert not held(server)[2]
 
 
+def test_a_streamed_verification_is_counted(server: Running) -> None:
+    name = 'dice_verdicts_total{outcome="no_kernel"}'
+    assert optimise(server, RAISES).status_code == 400  # the verifier has started
+    asked = {"problem": NETWORK, "reply": "There is none."}
+    for stream in (False, True):
+        assert httpx.post(f"{server.url}/v1/verify", json=asked | {"stream": stream}, timeout=PATIENCE_S).is_success
+    assert server.metric(name) >= 2
+
+
 @pytest.mark.slow
 def test_a_module_is_optimised(server: Running, warm: tuple[int, int]) -> None:
     """A run starts PyTorch's compiler in a process of its own, and compiles kernels."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,132 @@ def test_from_a_module_to_a_verified_kernel_and_its_replay(server: Running, brow
     replay.page.locator('[aria-label="Denoising step"]').first.fill("3")
     assert replay.page.locator(".card").first.locator(".mask").count() > 0
     assert replay.faults == [] and faults(replay.page) == []
+
+
+VERDICT = {
+    "outcome": "correct", "correct": True, "message": "", "errors": [], "deceptions": [],
+    "launches": {"region_kernel": 5},
+    "max_abs_error": 1e-6, "max_rel_error": 1e-6, "tolerance": "1e-4", "trials": 5, "trials_passed": 5, "timing": None,
+    "no_timing": "emulation says nothing about speed on a GPU", "backend": "emulated", "toolchain": "g++",
+    "provenance": "",
+}  # fmt: skip
+REGIONS = [
+    {"key": "a", "title": "linear, relu <b>", "kind": "product", "places": 2, "share": 0.6},
+    {"key": "b", "title": "softmax", "kind": "softmax", "places": 1, "share": 0.4},
+]
+MODULE = "import torch\n\n\nclass ModelNew(torch.nn.Module):  # </script>\n    pass\n"
+RUN: list[dict[str, Any]] = [
+    {"type": "stage", "stage": "wait"},
+    {"type": "stage", "stage": "following forward"},
+    {"type": "graph", "regions": REGIONS, "reason": ""},
+    {"type": "region_begun", "region": "a"},
+    {"type": "candidate", "region": "a", "writer": "templates", "verdict": VERDICT, "why": ""},
+    {"type": "candidate", "region": "b", "writer": "templates", "verdict": VERDICT, "why": "no rule fits"},
+    {"type": "region_done", "region": "a", "writer": "templates", "why": ""},
+    {"type": "region_done", "region": "b", "writer": "", "why": "no rule fits"},
+    {"type": "stage", "stage": "checking the whole module"},
+    {"type": "composed", "regions": ["a"], "verdict": VERDICT},
+    {
+        "type": "result",
+        "kernel": MODULE,
+        "report": {
+            "seconds": 3.0,
+            "verdict": VERDICT,
+            "regions": [
+                REGIONS[0] | {"writer": "templates", "replaced": True, "why": "", "speedup": None},
+                REGIONS[1] | {"writer": "", "replaced": False, "why": "no rule fits", "speedup": None},
+            ],
+        },
+    },
+]
+
+
+def streamed(events: list[dict[str, Any]]) -> str:
+    return "".join(f"event: dice.{one['type']}\ndata: {json.dumps(one)}\n\n" for one in events) + "data: [DONE]\n\n"
+
+
+def test_a_run_is_followed_with_the_keyboard_and_exported(server: Running, browser: Any, tmp_path: Path) -> None:
+    """What `/v1/optimize` tells, which takes minutes, comes from here; the forms are those of test_optimize."""
+    visit = Visit(browser, server.url, color_scheme="dark", viewport={"width": 1280, "height": 800})
+    page = visit.page
+    asked: list[dict[str, Any]] = []
+
+    def answer(route: Any) -> None:
+        asked.append(json.loads(route.request.post_data))
+        route.fulfill(status=200, content_type="text/event-stream", body=streamed(RUN))
+
+    page.route("**/v1/optimize", answer)
+    page.wait_for_selector("#example option", state="attached")
+    page.locator("#example").select_option("small_network")
+    page.locator("#writers").select_option("templates,model")
+    page.locator("#optimize").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".run .module")
+    assert asked == [{"problem": page.locator("#module").input_value(), "writers": ["templates", "model"]}]
+    rows = page.locator(".regions tbody tr")
+    assert rows.count() == 2 and page.locator(".regions b").count() == 0
+    assert rows.nth(0).inner_text().split("\t") == ["linear, relu <b>", "60.0 %", "2", "correct", "kernel by templates"]
+    assert rows.nth(1).inner_text().split("\t")[3:] == ["none written", "no rule fits"]
+    assert page.locator(".run .module").text_content() == MODULE
+    assert page.locator(".run .stages .done").count() == 5
+    assert page.locator("#status").inner_text() == "1 of 2 regions replaced in 3 s."
+    assert faults(page) == []
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save module").click()
+    assert Path(download.value.path()).read_text() == MODULE and download.value.suggested_filename.endswith(".py")
+    with page.expect_download() as download:
+        page.locator("#export").click()
+    exported = tmp_path / "run.html"
+    download.value.save_as(exported)
+    for width in (768, 375):
+        page.set_viewport_size({"width": width, "height": 720})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert faults(page) == [] and visit.faults == []
+    replay = Visit(browser, exported.as_uri(), offline=True)
+    assert replay.page.locator(".run .module").text_content() == MODULE
+    assert replay.page.locator(".regions tbody tr").count() == 2 and replay.page.locator(".run button").count() == 0
+    assert replay.faults == [] and faults(replay.page) == []
+
+
+def answering(told: dict[str, Any]) -> Callable[[Any], None]:
+    return lambda route: route.fulfill(**told)
+
+
+def test_a_run_that_fails_says_why(server: Running, browser: Any) -> None:
+    refused = json.dumps({"error": {"message": "Too many optimizations are waiting."}})
+    failed = [*RUN[:3], {"type": "error", "error": {"message": "It cannot run."}}]
+    visit = Visit(browser, server.url)
+    visit.page.wait_for_selector("#example option", state="attached")
+    for kind, body, said in (
+        ("application/json", refused, "Too many"),
+        ("text/event-stream", streamed(failed), "It cannot run."),
+        ("text/event-stream", streamed(RUN[:3]).removesuffix("data: [DONE]\n\n"), "before its result"),
+        ("text/event-stream", streamed([*RUN[:3], RUN[-1] | {"kernel": None}]), "Nothing was replaced"),
+    ):
+        told = {"status": 429 if body is refused else 200, "content_type": kind, "body": body}
+        visit.page.route("**/v1/optimize", answering(told), times=1)
+        visit.page.locator("#optimize").click()
+        visit.page.get_by_text(said).wait_for()
+        visit.wait("() => !document.querySelector('#optimize').disabled")
+        assert faults(visit.page) == []
+
+
+def test_two_samples_stand_side_by_side_and_masks_stay_in_sight(server: Running, browser: Any) -> None:
+    visit = Visit(browser, server.url, viewport={"width": 1280, "height": 800})
+    page = visit.page
+    page.wait_for_selector("#example option", state="attached")
+    page.locator("#count").select_option("2")
+    page.locator("#go").click()
+    page.wait_for_selector(".card .mask")
+    first, second = (page.locator(".card").nth(index).bounding_box() for index in range(2))
+    assert first["y"] == second["y"] and second["x"] > first["x"]
+    page.wait_for_selector(".line.masked")
+    assert page.evaluate(
+        "[...document.querySelectorAll('.line.masked')].every((one) => one.scrollWidth <= one.parentNode.clientWidth)"
+    )
+    page.locator("#stop").click()
+    assert visit.faults == []
+    server.wait_idle()
 
 
 def test_a_phone_shows_it_and_trouble_is_said(server: Running, browser: Any) -> None:

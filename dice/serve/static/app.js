@@ -3,7 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 let facts = null; // what /playground.json says
-let cards = [];
+let cards = []; // texts and runs, as they are shown
 let running = null; // the AbortController of what is under way
 
 function say(text) {
@@ -100,21 +100,21 @@ async function work(job) {
   if (running) running.abort();
   const own = (running = new AbortController());
   complain("");
-  $("go").disabled = true;
+  $("go").disabled = $("optimize").disabled = true;
   $("stop").disabled = false;
   try {
     await job();
   } catch (error) {
     if (error.name !== "AbortError") {
       complain(error.message);
-      for (const card of cards) if (!card.recording.start) card.fail("Nothing was written.");
+      for (const card of cards) if (card instanceof Card && !card.recording.start) card.fail("Nothing was written.");
     }
   } finally {
     if (running === own) {
       running = null;
-      $("go").disabled = false;
+      $("go").disabled = $("optimize").disabled = false;
       $("stop").disabled = true;
-      $("export").disabled = !cards.some((card) => card.recording.trace);
+      $("export").disabled = !cards.some((card) => card.exportable);
     }
   }
 }
@@ -125,8 +125,14 @@ const actions = {
   },
   async copy(card) {
     const kernel = card.result && card.result.kernel ? card.result.kernel : card.text;
-    await navigator.clipboard.writeText(kernel);
+    await this.copySource(kernel);
+  },
+  async copySource(text) {
+    await navigator.clipboard.writeText(text);
     say("Copied.");
+  },
+  save(text, name) {
+    download(text, "text/x-python", name);
   },
   rewrite(card, lines) {
     const problem = $("module").value;
@@ -143,30 +149,59 @@ const actions = {
   },
 };
 
+function show(made) {
+  for (const card of cards) card.close();
+  cards = made;
+  $("samples").replaceChildren(...cards.map((card) => card.element));
+  if (matchMedia("(max-width: 860px)").matches) $("samples").scrollIntoView(); // they are below all fields there
+}
+
+// The whole module: its regions one after another, and what is put together of them.
+function optimize() {
+  const run = new Run("The module with kernels", actions);
+  const body = { problem: $("module").value, writers: $("writers").value.split(",") };
+  show([run]);
+  say("Optimizing.");
+  return work(async () => {
+    try {
+      for await (const { data } of ask("/v1/optimize", body, running.signal)) {
+        const before = run.facts.textContent;
+        run.take(data);
+        if (run.facts.textContent !== before) say(`${run.facts.textContent}.`);
+      }
+      if (!run.over) run.fail("The server ended the run before its result.");
+    } catch (error) {
+      run.fail(error.name === "AbortError" ? "Stopped." : error.message);
+    }
+  });
+}
+
 function generate() {
   const count = Number($("count").value);
   const problem = $("module").value;
   const asked = messages();
-  for (const card of cards) clearInterval(card.clock);
-  cards = Array.from({ length: count }, (_, index) => new Card(`Sample ${index + 1}`, actions));
+  show(Array.from({ length: count }, (_, index) => new Card(`Sample ${index + 1}`, actions)));
   for (const card of cards) card.messages = asked;
-  $("samples").replaceChildren(...cards.map((card) => card.element));
   say("Writing.");
   return work(() => follow("/v1/chat/completions", { ...settings(), messages: asked, n: count }, cards, problem));
 }
 
 // One file with the cards' events, this page's own style and view, and no address to ask.
 async function save() {
-  const [style, view] = await Promise.all(["/static/style.css", "/static/view.js"].map(async (path) => (await fetch(path)).text()));
-  const data = JSON.stringify({ cards: cards.filter((card) => card.recording.trace).map((card) => card.data()) }).replaceAll("<", "\\u003c");
+  const [style, view, run] = await Promise.all(["style.css", "view.js", "run.js"].map(async (name) => (await fetch(`/static/${name}`)).text()));
+  const data = JSON.stringify({ cards: cards.filter((card) => card.exportable).map((card) => card.data()) }).replaceAll("<", "\\u003c");
   const csp = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
   const problem = make("pre", { class: "errors", tabindex: "0", "aria-label": "Source" }, $("module").value).outerHTML;
   const page = `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="${csp}"><title>A kernel, denoised by DICE</title><style>${style}</style></head><body>
 <header class="top"><h1>DICE <span>recorded</span></h1><p class="pill">${make("i", {}, facts.model).innerHTML}</p><p class="grow"></p><button id="theme" type="button" aria-label="Change between dark and light">◐</button></header>
 <main><section class="ask" aria-label="The module"><h2>PyTorch module</h2>${problem}</section><section id="samples" class="samples" aria-label="Kernels"></section></main>
-<script type="application/json" id="recorded">${data}</${"script"}><script>${view}\nshowExported();</${"script"}></body></html>`;
-  const link = make("a", { href: URL.createObjectURL(new Blob([page], { type: "text/html" })), download: "dice.html" });
+<script type="application/json" id="recorded">${data}</${"script"}><script>${view}\n${run}\nshowExported();</${"script"}></body></html>`;
+  download(page, "text/html", "dice.html");
+}
+
+function download(text, type, name) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
@@ -192,6 +227,7 @@ async function begin() {
     event.preventDefault();
     generate();
   });
+  $("optimize").addEventListener("click", optimize);
   $("stop").addEventListener("click", () => running && running.abort());
   $("export").addEventListener("click", save);
 }

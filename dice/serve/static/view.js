@@ -189,9 +189,10 @@ class Card {
     const usable = this.actions !== null && this.finished && text.trim() !== "" && !fence;
     const marked = this.marked.has(index) && this.finished;
     const gutter = make("button", { type: "button", tabindex: usable ? "0" : "-1", disabled: !usable, "aria-pressed": usable ? String(marked) : null, "aria-label": usable ? `Mask line ${number} again` : fence ? "Fence" : null, title: usable ? "Mark this line to be written again" : null, onclick: () => this.mark(index) }, fence ? "" : String(number));
+    const masked = pieces.some((piece) => piece.state === "mask");
     const content = make("span", {}, ...pieces.map((piece) => (piece.state ? make("span", { class: piece.state }, piece.text) : piece.text)));
     const failing = this.finished && this.failing.has(number);
-    return make("div", { class: ["line", fence ? "fence" : "", marked ? "marked" : "", failing ? "failing" : ""].join(" ").trim() }, gutter, content);
+    return make("div", { class: ["line", masked ? "masked" : "", fence ? "fence" : "", marked ? "marked" : "", failing ? "failing" : ""].join(" ").trim() }, gutter, content);
   }
 
   mark(index) {
@@ -249,6 +250,10 @@ class Card {
     this.draw();
   }
 
+  close() {
+    clearInterval(this.clock);
+  }
+
   fail(message) {
     this.failure = message;
     this.verdict.hidden = false;
@@ -287,9 +292,14 @@ class Card {
     this.verdict.replaceChildren(...parts);
   }
 
+  // Whether there is something to replay.
+  get exportable() {
+    return this.recording.trace !== null;
+  }
+
   data() {
     const { start, reveals, trace } = this.recording;
-    return { title: this.title, text: this.text, start, reveals, trace, stages: this.stages, result: this.result };
+    return { kind: "text", title: this.title, text: this.text, start, reveals, trace, stages: this.stages, result: this.result };
   }
 
   static from(data) {
@@ -364,5 +374,5 @@ function initTheme(button) {
 function showExported() {
   const data = JSON.parse(document.getElementById("recorded").textContent);
   initTheme(document.getElementById("theme"));
-  document.getElementById("samples").append(...data.cards.map((one) => Card.from(one).element));
+  document.getElementById("samples").append(...data.cards.map((one) => (one.kind === "run" ? Run : Card).from(one).element));
 }
