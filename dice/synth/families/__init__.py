@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dice.synth.families import (
-    attention,
-    broadcast,
-    conv,
-    elementwise,
-    fusion,
-    glu,
-    indexing,
-    layout,
-    linear,
-    loss,
-    mask,
-    matmul,
-    network,
-    norm,
-    normalize,
-    pointwise,
-    pool,
-    reduce,
-    scan,
-    softmax,
-    vector,
-)
+from dice.synth.families.elements import broadcast, elementwise, glu, mask, pointwise
+from dice.synth.families.networks import fusion, network
+from dice.synth.families.places import indexing, layout
+from dice.synth.families.products import attention, linear, matmul, vector
+from dice.synth.families.rows import loss, norm, normalize, reduce, scan, softmax
+from dice.synth.families.windows import conv, pool
 
 # Share of each among training pairs, in parts of their sum.
 FAMILIES: dict[str, tuple[ModuleType, float]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.synth.families.conv import SPATIAL, rank_of
+from dice.synth.families.windows.conv import SPATIAL, rank_of
 from dice.synth.kernel.convolution import Window
 from dice.synth.kernel.cuda import KernelFile, Tensor, lines, reduction_helper
 from dice.synth.kernel.rows import MAX, SUM, draw_scope, row_body

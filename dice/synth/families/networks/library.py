@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dice.synth.families import conv
+from dice.synth.families.windows import conv
 from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.plan import Plan
 from dice.synth.problem.tensors import Value
