@@ -29,6 +29,7 @@ from dice.synth.problem.plan import Plan
 from dice.synth.problem.printing import printed
 from dice.synth.split import held_out_by
 from dice.synth.wide import STYLES, rewritten
+from dice.synth.work import is_solution
 
 __all__ = ["FAMILIES", "PLAIN", "Pair", "Styles", "generate", "heldout", "in_distribution"]
 
@@ -93,8 +94,7 @@ PLAIN = Styles()
 def generate(seed: int, index: int, split: Split = "train", styles: Styles = PLAIN) -> Pair:
     """The pair of that seed and index, whatever was generated before it."""
     key = f"{seed}:{index}" if split == "train" else f"{seed}:{index}:{split}"
-    rng = random.Random(key)
-    pair = _render(_draw(rng, split), rng, f"{index}", large_share=LARGE_SHARE if split == "train" else 0.0)
+    _, pair = _drawn(key, split, f"{index}", LARGE_SHARE if split == "train" else 0.0)
     return styles.applied(pair, key, hidden=split == "train")
 
 
@@ -107,8 +107,7 @@ def heldout(n: int, seed: int, styles: Styles = PLAIN) -> list[Pair]:
         rng = random.Random(f"{seed}:{index}:heldout")
         family = _NAMES[index % len(_NAMES)]
         rule = ("composition", "operator")[(index // len(_NAMES) + index % len(_NAMES)) % 2]
-        plan = _draw_family(rng, family, rule)
-        pair = _render(plan, rng, f"heldout_{index}", large_share=0.0)
+        _, pair = _solved(lambda: _draw_family(rng, family, rule), rng, f"heldout_{index}", 0.0)
         pair = styles.applied(pair, f"{seed}:{index}:heldout", hidden=False)
         pairs.setdefault(pair.problem.source, pair)
     raise AssertionError("unreachable")
@@ -118,10 +117,26 @@ def in_distribution(n: int, seed: int, train_seed: int, train_pairs: int, styles
     """`n` pairs whose compositions a corpus of `train_pairs` pairs contains, with new text, shapes and constants."""
     chooser = random.Random(f"{seed}:in_distribution")
     for number in range(n):
-        plan = _draw(random.Random(f"{train_seed}:{chooser.randrange(train_pairs)}"), "train")
+        index = chooser.randrange(train_pairs)
+        plan, _ = _drawn(f"{train_seed}:{index}", "train", f"{index}", LARGE_SHARE)
         key = f"{seed}:{number}:control"
-        pair = _render(plan, random.Random(key), f"control_{number}", large_share=0.0)
+        _, pair = _solved(lambda: plan, random.Random(key), f"control_{number}", 0.0)
         yield styles.applied(pair, key, hidden=False)
+
+
+def _drawn(key: str, split: Split, label: str, large_share: float) -> tuple[Plan, Pair]:
+    """What `key` draws, before styles."""
+    rng = random.Random(key)
+    return _solved(lambda: _draw(rng, split), rng, label, large_share)
+
+
+def _solved(draw: Callable[[], Plan], rng: random.Random, label: str, large_share: float) -> tuple[Plan, Pair]:
+    """A plan, and a pair of it whose kernel does enough to be called its solution; others are drawn again."""
+    while True:
+        plan = draw()
+        pair = _render(plan, rng, label, large_share=large_share)
+        if is_solution(pair):
+            return plan, pair
 
 
 def _draw(rng: random.Random, split: Split) -> Plan:
