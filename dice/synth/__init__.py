@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Literal
 
@@ -107,7 +108,8 @@ def heldout(n: int, seed: int, styles: Styles = PLAIN) -> list[Pair]:
         rng = random.Random(f"{seed}:{index}:heldout")
         family = _NAMES[index % len(_NAMES)]
         rule = ("composition", "operator")[(index // len(_NAMES) + index % len(_NAMES)) % 2]
-        _, pair = _solved(lambda: _draw_family(rng, family, rule), rng, f"heldout_{index}", 0.0)
+        plans = iter(partial(_draw_family, rng, family, rule), None)
+        _, pair = _solved(plans, rng, f"heldout_{index}", 0.0)
         pair = styles.applied(pair, f"{seed}:{index}:heldout", hidden=False)
         pairs.setdefault(pair.problem.source, pair)
     raise AssertionError("unreachable")
@@ -116,27 +118,29 @@ def heldout(n: int, seed: int, styles: Styles = PLAIN) -> list[Pair]:
 def in_distribution(n: int, seed: int, train_seed: int, train_pairs: int, styles: Styles = PLAIN) -> Iterator[Pair]:
     """`n` pairs whose compositions a corpus of `train_pairs` pairs contains, with new text, shapes and constants."""
     chooser = random.Random(f"{seed}:in_distribution")
+    trained = (
+        _drawn(f"{train_seed}:{index}", "train", "", LARGE_SHARE)[0]
+        for index in iter(partial(chooser.randrange, train_pairs), None)
+    )
     for number in range(n):
-        index = chooser.randrange(train_pairs)
-        plan, _ = _drawn(f"{train_seed}:{index}", "train", f"{index}", LARGE_SHARE)
         key = f"{seed}:{number}:control"
-        _, pair = _solved(lambda: plan, random.Random(key), f"control_{number}", 0.0)
+        _, pair = _solved(trained, random.Random(key), f"control_{number}", 0.0)
         yield styles.applied(pair, key, hidden=False)
 
 
 def _drawn(key: str, split: Split, label: str, large_share: float) -> tuple[Plan, Pair]:
     """What `key` draws, before styles."""
     rng = random.Random(key)
-    return _solved(lambda: _draw(rng, split), rng, label, large_share)
+    return _solved(iter(partial(_draw, rng, split), None), rng, label, large_share)
 
 
-def _solved(draw: Callable[[], Plan], rng: random.Random, label: str, large_share: float) -> tuple[Plan, Pair]:
-    """A plan, and a pair of it whose kernel does enough to be called its solution; others are drawn again."""
-    while True:
-        plan = draw()
+def _solved(plans: Iterator[Plan], rng: random.Random, label: str, large_share: float) -> tuple[Plan, Pair]:
+    """The first of the plans, and its pair, whose kernel does enough to be called a solution."""
+    for plan in plans:
         pair = _render(plan, rng, label, large_share=large_share)
         if is_solution(pair):
             return plan, pair
+    raise AssertionError("plans never end")
 
 
 def _draw(rng: random.Random, split: Split) -> Plan:
