@@ -44,7 +44,7 @@ _WEIGHTS = tuple(weight for _, weight in FAMILIES.values())
 class Styles:
     """How pairs are written. `width` plain: as they are drawn; wide: in the styles of `wide/`, too.
 
-    `canonical` writes a pair in the form in which kernels are asked for, or gives None where it has none; a share of
+    `canonical` writes a pair in the form in which kernels are asked for, or says why it has none; a share of
     wide pairs is written so. Styles in `without` are left out of training pairs; held-out and control pairs have them
     wherever they can be applied, so that what a model does with a style that it never saw can be measured.
     Raises `UserError` for a style that there is not.
@@ -52,7 +52,7 @@ class Styles:
 
     width: Literal["plain", "wide"] = "plain"
     without: tuple[str, ...] = ()
-    canonical: Callable[[Pair], Pair | None] | None = None
+    canonical: Callable[[Pair], Pair | str] | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.without if name not in STYLES]
@@ -69,8 +69,9 @@ class Styles:
         drawn = random.Random(f"{key}:canonical").random()
         if self.canonical and not must_have_styles and drawn < CANONICAL_SHARE:
             asked = self.canonical(pair)
-            if asked is not None:
+            if isinstance(asked, Pair):
                 return asked
+            pair = replace(pair, not_canonical=asked)
         sources = (pair.problem.source,) if pair.check_source is None else (pair.problem.source, pair.check_source)
         chosen = frozenset(self.without)
         found = rewritten(

@@ -31,39 +31,37 @@ _IMPORTS = {  # lines of a kernel's file that its new class may need no more
 }
 
 
-def canonical_pair(pair: Pair) -> Pair | None:
-    """The pair in canonical form, in both of its sizes; None where it has none."""
-    found = _written(pair.problem, pair.kernel)
-    if found is None or pair.check_source is None:
-        return found and replace(pair, problem=found[0], kernel=found[1], written=(CANONICAL,))
-    small = _written(pair.check_problem, pair.kernel)
-    if small is None:
-        return None
+def canonical_pair(pair: Pair) -> Pair | str:
+    """The pair in canonical form, in both of its sizes; or why it has none."""
+    try:
+        problem, kernel = _written(pair.problem, pair.kernel)
+        if pair.check_source is None:
+            return replace(pair, problem=problem, kernel=kernel, written=(CANONICAL,))
+        small, small_kernel = _written(pair.check_problem, pair.kernel)
+    except (NotTraced, _OtherForm) as reason:
+        return str(reason)
     return replace(
         pair,
-        problem=found[0],
-        kernel=found[1],
+        problem=problem,
+        kernel=kernel,
         written=(CANONICAL,),
-        check_source=small[0].source,
-        check_kernel_source=small[1].source,
+        check_source=small.source,
+        check_kernel_source=small_kernel.source,
     )
 
 
-def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel] | None:
-    try:
-        followed = follow(problem.source)
-        regions = cut(followed.graph)
-        if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
-            return None
-        printed = problem_of(regions[0])
-        text = _Follower(followed, regions[0], printed).kernel(kernel.source)
-    except (NotTraced, _OtherForm):
-        return None
+def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel]:
+    followed = follow(problem.source)
+    regions = cut(followed.graph)
+    if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
+        raise _OtherForm("it is not one region")
+    printed = problem_of(regions[0])
+    text = _Follower(followed, regions[0], printed).kernel(kernel.source)
     return replace(printed.problem, name=problem.name), replace(kernel, source=text)
 
 
 class _OtherForm(Exception):
-    """The kernel's file is not of the form that can follow."""
+    """There is no such form of the pair. The message is one of few: they are counted."""
 
 
 @dataclass
@@ -153,8 +151,8 @@ class _Follower(ast.NodeTransformer):
     def _value(self, text: str) -> object:
         try:
             return eval(text, {"self": self.followed.module})
-        except Exception as error:  # noqa: BLE001 - whatever the kernel alone has
-            raise _OtherForm(f"{text} is not of the module") from error
+        except (AttributeError, LookupError, NameError) as error:
+            raise _OtherForm("the kernel passes on what the module has not") from error
 
 
 def _number(value: object) -> ast.expr:
