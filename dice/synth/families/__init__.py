@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dice.synth.families.elements import broadcast, elementwise, glu, mask, pointwise
+from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, selection
 from dice.synth.families.networks import fusion, network
 from dice.synth.families.places import indexing, layout
 from dice.synth.families.products import attention, linear, matmul, vector
@@ -34,4 +34,10 @@ FAMILIES: dict[str, tuple[ModuleType, float]] = {
     scan.NAME: (scan, 5.0),
     glu.NAME: (glu, 4.0),
     mask.NAME: (mask, 4.0),
+}
+
+# Families that wide pairs have beside those: plain draws stay what the shipped model was trained on.
+FURTHER: dict[str, tuple[ModuleType, float]] = {
+    combine.NAME: (combine, 6.0),
+    selection.NAME: (selection, 8.0),
 }
