@@ -8,7 +8,7 @@ from dice.synth.families.elements import broadcast, combine, elementwise, glu, m
 from dice.synth.families.networks import fusion, network
 from dice.synth.families.places import indexing, layout
 from dice.synth.families.products import attention, linear, matmul, vector
-from dice.synth.families.rows import loss, norm, normalize, reduce, scan, softmax
+from dice.synth.families.rows import loss, norm, normalize, order, reduce, scan, similarity, softmax
 from dice.synth.families.windows import conv, pool
 
 # Share of each among training pairs, in parts of their sum.
@@ -40,4 +40,6 @@ FAMILIES: dict[str, tuple[ModuleType, float]] = {
 FURTHER: dict[str, tuple[ModuleType, float]] = {
     combine.NAME: (combine, 6.0),
     selection.NAME: (selection, 8.0),
+    order.NAME: (order, 7.0),
+    similarity.NAME: (similarity, 6.0),
 }
