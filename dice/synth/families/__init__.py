@@ -6,7 +6,7 @@ from types import ModuleType
 
 from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, selection
 from dice.synth.families.networks import fusion, network
-from dice.synth.families.places import indexing, layout
+from dice.synth.families.places import indexing, layout, scatter
 from dice.synth.families.products import attention, contraction, linear, matmul, vector
 from dice.synth.families.rows import loss, norm, normalize, order, reduce, scan, similarity, softmax
 from dice.synth.families.windows import conv, pool
@@ -43,4 +43,5 @@ FURTHER: dict[str, tuple[ModuleType, float]] = {
     order.NAME: (order, 7.0),
     similarity.NAME: (similarity, 6.0),
     contraction.NAME: (contraction, 8.0),
+    scatter.NAME: (scatter, 7.0),
 }
