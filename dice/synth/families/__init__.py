@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, selection
+from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, position, selection
 from dice.synth.families.networks import fusion, network
 from dice.synth.families.places import indexing, layout, scatter
 from dice.synth.families.products import attention, contraction, linear, matmul, vector
-from dice.synth.families.rows import loss, norm, normalize, order, reduce, scan, similarity, softmax
+from dice.synth.families.rows import loss, norm, normalize, order, recurrence, reduce, scan, similarity, softmax
 from dice.synth.families.windows import conv, pool
 
 # Share of each among training pairs, in parts of their sum.
@@ -44,4 +44,6 @@ FURTHER: dict[str, tuple[ModuleType, float]] = {
     similarity.NAME: (similarity, 6.0),
     contraction.NAME: (contraction, 8.0),
     scatter.NAME: (scatter, 7.0),
+    position.NAME: (position, 7.0),
+    recurrence.NAME: (recurrence, 5.0),
 }
