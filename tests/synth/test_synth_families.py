@@ -136,6 +136,15 @@ def test_large_problems_run_and_fit_a_gpu() -> None:
         assert output.numel() < 2**31, pair.composition  # kernels count in 32 bits
 
 
+def test_a_wide_window_fits_into_a_large_image_too() -> None:
+    """This draw has a dilated kernel that spans 41 positions, and had an image 32 wide: its forward failed."""
+    problem = synth.generate(303, 33549).problem
+    scope: dict[str, Any] = {}
+    exec(compile(problem.source, "problem", "exec"), scope)
+    with torch.device("meta"):
+        assert scope["Model"](*scope["get_init_inputs"]())(*scope["get_inputs"]()).numel()
+
+
 def test_a_library_layer_is_kept_and_its_tail_is_a_kernel(drawn: dict[str, list[Pair]]) -> None:
     for pair in drawn["fusion"][:100]:
         forward = pair.kernel.source.partition("def forward(")[2]

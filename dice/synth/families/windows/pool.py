@@ -118,6 +118,7 @@ def _window(plan: Plan, builder: ProblemBuilder, value: Value, pre: list[Step]) 
     dilation = (rng.choice((2, 2, 3, 4)),) * rank if plan.has("dilated") else (1,) * rank
     for dimension, extent, step in zip(builder.tensors.dimensions[2:], kernel, dilation, strict=False):
         dimension.small = max(dimension.small, step * (extent - 1) + 1)
+        dimension.large = max(dimension.small, dimension.large)
     inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
     arguments = ["2"] if kind == "lp" else []
     size = _numbers(rng, kernel, kind)
