@@ -23,7 +23,7 @@ from torch.utils import cpp_extension
 from dice import synth
 from dice.errors import UserError
 from dice.files import JsonObject
-from dice.synth import PLAIN, Pair, Styles, corpus
+from dice.synth import FAMILIES, FURTHER, PLAIN, Pair, Styles, corpus
 from dice.synth.syntax import fault
 from dice.synth.wide import STYLES, Work, rewritten
 from tests.synth.verified_pairs import assert_right
@@ -213,7 +213,9 @@ def test_plain_draws_are_what_they_were() -> None:
 def test_wide_pairs_are_whole_and_follow_from_seed_and_index() -> None:
     pairs = [synth.generate(5, index, styles=WIDE) for index in range(200)]
     assert pairs[17] == synth.generate(5, 17, styles=WIDE)
-    assert [pair.composition for pair in pairs] == [synth.generate(5, index).composition for index in range(200)]
+    drawn = [(pair, synth.generate(5, index)) for index, pair in enumerate(pairs) if pair.family in FAMILIES]
+    assert all(pair.composition == plain.composition for pair, plain in drawn)
+    assert 25 < 200 - len(drawn) < 80 and {pair.family for pair in pairs} >= {*FURTHER}
     assert not [pair.written for pair in pairs if fault(pair)]
     written = {style for pair in pairs for style in pair.written}
     assert len(written) > 0.75 * len(STYLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from dice.synth.kernel.cuda import KernelFile, Tensor, lines
 from dice.synth.problem.builder import ProblemBuilder
@@ -112,6 +113,7 @@ def _kernel(equation: Equation, file: KernelFile, post: list[Step]) -> Draft:
     style = rng.choice(styles)
     if style == "tile":
         body, grid = _tile(equation, lines(post, f"out[{_place(equation.result)}] = v;"))
+        sizes = _read(sizes, body)
         text = host + f"    dim3 grid({grid});\n" + file.launch("grid, dim3(16, 16)", sizes)
         return Draft(builder, file.write(file.kernel(body, sizes), text), "tiled16")
     unpacked = f"int {_unpacked(equation.result, 'i')};"
@@ -122,12 +124,19 @@ def _kernel(equation: Equation, file: KernelFile, post: list[Step]) -> Draft:
             sum=_loops(equation.summed, f"v += {factors};", 4, "lane"),
             store=lines(post, "out[i] = v;"),
         )
+        sizes = _read(sizes, body)
         text = host + file.launch("(n + 7) / 8, 256", ["n", *sizes])
         return Draft(builder, file.write(file.kernel(body, ["n", *sizes]), text), "warp_per_output")
     total = "float v = 0.0f;" if equation.summed else f"float v = {factors};"
     inner = _loops(equation.summed, f"v += {factors};", 8, "") if equation.summed else ""
-    code, launch, style = file.sweep(rng, lines(unpacked, total) + inner + lines(post), ["n", *sizes])
+    body = lines(unpacked, total) + inner + lines(post)
+    code, launch, style = file.sweep(rng, body, ["n", *_read(sizes, body)])
     return Draft(builder, file.write(code, host + launch), style)
+
+
+def _read(sizes: list[str], body: str) -> list[str]:
+    """The sizes that a kernel's body reads."""
+    return [name for name in sizes if re.search(rf"\b{name}\b", body)]
 
 
 def _place(operand: str) -> str:
