@@ -83,10 +83,6 @@ def test_styles_keep_what_further_families_compute() -> None:
     assert {pair.family for pair in held} >= {*FURTHER}
 
 
-def test_a_pair_of_them_is_right() -> None:
-    assert_right([next(pair for pair in drawn("order") if pair.style == "bitonic")])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FURTHER)
 def test_every_style_of_further_families_is_right(family: str) -> None:
