@@ -53,7 +53,7 @@ def share(problem: str, kernel: str) -> float:
             with Census() as census:
                 model(*inputs)
             counts.append(census.work)
-    return replaced.of(*counts, "program").time_share
+    return replaced.of(counts[0], counts[1], "program").time_share
 
 
 @functools.cache

@@ -51,13 +51,25 @@ def canonical_pair(pair: Pair) -> Pair | str:
 
 
 def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel]:
+    parts = _parts(kernel.source)  # first: following takes a hundred times as long
     followed = follow(problem.source)
     regions = cut(followed.graph)
     if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
         raise _OtherForm("it is not one region")
     printed = problem_of(regions[0])
-    text = _Follower(followed, regions[0], printed).kernel(kernel.source)
+    text = _Follower(followed, regions[0], printed).kernel(*parts)
     return replace(printed.problem, name=problem.name), replace(kernel, source=text)
+
+
+def _parts(source: str) -> tuple[str, list[str], ast.expr]:
+    """What a kernel's file has before its class, and what its `forward` takes and returns."""
+    head, _, old = source.partition(_CLASS)
+    (model,) = (one for one in ast.parse(_CLASS + old).body if isinstance(one, ast.ClassDef))
+    forward = next(one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
+    match forward.body:
+        case [ast.Return(value=ast.expr() as value)]:
+            return head, [one.arg for one in forward.args.args[1:]], value
+    raise _OtherForm("PyTorch does a part of the work")
 
 
 class _OtherForm(Exception):
@@ -88,18 +100,12 @@ class _Follower(ast.NodeTransformer):
             old.rpartition(".")[0]: new.rpartition(".")[0] for old, new in self.states.items() if new.count(".") > 1
         }
 
-    def kernel(self, source: str) -> str:
-        """The whole file."""
-        head, _, old = source.partition(_CLASS)
-        (model,) = (one for one in ast.parse(_CLASS + old).body if isinstance(one, ast.ClassDef))
-        forward = next(one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
-        taken = [one.arg for one in forward.args.args[1:]]
-        match forward.body:
-            case [ast.Return(value=ast.expr() as value)] if len(taken) == len(self.followed.inputs):
-                self.renamed = {own: self.inputs[name] for own, name in zip(taken, self.followed.inputs, strict=True)}
-                body = ast.unparse(self.visit(value))
-            case _:
-                raise _OtherForm("PyTorch does a part of the work")
+    def kernel(self, head: str, taken: list[str], value: ast.expr) -> str:
+        """The whole file, from what its old one has before the class, and its `forward` takes and returns."""
+        if len(taken) != len(self.followed.inputs):
+            raise _OtherForm("an input that nothing reads, or one that is computed")
+        self.renamed = {own: self.inputs[name] for own, name in zip(taken, self.followed.inputs, strict=True)}
+        body = ast.unparse(self.visit(value))
         lines = self.printed.problem.source.split("\n")
         begin = lines.index("class Model(nn.Module):") + 1
         end = next(at for at, line in enumerate(lines) if line.startswith("    def forward(self"))

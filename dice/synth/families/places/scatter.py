@@ -323,8 +323,8 @@ def render(plan: Plan, rng: random.Random) -> Draft:
     fields, tensors = _inputs(scatter, builder, text)
     number = ""
     if scatter.scalar:
-        value = rounded(rng, 0.05, 0.4) if scatter.scalar == "smoothing" else rounded(rng, 0.2, 2.0)
-        scalar = builder.constructor.scalar(scatter.scalar, value)
+        drawn = rounded(rng, 0.05, 0.4) if scatter.scalar == "smoothing" else rounded(rng, 0.2, 2.0)
+        scalar = builder.constructor.scalar(scatter.scalar, drawn)
         fields["a"], number = scalar.forward, scalar.cuda
     first = Value(fields.pop("x" if scatter.x else "y"))
     value = builder.forward.apply(text if scatter.x else text.replace("{y}", "{x}"), first, scatter.phrase, **fields)
