@@ -50,7 +50,7 @@ def output(source: str, device: str = "cpu") -> torch.Tensor:
 def test_a_family_is_broad_and_its_texts_are_whole(family: str) -> None:
     pairs = drawn(family)
     assert len({pair.style for pair in pairs}) >= 3
-    assert len({pair.composition for pair in pairs}) > DRAWS // 2
+    assert len({pair.composition for pair in pairs}) > DRAWS // 3
     assert not [(pair.composition, reason) for pair in pairs if (reason := fault(pair))]
     for pair in pairs:
         _, _, rest = pair.kernel.source.partition("__global__ void ")

@@ -8,7 +8,18 @@ from dice.synth.families.elements import broadcast, combine, elementwise, glu, m
 from dice.synth.families.networks import fusion, network
 from dice.synth.families.places import indexing, layout, scatter
 from dice.synth.families.products import attention, contraction, linear, matmul, vector
-from dice.synth.families.rows import loss, norm, normalize, order, recurrence, reduce, scan, similarity, softmax
+from dice.synth.families.rows import (
+    loss,
+    norm,
+    normalize,
+    objective,
+    order,
+    recurrence,
+    reduce,
+    scan,
+    similarity,
+    softmax,
+)
 from dice.synth.families.windows import conv, pool
 
 # Share of each among training pairs, in parts of their sum.
@@ -46,4 +57,5 @@ FURTHER: dict[str, tuple[ModuleType, float]] = {
     scatter.NAME: (scatter, 7.0),
     position.NAME: (position, 7.0),
     recurrence.NAME: (recurrence, 5.0),
+    objective.NAME: (objective, 4.0),
 }
