@@ -9,6 +9,7 @@ import pytest
 from dice import synth
 from dice.synth.work import is_solution, share
 
+pytestmark = pytest.mark.xdist_group("synth families")  # one process imports what both need
 RECURRENCE = "y, (a, c) = self.rec(x)"
 PROBLEM = """import torch
 import torch.nn as nn
@@ -70,6 +71,11 @@ def test_a_pair_is_judged_in_both_sizes(small: bool) -> None:
 
 
 def test_what_is_drawn_is_a_solution() -> None:
-    """At these indices two recurrent classifiers and an attention were drawn whose kernels replaced too little."""
-    pairs = [synth.generate(902, 94), synth.generate(902, 136), synth.generate(901, 49, "heldout")]
-    assert all(is_solution(pair) for pair in pairs)
+    """Here an attention was drawn whose kernel, a softmax, replaced too little."""
+    assert is_solution(synth.generate(901, 49, "heldout"))
+
+
+@pytest.mark.slow
+def test_many_draws_are_solutions() -> None:
+    """Two of these were recurrent classifiers whose kernels replaced less than a percent."""
+    assert all(is_solution(synth.generate(902, index)) for index in range(150))
