@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import NotTraced
 from dice.optimize.trace.tracer import Tracer
-from dice.synth import Pair, Styles
+from dice.synth import Pair, Styles, corpus
 from tests.synth.verified_pairs import assert_right
 
 ASKED = Styles("wide", canonical=canonical_pair)
@@ -115,3 +117,11 @@ def test_a_pair_that_is_not_written_in_canonical_form_says_why() -> None:
     asked = Styles("wide", canonical=lambda one: canonical_pair(replace(one, problem=problem, check_source=None)))
     reasons = {synth.generate(6, index, styles=asked).not_canonical for index in range(20)}
     assert reasons == {"", "PyTorch cannot follow it: DataDependentOutputException"}
+
+
+def test_a_corpus_counts_what_has_the_form_and_why_the_rest_has_not(tmp_path: Path) -> None:
+    report = corpus.build(tmp_path, 16, 5, heldout=1, control=0, verify=False, styles=ASKED)
+    asked = [synth.generate(5, index, styles=ASKED) for index in range(16)]
+    expected = Counter("written" if pair.is_canonical else pair.not_canonical for pair in asked)
+    del expected[""]
+    assert report["train"]["canonical"] == dict(expected) and expected["written"]
