@@ -1,9 +1,9 @@
 """Which operators the structural problems run that the synthetic corpus does not, and how many problems have each.
 
-    python benchmarks/synth_operators.py --out operators.json --pairs 2000
+    python benchmarks/synth_operators.py --out operators.json --pairs 2000 --styles wide
 
 Every problem's forward runs once on the CPU, the structural ones at their reduced scale, and what reaches the
-dispatcher is counted. `share_of_corpus`: of the corpus's pairs, drawn plain, that run an operator.
+dispatcher is counted. `share_of_corpus`: of the corpus's pairs that run an operator.
 """
 
 from __future__ import annotations
@@ -64,17 +64,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--styles", choices=("plain", "wide"), default="plain")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     structural, structural_failed = counted(sample.problem for sample in build.samples("reduced"))
-    drawn = (synth.generate(args.seed, index).check_problem.source for index in range(args.pairs))
+    styles = synth.Styles(args.styles)
+    drawn = (synth.generate(args.seed, index, styles=styles).check_problem.source for index in range(args.pairs))
     corpus, corpus_failed = counted(drawn)
     missing = {name: count for name, count in structural.most_common() if not corpus[name]}
     found = {
         "generator": generator_version(),
         "torch": torch.__version__,
         "pairs": args.pairs,
+        "styles": args.styles,
         "failed": {"structural": structural_failed, "corpus": corpus_failed},
         "missing": missing,
         "structural": {

@@ -188,7 +188,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 LONGEST_CLASS, LONGEST_FUNCTION, LONGEST_FILE, MOST_FILES = 250, 60, 500, 20  # lines, and Python files of a folder
-CATALOGUES = {"modules", "families"}  # folders of files that are all alike
+CATALOGUES = {"modules"}  # folders of files that are all alike
 REASON = "Long because "  # begins the sentence with which the docstring of a longer file says why it is one
 
 

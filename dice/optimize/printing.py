@@ -208,7 +208,15 @@ class _Page:
         dtype = "" if spec.dtype == "float32" else f".to(torch.{spec.dtype})"
         if self._must_be_positive(node):
             return f"(torch.rand({shape}) + 0.5){dtype}"
+        if self._is_argument(node, 0, "binary_cross_entropy"):  # a probability: PyTorch refuses others
+            return f"torch.sigmoid(torch.randn({shape})){dtype}"
+        if self._is_argument(node, 1, "binary_cross_entropy", "binary_cross_entropy_with_logits"):
+            return f"torch.rand({shape}){dtype}"
         return f"torch.randn({shape}){dtype}"
+
+    def _is_argument(self, node: Node, place: int, *operators: str) -> bool:
+        """Whether the tensor is what one of these operators takes at that place."""
+        return any(user.base in operators and user.arguments[place] == Ref(name) for user, name in self._readers(node))
 
     def _readers(self, node: Node) -> list[tuple[Node, str]]:
         """Who reads the tensor, through views, and under which name."""

@@ -11,6 +11,8 @@ import random
 import tokenize
 from dataclasses import dataclass
 
+from dice.synth.syntax import is_same
+
 _BESIDE_STATEMENTS = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -52,7 +54,7 @@ def relaid(source: str, rng: random.Random) -> str:
         text.append(line)
         blanks = 0
     changed = "\n".join(text) + "\n"
-    if ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)):
+    if not is_same(ast.parse(changed), ast.parse(source)):
         raise ValueError("another layout changed the program")
     return changed
 

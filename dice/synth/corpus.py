@@ -223,7 +223,8 @@ class _Writer:
             for row in item.rows
         ]
         self.seen.update(text_id(row["problem"]) for row in rows)
-        schema = self.schema.with_metadata({"dice": json.dumps({"dropped": dict(dropped), "in_benchmarks": matches})})
+        notes = {"dropped": dict(dropped), "in_benchmarks": matches, "canonical": _asked(candidates)}
+        schema = self.schema.with_metadata({"dice": json.dumps(notes)})
         write_parquet(path, pa.Table.from_pylist(rows, schema=schema))
 
     def _wanted(self, candidates: list[Candidate], dropped: Counter[str]) -> list[Candidate]:
@@ -265,6 +266,12 @@ class _Writer:
                 dropped[f"{verdict.outcome}: {item.pair.family}"] += 1
 
 
+def _asked(candidates: Sequence[Candidate]) -> dict[str, int]:
+    """How many were asked for in canonical form and have it, and why the others have not."""
+    answers = ("written" if item.pair.is_canonical else item.pair.not_canonical for item in candidates)
+    return dict(Counter(filter(None, answers)))
+
+
 def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
     """Counts over the finished files alone, so that an interrupted run reports like an uninterrupted one."""
     report: JsonObject = {"request": asdict(request)}
@@ -274,6 +281,7 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
         ("control", [out / "control.parquet"]),
     ):
         dropped: Counter[str] = Counter()
+        asked: Counter[str] = Counter()
         matches: list[JsonObject] = []
         characters: Counter[str] = Counter()
         rows: list[JsonObject] = []
@@ -281,6 +289,7 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
             file = pq.ParquetFile(path)
             notes = json.loads((file.schema_arrow.metadata or {})[b"dice"])
             dropped.update(notes["dropped"])
+            asked.update(notes["canonical"])
             matches += notes["in_benchmarks"]
             columns = {"family", "style", "composition", "heldout_by", "operators", "written"}
             rows += file.read(columns=[name for name in file.schema_arrow.names if name in columns]).to_pylist()
@@ -307,6 +316,7 @@ def _report(out: Path, request: CorpusRequest) -> dict[str, object]:
         }
         if request.styles != "plain":
             report[name]["written"] = dict(written.most_common())
+            report[name]["canonical"] = dict(asked.most_common())
     return report
 
 

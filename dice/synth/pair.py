@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dice.kernel import Kernel
@@ -32,6 +32,7 @@ class Pair:
     check_source: str | None = None
     check_kernel_source: str | None = None
     written: tuple[str, ...] = ()  # the styles of `dice/synth/wide` that its texts have
+    not_canonical: str = field(default="", compare=False)  # why it is not, where that form was asked for
 
     @property
     def is_canonical(self) -> bool:

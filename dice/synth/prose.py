@@ -11,6 +11,8 @@ import io
 import random
 import tokenize
 
+from dice.synth.syntax import is_same
+
 VAGUE = (
     "Simple model.", "Model.", "A small module.", "Reference implementation.", "Model to be optimised.",
     "A chain of operations.", "Example architecture.", "A computation.", "Baseline.", "One layer.",
@@ -30,7 +32,7 @@ def without_prose(source: str, rng: random.Random) -> str:
         replacement = [f'{indent}"""{rng.choice(VAGUE)}"""'] if rng.random() < 0.4 or len(node.body) == 1 else []
         lines[first:last] = replacement
     text = _without_comments("\n".join(lines))
-    if _program(text) != _program(source):
+    if not is_same(without_docstrings(text), without_docstrings(source)):
         raise ValueError("dropping the prose changed the program")
     return text
 
@@ -59,7 +61,3 @@ def without_docstrings(source: str) -> ast.Module:
     for node in _documented(tree):
         node.body = node.body[1:] or [ast.Pass()]
     return tree
-
-
-def _program(source: str) -> str:
-    return ast.dump(without_docstrings(source))

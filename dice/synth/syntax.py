@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from dice.kernel import SplitError
@@ -30,6 +31,17 @@ def fault(pair: Pair) -> str:
     if _LEFT_OVER.search(core) or _LEFT_OVER.search(pair.problem.source):
         return "a template was left unfilled"
     return ""
+
+
+def is_same(one: object, two: object) -> bool:
+    """Whether two syntax trees differ in the places of their nodes at most."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, ast.AST):
+        return all(is_same(getattr(one, name, None), getattr(two, name, None)) for name in one._fields)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(is_same, one, two))
+    return one == two
 
 
 def _is_balanced(text: str) -> bool:

@@ -16,6 +16,8 @@ from dice import synth
 from dice.synth import FAMILIES, Pair
 from dice.synth.kernel.convolution import Window
 from dice.synth.kernel.cuda import SWEEPS
+from dice.synth.problem.plan import Plan
+from dice.synth.split import held_out_by
 from dice.synth.syntax import fault
 from dice.synth.tables.architectures import ARCHITECTURES
 from dice.synth.tables.forms import FORMS
@@ -134,6 +136,20 @@ def test_large_problems_run_and_fit_a_gpu() -> None:
             output = model(*inputs)
         assert all(torch.as_tensor(item).numel() <= 2**28 for item in inputs), pair.composition
         assert output.numel() < 2**31, pair.composition  # kernels count in 32 bits
+
+
+@pytest.mark.parametrize("index", [33549, 129093])
+def test_the_forward_of_rare_draws_runs(index: int) -> None:
+    """One had a dilated kernel that spans 41 positions of an image 32 wide; the other's constant for the shape
+    of its inputs took the name, and so the place, of that for a parameter's."""
+    plan, rng = Plan("", ""), random.Random(f"303:{index}")
+    while plan.family == "" or held_out_by(plan):
+        family = rng.choices(tuple(FAMILIES), [weight for _, weight in FAMILIES.values()])[0]
+        plan = FAMILIES[family][0].sample(rng)
+    scope: dict[str, Any] = {}
+    exec(compile(synth._render(plan, rng, "", large_share=0.35).problem.source, "problem", "exec"), scope)
+    with torch.device("meta"):
+        assert scope["Model"](*scope["get_init_inputs"]())(*scope["get_inputs"]()).numel()
 
 
 def test_a_library_layer_is_kept_and_its_tail_is_a_kernel(drawn: dict[str, list[Pair]]) -> None:

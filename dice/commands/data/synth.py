@@ -95,7 +95,7 @@ class Synth:
         return 0
 
 
-def _canonical() -> Callable[[Pair], Pair | None]:
+def _canonical() -> Callable[[Pair], Pair | str]:
     from dice.optimize.canonical import canonical_pair
 
     return canonical_pair

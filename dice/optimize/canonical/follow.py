@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Graph
 from dice.optimize.trace.capture_graph import NotTraced, Reader, make_functional
 from dice.optimize.trace.flat import BUFFER, INPUT, PARAMETER, flat_program
+
+# What PyTorch says of a module that reads its tensors' values, or has an operator that it knows no shapes of. All else
+# is a fault of the problem's: its own forward failed.
+_NOT_FOLLOWED = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +75,8 @@ def _graph(module: torch.nn.Module, inputs: list[torch.Tensor], names: tuple[str
 
     try:
         traced = make_fx(run, tracing_mode="real", pre_dispatch=True)(state, inputs)
-    except Exception as error:  # noqa: BLE001 - PyTorch raises anything
-        raise NotTraced(f"{type(error).__name__}: {error}"[:200]) from error
+    except _NOT_FOLLOWED as error:
+        raise NotTraced(f"PyTorch cannot follow it: {type(error).__name__}") from error
     buffers = dict(module.named_buffers())
     sources = [(BUFFER if name in buffers else PARAMETER, name) for name in state] + [(INPUT, name) for name in names]
     program = flat_program(traced, sources, trees[-1])

@@ -31,39 +31,49 @@ _IMPORTS = {  # lines of a kernel's file that its new class may need no more
 }
 
 
-def canonical_pair(pair: Pair) -> Pair | None:
-    """The pair in canonical form, in both of its sizes; None where it has none."""
-    found = _written(pair.problem, pair.kernel)
-    if found is None or pair.check_source is None:
-        return found and replace(pair, problem=found[0], kernel=found[1], written=(CANONICAL,))
-    small = _written(pair.check_problem, pair.kernel)
-    if small is None:
-        return None
+def canonical_pair(pair: Pair) -> Pair | str:
+    """The pair in canonical form, in both of its sizes; or why it has none."""
+    try:
+        problem, kernel = _written(pair.problem, pair.kernel)
+        if pair.check_source is None:
+            return replace(pair, problem=problem, kernel=kernel, written=(CANONICAL,))
+        small, small_kernel = _written(pair.check_problem, pair.kernel)
+    except (NotTraced, _OtherForm) as reason:
+        return str(reason)
     return replace(
         pair,
-        problem=found[0],
-        kernel=found[1],
+        problem=problem,
+        kernel=kernel,
         written=(CANONICAL,),
-        check_source=small[0].source,
-        check_kernel_source=small[1].source,
+        check_source=small.source,
+        check_kernel_source=small_kernel.source,
     )
 
 
-def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel] | None:
-    try:
-        followed = follow(problem.source)
-        regions = cut(followed.graph)
-        if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
-            return None
-        printed = problem_of(regions[0])
-        text = _Follower(followed, regions[0], printed).kernel(kernel.source)
-    except (NotTraced, _OtherForm):
-        return None
+def _written(problem: Problem, kernel: Kernel) -> tuple[Problem, Kernel]:
+    parts = _parts(kernel.source)  # first: following takes a hundred times as long
+    followed = follow(problem.source)
+    regions = cut(followed.graph)
+    if len(regions) != 1 or regions[0].updates or followed.graph.output != Ref(*regions[0].outputs[:1]):
+        raise _OtherForm("it is not one region")
+    printed = problem_of(regions[0])
+    text = _Follower(followed, regions[0], printed).kernel(*parts)
     return replace(printed.problem, name=problem.name), replace(kernel, source=text)
 
 
+def _parts(source: str) -> tuple[str, list[str], ast.expr]:
+    """What a kernel's file has before its class, and what its `forward` takes and returns."""
+    head, _, old = source.partition(_CLASS)
+    (model,) = (one for one in ast.parse(_CLASS + old).body if isinstance(one, ast.ClassDef))
+    forward = next(one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
+    match forward.body:
+        case [ast.Return(value=ast.expr() as value)]:
+            return head, [one.arg for one in forward.args.args[1:]], value
+    raise _OtherForm("PyTorch does a part of the work")
+
+
 class _OtherForm(Exception):
-    """The kernel's file is not of the form that can follow."""
+    """There is no such form of the pair. The message is one of few: they are counted."""
 
 
 @dataclass
@@ -90,18 +100,12 @@ class _Follower(ast.NodeTransformer):
             old.rpartition(".")[0]: new.rpartition(".")[0] for old, new in self.states.items() if new.count(".") > 1
         }
 
-    def kernel(self, source: str) -> str:
-        """The whole file."""
-        head, _, old = source.partition(_CLASS)
-        (model,) = (one for one in ast.parse(_CLASS + old).body if isinstance(one, ast.ClassDef))
-        forward = next(one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
-        taken = [one.arg for one in forward.args.args[1:]]
-        match forward.body:
-            case [ast.Return(value=ast.expr() as value)] if len(taken) == len(self.followed.inputs):
-                self.renamed = {own: self.inputs[name] for own, name in zip(taken, self.followed.inputs, strict=True)}
-                body = ast.unparse(self.visit(value))
-            case _:
-                raise _OtherForm("PyTorch does a part of the work")
+    def kernel(self, head: str, taken: list[str], value: ast.expr) -> str:
+        """The whole file, from what its old one has before the class, and its `forward` takes and returns."""
+        if len(taken) != len(self.followed.inputs):
+            raise _OtherForm("an input that nothing reads, or one that is computed")
+        self.renamed = {own: self.inputs[name] for own, name in zip(taken, self.followed.inputs, strict=True)}
+        body = ast.unparse(self.visit(value))
         lines = self.printed.problem.source.split("\n")
         begin = lines.index("class Model(nn.Module):") + 1
         end = next(at for at, line in enumerate(lines) if line.startswith("    def forward(self"))
@@ -153,8 +157,8 @@ class _Follower(ast.NodeTransformer):
     def _value(self, text: str) -> object:
         try:
             return eval(text, {"self": self.followed.module})
-        except Exception as error:  # noqa: BLE001 - whatever the kernel alone has
-            raise _OtherForm(f"{text} is not of the module") from error
+        except (AttributeError, LookupError, NameError) as error:
+            raise _OtherForm("the kernel passes on what the module has not") from error
 
 
 def _number(value: object) -> ast.expr:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dice.synth.families import (
-    attention,
-    broadcast,
-    conv,
-    elementwise,
-    fusion,
-    glu,
-    indexing,
-    layout,
-    linear,
+from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, position, selection
+from dice.synth.families.networks import fusion, network
+from dice.synth.families.places import indexing, layout, scatter
+from dice.synth.families.products import attention, contraction, linear, matmul, vector
+from dice.synth.families.rows import (
     loss,
-    mask,
-    matmul,
-    network,
     norm,
     normalize,
-    pointwise,
-    pool,
+    objective,
+    order,
+    recurrence,
     reduce,
     scan,
+    similarity,
     softmax,
-    vector,
 )
+from dice.synth.families.windows import conv, pool
 
 # Share of each among training pairs, in parts of their sum.
 FAMILIES: dict[str, tuple[ModuleType, float]] = {
@@ -51,4 +45,17 @@ FAMILIES: dict[str, tuple[ModuleType, float]] = {
     scan.NAME: (scan, 5.0),
     glu.NAME: (glu, 4.0),
     mask.NAME: (mask, 4.0),
+}
+
+# Families that wide pairs have beside those: plain draws stay what the shipped model was trained on.
+FURTHER: dict[str, tuple[ModuleType, float]] = {
+    combine.NAME: (combine, 6.0),
+    selection.NAME: (selection, 8.0),
+    order.NAME: (order, 7.0),
+    similarity.NAME: (similarity, 6.0),
+    contraction.NAME: (contraction, 8.0),
+    scatter.NAME: (scatter, 7.0),
+    position.NAME: (position, 7.0),
+    recurrence.NAME: (recurrence, 5.0),
+    objective.NAME: (objective, 4.0),
 }

@@ -108,14 +108,7 @@ class Text:
     @property
     def taken(self) -> set[str]:
         """Every name and attribute of the file, and what modules have besides."""
-        found = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
-        found |= {node.attr for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)}
-        found |= {node.arg for node in ast.walk(self.tree) if isinstance(node, ast.arg)}
-        return (
-            found
-            | _OF_MODULES
-            | {node.name for node in ast.walk(self.tree) if isinstance(node, Function | ast.ClassDef)}
-        )
+        return set(_taken(self.text))
 
     def uses(self, name: str, within: ast.AST | None = None) -> list[ast.Attribute]:
         """Every `self.<name>` that is read."""
@@ -193,7 +186,7 @@ class Text:
         text = self.text
         for start, end, _, new in sorted(self._edits, reverse=True):
             text = text[:start] + new + text[end:]
-        ast.parse(text)
+        _parsed(text)
         return text
 
     def _insert(self, place: int, margin: int, lines: Sequence[str]) -> None:
@@ -208,6 +201,18 @@ class Text:
 def _parsed(text: str) -> ast.Module:
     """The syntax tree, which nobody changes: one style after the other looks at the same texts."""
     return ast.parse(text)
+
+
+@functools.lru_cache(maxsize=16)
+def _taken(text: str) -> frozenset[str]:
+    found = set(_OF_MODULES)
+    for node in ast.walk(_parsed(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+    return frozenset(found)
 
 
 def is_own(node: ast.AST) -> bool:

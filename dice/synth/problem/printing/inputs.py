@@ -26,7 +26,8 @@ def input_functions(page: Page) -> str:
     """Both functions, and a constant for the shape of the inputs where they share one."""
     rng, inputs = page.dice("functions"), page.problem.tensors.inputs
     have_one_shape = len({tuple(item.shape) for item in inputs}) == 1
-    constant, shape = _shared_shape(rng, inputs[0].shape) if have_one_shape else ([], "")
+    taken = {item.name for item in page.problem.constructor.arguments if item.constant}
+    constant, shape = _shared_shape(rng, inputs[0].shape, taken) if have_one_shape else ([], "")
     calls = [item.make.format(shape=shape) if shape else _call(rng, item) for item in inputs]
     hint = rng.choice((" -> list", " -> list[torch.Tensor]")) if page.hints and rng.random() < 0.15 else ""
     lines = [*constant, f"def get_inputs(){hint}:"]
@@ -43,14 +44,16 @@ def input_functions(page: Page) -> str:
     return page.fill("\n".join(lines))
 
 
-def _shared_shape(rng: random.Random, shape: Sequence[str]) -> tuple[list[str], str]:
-    """Lines of a constant for the shape of all inputs, and its use; empty where each is written out."""
+def _shared_shape(rng: random.Random, shape: Sequence[str], taken: set[str]) -> tuple[list[str], str]:
+    """Lines of a constant for the shape of all inputs, and its use; empty where each is written out. `taken`: names of
+    other constants, which a second one of that name would change."""
     form = rng.choices(("", "whole", "rest"), (90, 6, 4))[0]
     if not form or len(shape) < 2:
         return [], ""
+    chosen = "input_shape" if form == "rest" else rng.choice(("shape", "input_shape", "x_shape"))
+    name = next(one for one in (chosen, "input_shape", "x_shape", "shape_of_inputs") if one not in taken)
     if form == "rest":
-        return [f"input_shape = {as_tuple(shape[1:])}", ""], f"{shape[0]}, *input_shape"
-    name = rng.choice(("shape", "input_shape", "x_shape"))
+        return [f"{name} = {as_tuple(shape[1:])}", ""], f"{shape[0]}, *{name}"
     return [f"{name} = {as_tuple(shape)}", ""], f"*{name}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dice.synth.kernel.cuda import KernelFile, Tensor, lines, when
 from dice.synth.problem.builder import ProblemBuilder
@@ -14,6 +14,7 @@ from dice.synth.problem.tensors import Value
 from dice.synth.tables.binary import BINARY, Binary
 
 NAME = "pointwise"
+Sweep = Callable[[KernelFile, random.Random, str], tuple[str, str, str]]
 # What may come second: with a fresh input, or once more with the first one (a residual connection).
 _SECOND = tuple(
     name
@@ -24,8 +25,13 @@ _WEIGHTS = {"add2": 3.0, "mul2": 3.0, "sub2": 2.0}
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choices(tuple(BINARY), [_WEIGHTS.get(name, 1.0) for name in BINARY])[0]
-    combine = BINARY[core]
+    return drawn(rng, NAME, BINARY)
+
+
+def drawn(rng: random.Random, family: str, table: Mapping[str, Binary]) -> Plan:
+    """A plan of the family whose combinations are in `table`."""
+    core = rng.choices(tuple(table), [_WEIGHTS.get(name, 1.0) for name in table])[0]
+    combine = table[core]
     pre = () if combine.plain_first else draw_chain(rng, chain_length(rng, (5, 4, 1)))
     second = () if combine.plain_second else draw_chain(rng, chain_length(rng, (5, 4, 1)))
     pre = pre if state_after(pre).magnitude <= 12 else ()
@@ -38,12 +44,17 @@ def sample(rng: random.Random) -> Plan:
         features.append(f"then={other}.{rng.choice(('input', 'input', 'first'))}")
         post = post if state_after(post, state).magnitude <= 20 else ()
         tail = draw_chain(rng, chain_length(rng, (4, 3, 2)), ChainState("any", 60.0, False))
-        return Plan(NAME, core, chains(pre=pre, second=second, post=post, tail=tail), tuple(features))
-    return Plan(NAME, core, chains(pre=pre, second=second, post=post), tuple(features))
+        return Plan(family, core, chains(pre=pre, second=second, post=post, tail=tail), tuple(features))
+    return Plan(family, core, chains(pre=pre, second=second, post=post), tuple(features))
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
-    combine = BINARY[plan.core]
+    return written(plan, rng, BINARY, KernelFile.sweep)
+
+
+def written(plan: Plan, rng: random.Random, table: Mapping[str, Binary], sweep: Sweep) -> Draft:
+    """The pair of such a plan; `sweep` has the kernel's threads share its outputs."""
+    combine = table[plan.core]
     then = next((item.removeprefix("then=") for item in plan.features if item.startswith("then=")), "")
     builder = ProblemBuilder(rng, keep_inputs=then.endswith("first"))
     shape = draw_shape(builder, draw_rank(rng), most=16384)
@@ -61,8 +72,8 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         text += lines(f"w = {variable}[i];", statement, tail)
         builder.title = sentence(builder.title, other.phrase, describe(plan.chain("tail")))
     builder.finish(value)
-    file = KernelFile(builder, NAME, [Tensor(name, name) for name in names])
-    code, launch, style = file.sweep(rng, text)
+    file = KernelFile(builder, plan.family, [Tensor(name, name) for name in names])
+    code, launch, style = sweep(file, rng, text)
     host = "    auto out = torch::empty_like(x);\n    int n = x.numel();\n"
     return Draft(builder, file.write(code, host + launch), style)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dice.synth.families.matmul import size
+from dice.synth.families.products.matmul import size
 from dice.synth.kernel.cuda import KernelFile, Tensor, when
 from dice.synth.kernel.products import Operands, product
 from dice.synth.problem.builder import ProblemBuilder

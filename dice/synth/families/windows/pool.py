@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.synth.families.conv import SPATIAL, rank_of
+from dice.synth.families.windows.conv import SPATIAL, rank_of
 from dice.synth.kernel.convolution import Window
 from dice.synth.kernel.cuda import KernelFile, Tensor, lines, reduction_helper
 from dice.synth.kernel.rows import MAX, SUM, draw_scope, row_body
@@ -118,6 +118,7 @@ def _window(plan: Plan, builder: ProblemBuilder, value: Value, pre: list[Step]) 
     dilation = (rng.choice((2, 2, 3, 4)),) * rank if plan.has("dilated") else (1,) * rank
     for dimension, extent, step in zip(builder.tensors.dimensions[2:], kernel, dilation, strict=False):
         dimension.small = max(dimension.small, step * (extent - 1) + 1)
+        dimension.large = max(dimension.small, dimension.large)
     inside = plan.has("inside") or (plan.has("ceil") and plan.has("padded"))
     arguments = ["2"] if kind == "lp" else []
     size = _numbers(rng, kernel, kind)

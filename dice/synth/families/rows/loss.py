@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
 
 from dice.synth.kernel.cuda import (
     BLOCK_SHUFFLE,
@@ -31,17 +32,27 @@ _LEFT_OUT = re.compile(r"(, )?(beta|delta|margin)=\{a\}")
 
 
 def sample(rng: random.Random) -> Plan:
-    core = rng.choice(tuple(LOSSES))
-    loss = LOSSES[core]
+    return drawn(rng, NAME, LOSSES)
+
+
+def drawn(rng: random.Random, family: str, table: Mapping[str, Loss]) -> Plan:
+    """A plan of the family whose losses are in `table`."""
+    core = rng.choice(tuple(table))
+    loss = table[core]
     usual = "batchmean" if core.startswith("kl_div") else "mean"
     reduction = rng.choices((usual, "sum", "none"), (6, 2, 1.5))[0]
     pre = draw_chain(rng, chain_length(rng, (5, 3, 1))) if loss.chain else ()
     pre = pre if state_after(pre).magnitude <= 6 else ()
-    return Plan(NAME, core, chains(pre=pre), (f"reduction={reduction}",))
+    return Plan(family, core, chains(pre=pre), (f"reduction={reduction}",))
 
 
 def render(plan: Plan, rng: random.Random) -> Draft:
-    loss = LOSSES[plan.core]
+    return written(plan, rng, LOSSES)
+
+
+def written(plan: Plan, rng: random.Random, table: Mapping[str, Loss]) -> Draft:
+    """The pair of such a plan."""
+    loss = table[plan.core]
     reduction = plan.features[0].removeprefix("reduction=")
     builder = ProblemBuilder(rng)
     by_row = not loss.statement
@@ -66,7 +77,7 @@ def render(plan: Plan, rng: random.Random) -> Draft:
         Tensor(name, name, "int64_t" if role == "labels" else "float")
         for name, (role, _) in zip(names, loss.inputs, strict=True)
     ]
-    file = KernelFile(builder, NAME, tensors)
+    file = KernelFile(builder, plan.family, tensors)
     number = scalar.cuda if scalar else ""
     if by_row:
         return _row_kernel(loss, builder, file, pre, reduction, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from dice.synth.families.softmax import ROW_MAPS
+from dice.synth.families.rows.softmax import ROW_MAPS
 from dice.synth.kernel.cuda import KernelFile, Tensor, lines, reduction_helper, when
 from dice.synth.kernel.rows import draw_scope, row_body
 from dice.synth.problem.builder import ProblemBuilder

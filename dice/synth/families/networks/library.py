@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dice.synth.families import conv
+from dice.synth.families.windows import conv
 from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.plan import Plan
 from dice.synth.problem.tensors import Value
@@ -177,7 +177,9 @@ def enlarge(builder: ProblemBuilder, head: Head, layers: int) -> None:
         channels.small = -(-channels.small // channels.step) * channels.step
         channels.large = -(-channels.large // channels.step) * channels.step
     for mark in builder.tensors.inputs[0].shape[2:] if not head.last else ():
-        builder.tensors.size(mark).small += 6 if layers == 1 else 16
+        space = builder.tensors.size(mark)
+        space.small += 6 if layers == 1 else 16
+        space.large = max(space.small, space.large)
 
 
 def draw_head(rng: random.Random) -> str:

@@ -20,7 +20,7 @@ NAME = "softmax"
 class RowMap:
     phrase: str
     spellings: tuple[str, ...]
-    body: str  # as in families/reduce.py
+    body: str  # as in families/rows/reduce.py
     result: str  # of one element, with {load}
     kinds: tuple[str, ...]
     magnitude: float

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dice.synth.families.library import (
+from dice.synth.families.networks.library import (
     HEADS,
     MIDDLES,
     Head,
@@ -17,7 +17,7 @@ from dice.synth.families.library import (
     is_last,
     layer,
 )
-from dice.synth.families.softmax import ROW_MAPS, RowMap
+from dice.synth.families.rows.softmax import ROW_MAPS, RowMap
 from dice.synth.kernel.cuda import THREAD, KernelFile, Tensor, lines, reduction_helper, when
 from dice.synth.kernel.reductions import REDUCTIONS, Reduction
 from dice.synth.kernel.rows import draw_scope, row_body

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dice.synth.families.matmul import sampler, size
+from dice.synth.families.products.matmul import sampler, size
 from dice.synth.kernel.cuda import (
     BLOCK_SHUFFLE,
     BLOCK_TREE,

@@ -89,7 +89,7 @@ def draw_input(builder: ProblemBuilder, window: Window) -> tuple[list[str], str,
     shape = [builder.tensors.dimension("batch", batch, rng.choice((4, 8, 16, 32)))]
     shape += [builder.tensors.dimension("in_channels", inputs, rng.choice((8, 16, 32, 64)) * groups, groups)]
     shape += [
-        builder.tensors.dimension(role, size, rng.choice(large))
+        builder.tensors.dimension(role, size, max(size, rng.choice(large)))  # a wide window fits into both
         for role, size in zip(SPATIAL[rank], small, strict=True)
     ]
     if window.groups == 0:

@@ -1,0 +1,1 @@
+"""Families whose outputs each follow from one element of the inputs, or from few."""

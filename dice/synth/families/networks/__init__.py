@@ -1,0 +1,1 @@
+"""Families in which PyTorch's libraries keep a part of the work."""

@@ -1,0 +1,1 @@
+"""Families of sums of products: of matrices, vectors and attention."""

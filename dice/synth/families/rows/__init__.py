@@ -1,0 +1,1 @@
+"""Families that work along a dimension: reductions, maps, norms, scans, orders and losses."""

@@ -1,0 +1,1 @@
+"""Families that slide a window over space: convolutions and poolings."""
