@@ -97,13 +97,21 @@ struct Region {
   bool closed;   // to everyone, while some thread runs host code
   bool shared;   // host code may touch it all the same, which is then known:
   bool touched;
+  bool watched;  // read-only, but for the pages that the running launch has written to
   void* shadow;  // races.cpp
   Region *next, *previous;
 };
 constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
-unsigned small_tensors(size_t limit, Region** found, unsigned most);
+struct Piece {
+  char* at;
+  size_t size;
+};
+void watch_tensors();  // make them read-only: a first write to each of their pages is a fault that Isolation::touch mends
+void unwatch_tensors();
+// What the watched tensor has on the page of `address`, which may be written to from now on. Safe in a signal handler.
+Piece open_page(const Region& region, const char* address);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
 // Whether the thread that was refused may go on: one that is not in host code, or memory of both. Safe in a signal handler.
 bool reopened(const Region& region);

@@ -47,7 +47,7 @@ void Worker::run(Launch& launch) {
   gridDim = launch.grid;
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
-  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one);
+  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one, threads_);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
   const Order block_order(launch.order, launch.blocks);
