@@ -31,6 +31,9 @@ from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
 
 
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # where a module keeps what it has names for
+
+
 class Server(ABC):
     """One model and what may be asked of it. `stage`: where an exception counts: "load", "run" or "time"."""
 
@@ -122,7 +125,7 @@ class Server(ABC):
         loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
             state = transport.show(self.values.inputs, command.state)
-            loadable = _takes(model, state)
+            loadable = _takes(model, state) or _ignores_some(model, state)
             fewer = trees.elements(model.state_dict()) < trees.elements(state)
             varied = loadable and command.varied
             _copy_state(model, transport.show(self.values.inputs, command.varied) if varied else state)
@@ -278,6 +281,19 @@ def _takes(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
     """Whether the model has all of these parameters and buffers, by name and shape."""
     own = model.state_dict()
     return all(isinstance(own.get(name), torch.Tensor) and own[name].shape == state[name].shape for name in state)
+
+
+def _ignores_some(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    """Whether the model takes all that it has from the state, by name and shape, and keeps what it leaves out nowhere
+    else, as far as its modules tell: then other values of that are no more than it can be asked for. A mask that it
+    leaves out may be in its code."""
+    own = model.state_dict()
+    if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
+        return False
+    kept = {name for name, _ in model.named_buffers()} - own.keys()
+    plain = (value for module in model.modules() for key, value in vars(module).items() if key not in _REGISTERED)
+    masks = any(trees.is_mask(value) for name, value in state.items() if name not in own and value.is_floating_point())
+    return not kept and not masks and not transport.tensors(list(plain))
 
 
 def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
