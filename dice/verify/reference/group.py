@@ -118,7 +118,9 @@ class Group:
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
         fresh = self.reference.fresh_states
-        taken = trees.taken(self.reference.model, fresh[False] if fresh else None) if self.reference.protocol.ours else ()
+        taken = (
+            trees.taken(self.reference.model, fresh[False] if fresh else None) if self.reference.protocol.ours else ()
+        )
         return m.ReferenceConstructed(outline, tuple(name for name, _ in taken))
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:

@@ -32,7 +32,12 @@ def test_a_model_that_leaves_a_table_out_is_asked_what_it_makes_of_another(make:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Keeps(torch.linspace(0, 1, 8)), lambda: Keeps([torch.ones(4)]), with_derived, lambda: torch.nn.Linear(4, 4)],
+    [
+        lambda: Keeps(torch.linspace(0, 1, 8)),
+        lambda: Keeps([torch.ones(4)]),
+        with_derived,
+        lambda: torch.nn.Linear(4, 4),
+    ],
 )
 def test_one_that_keeps_it_elsewhere_is_not(make: Callable[[], torch.nn.Module]) -> None:
     assert not _ignores_some(make(), STATE)
