@@ -57,7 +57,7 @@ def of(func: Any, args: Sequence[Any], result: Any, flops: int | None, elements:
 
 
 def _products(flops: int | None, args: Sequence[Any]) -> int:
-    """Products that are added up: where there is no formula, as for a matrix and a vector, the larger one's elements."""
+    """Products that are added up: without a formula, as for a matrix and a vector, the larger one's elements."""
     if flops is not None:
         return flops // 2
     return max((argument.numel() for argument in args if isinstance(argument, torch.Tensor)), default=0)

@@ -222,6 +222,16 @@ class RunMuted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOften:
+    """Many forwards on the same inputs, until one gives another output. Answered by `RanOften`."""
+
+    inputs: str
+    output: str
+    seed: int
+    rng: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtCalls:
     """Forwards of a program, in which each call is made several times, with the values that it has for `others`.
     `seed`: of the forwards. `far`: with values far from all of these, too. Answered by `CallsLookedAt`."""
@@ -342,6 +352,13 @@ class Ran:
     deterministic: bool = False
     overwritten: bool = False
     findings: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class RanOften:
+    """`other`: the number of the first call with another output than the first one's, which was written; else 0."""
+
+    other: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,8 +698,8 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`, `word`: why no program may call
-    it (`build.sources.Foreign`)."""
+    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`, `word`, `variable`: see
+    `build.sources.Foreign`."""
 
     kind: str
     message: Annotated[str, 16 << 10] = ""
@@ -691,6 +708,7 @@ class Compiled:
     headers: str = ""
     foreign: str = ""
     word: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _is_sorted(table: torch.Tensor) -> bool:
 
 
 def _warped(table: torch.Tensor) -> torch.Tensor:
-    """As sorted, for whoever looks a place up in it, and within the same ends, where its values are places elsewhere."""
+    """As sorted, for whoever looks a place up in it, and between the same ends: its values may be places elsewhere."""
     inner = torch.rand_like(table[1:-1]).sort(descending=bool(table[0] > table[-1])).values
     low, high = torch.minimum(table[0], table[-1]), torch.maximum(table[0], table[-1])
     return torch.cat([table[:1], low + (high - low) * inner, table[-1:]])

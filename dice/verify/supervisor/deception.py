@@ -36,8 +36,8 @@ def too_little(found: Replaced) -> str:
     share = f"{found.time_share:.2%}"
     instead = f" (PyTorch computes for it by {', '.join(found.added)})" if found.added else ""
     return (
-        f"the file's CUDA kernels replace {found.replaced} of the reference's {found.operators} operators{instead}, which"
-        f" take {share} of its time{how}: less than {LEAST_SHARE:.0%} is no solution"
+        f"the file's CUDA kernels replace {found.replaced} of the reference's {found.operators} operators, which take"
+        f" {share} of its time{how}{instead}: less than {LEAST_SHARE:.0%} is no solution"
     )
 
 

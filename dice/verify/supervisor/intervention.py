@@ -18,8 +18,10 @@ MOSTLY = "mostly_right"  # what a muted forward shows where its kernels make a f
 WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
 MUTED_S = 10.0  # for all muted forwards of a job
 REMARKS_S = 5.0  # for all that a label is for
+OFTEN_S = 10.0  # for many calls on the same inputs, of which the processor takes a second
 CENTRED = m.Step("muted", "centred", core=False)
 GIVEN = m.Step("muted given", "given")
+OFTEN = m.Step("often", "given")
 OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
@@ -77,6 +79,29 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
         command.inputs, command.output, command.witnesses, said.wrote, command.sample_seed, command.filled
     )
     return attempt.ask_reference(judge, m.MutedJudged, OUTPUT, WITNESSES).kind
+
+
+def call_often(attempt: Attempt) -> None:
+    """Call the libraries that keep something from call to call, many times on the same inputs. Raises `VerdictReached`
+    where an answer is then another, and wrong. A process that ends meanwhile tells nothing."""
+    kept = any(built.foreign.variable for built in attempt.files.shown)
+    if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
+        return
+    drawn = attempt.set_up(OFTEN)
+    if drawn.lent or drawn.asked_back:
+        return
+    attempt.talk.run_left = min(attempt.talk.run_left, OFTEN_S)
+    try:
+        with attempt.record.clock("run"):
+            said = attempt.talk.ask(m.RunOften(attempt.drawn, OUTPUT, drawn.seed, drawn.rng), m.RanOften)
+    except VerdictReached:
+        return
+    if not said.other:
+        return
+    judged = attempt.ask_reference(m.JudgeOutput(attempt.drawn, OUTPUT), m.Judged, OUTPUT)
+    if not judged.equal:
+        what = f"call {said.other} on the same inputs, as the library counts them"
+        raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
 
 
 def remark(attempt: Attempt) -> None:

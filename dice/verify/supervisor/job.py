@@ -19,7 +19,7 @@ from dice.verify.supervisor.attempt import Attempt
 from dice.verify.supervisor.author import NotCaptured
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
-from dice.verify.supervisor.intervention import intervene, remark
+from dice.verify.supervisor.intervention import call_often, intervene, remark
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
@@ -162,6 +162,7 @@ class Job:
         with self._turn(gpu):
             intervene(attempt, vary)
             profile(attempt)
+            call_often(attempt)
             remark(attempt)
 
     def _turn(self, gpu: GpuLock, slow: bool = False) -> contextlib.AbstractContextManager[None]:

@@ -1,0 +1,101 @@
+"""A library that is called often: does its answer depend on how often it was?
+
+Host code may keep variables from one call to the next, and so may kernels (`__device__`). Most of them say that
+something was done already, which is honest. One that counts may have a library compute until it believes that nobody
+looks any more. So it is called many times on the same inputs; and what of its memory rises by the same steps from call
+to call is set to where a million calls more would have brought it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from dice.verify.candidate.passing import follows
+from dice.verify.tensors import transport
+
+CALLS = 100
+CPU_S = 1.0  # for all of them
+LEAP = 1 << 20  # calls more, as counters have it
+MOST_STEP = 1 << 10  # of a counter, so that none overflows
+MOST_BYTES = 16 << 20  # of a library's variables
+_LOAD, _TLS, _WRITABLE = 1, 7, 2  # kinds of segments, and a flag of theirs
+
+
+def first_other(call: Callable[[], Any], libraries: Iterable[str]) -> tuple[int, Any]:
+    """The number of the first call whose output is not the first one's, and that output; 0 where there is none.
+    `libraries`: the paths of those that are called."""
+    first = transport.map_tensors(torch.clone, call())
+    places = [place for path in libraries for place in _variables(path)]  # those of a thread are there by now
+    started, memory, number = time.process_time(), [], 1
+    while number < CALLS and (number < 4 or time.process_time() - started < CPU_S):
+        number += 1
+        output = call()
+        if follows(first, output):
+            return number, output
+        if number < 5:
+            memory.append([_words(*place) for place in places])
+    for place, (one, two, three) in zip(places, zip(*memory, strict=True), strict=True):
+        _leap(place[0], two - one, three - two)
+    output = call()
+    return (number + LEAP, output) if follows(first, output) else (0, None)
+
+
+def _leap(address: int, step: torch.Tensor, next_step: torch.Tensor) -> None:
+    """Move on what made the same small step twice."""
+    counts = (step == next_step) & (step != 0) & (step.abs() <= MOST_STEP)
+    for index in counts.nonzero().reshape(-1).tolist():
+        word = ctypes.c_int32.from_address(address + 4 * index)
+        word.value += int(step[index]) * LEAP
+
+
+def _words(address: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.int32)
+
+
+class _Segment(ctypes.Structure):
+    """Of a 64-bit ELF file."""
+
+    _fields_ = [("kind", ctypes.c_uint32), ("flags", ctypes.c_uint32)] + [
+        (name, ctypes.c_uint64) for name in ("offset", "address", "physical", "in_file", "size", "alignment")
+    ]
+
+
+class _Object(ctypes.Structure):
+    """What `dl_iterate_phdr` says of a loaded object."""
+
+    _fields_ = [
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("segments", ctypes.POINTER(_Segment)),
+        ("count", ctypes.c_uint16),
+        ("adds", ctypes.c_ulonglong),
+        ("subs", ctypes.c_ulonglong),
+        ("tls_number", ctypes.c_size_t),
+        ("tls", ctypes.c_void_p),
+    ]
+
+
+def _variables(path: str) -> list[tuple[int, int]]:
+    """Addresses and sizes, in whole words, of what a loaded library may write to; its variables of this thread, too."""
+    found: list[tuple[int, int]] = []
+
+    def look(info: Any, size: int, _: Any) -> int:
+        loaded = info.contents
+        if loaded.name != path.encode():
+            return 0
+        for segment in loaded.segments[: loaded.count]:
+            if segment.kind == _LOAD and segment.flags & _WRITABLE:
+                begin = -(-(loaded.base + segment.address) // 4) * 4
+                found.append((begin, (loaded.base + segment.address + segment.size - begin) // 4 * 4))
+            elif segment.kind == _TLS and loaded.tls:
+                found.append((loaded.tls, segment.size // 4 * 4))
+        return 1
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)(look)
+    ctypes.CDLL(None).dl_iterate_phdr(callback, None)
+    return [place for place in found if 0 < place[1] <= MOST_BYTES]
