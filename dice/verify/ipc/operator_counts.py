@@ -113,7 +113,7 @@ class OperatorCounts:
 
     def to_json(self) -> dict[str, object]:
         counts = {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
-        calls = {"costs": self.costs, "essences": self.essences}
+        calls: dict[str, Mapping[str, list[Any]]] = {"costs": self.costs, "essences": self.essences}
         return counts | {what: {kind: list(each) for kind, each in kinds.items()} for what, kinds in calls.items()}
 
     @classmethod
