@@ -13,6 +13,7 @@ constexpr int64_t kBytesPerSwitch = 512;        // compared in less time than a 
 constexpr int64_t kBytesPerAtomic = 512;        // that could be compared in the time that an atomic takes longer
 constexpr int64_t kCreditPerBlock = 64 << 20;   // beyond those
 constexpr int64_t kCredit = 256 << 20;          // of all blocks together, until the order is set again
+constexpr int64_t kLaunchBytes = 16 << 20;      // that are compared before no more blocks are isolated from each other
 constexpr size_t kTensorBytes = 8 << 20;        // of tensors, that a block compares where each thread writes once
 constexpr size_t kLeastTensorBytes = 8 << 10, kMostTensorBytes = 128 << 10;  // that are isolated
 constexpr unsigned kPatience = 1 << 10;         // meetings of a warp without a barrier: it may poll what others write
@@ -26,6 +27,7 @@ void Isolation::begin_launch(bool active, bool blocks, unsigned threads) {
   forget();
   if (!watches_) return;
   const size_t most = kTensorBytes / threads;
+  to_compare_ = kLaunchBytes;
   room_ = most < kLeastTensorBytes ? kLeastTensorBytes : most > kMostTensorBytes ? kMostTensorBytes : most;
   watch_tensors();
 }
@@ -51,6 +53,16 @@ void Isolation::unwatch() {
   watches_ = false;
 }
 
+// Between blocks: those that follow see what all have written.
+void Isolation::release_tensors() {
+  unwatch();
+  for (Array& array : arrays_) {
+    if (!array.global) continue;
+    memcpy(array.data, grid_.data() + array.offset, array.size);
+    array.size = 0;
+  }
+}
+
 void Isolation::end_launch() {
   unwatch();
   settle();
@@ -73,6 +85,7 @@ void Isolation::begin_block() {
   credit.fetch_sub(granted_, std::memory_order_relaxed);
   fenced_ = false;
   on_ = dice_isolated = true;
+  if (watches_ && to_compare_ < 0) release_tensors();
   for (const Array& array : arrays_) {
     if (array.global) {
       memcpy(array.data, begin_.data() + array.offset, array.size);
@@ -196,6 +209,7 @@ void Isolation::publish(unsigned thread, bool met) {
   for (const Array& array : arrays_) gather(array, changes);
   if (changes != nullptr && !changes->empty()) changed_lanes_[thread / kWarp] |= 1u << (thread % kWarp);
   allowance_ += kBytesPerSwitch - static_cast<int64_t>(length_);
+  to_compare_ -= static_cast<int64_t>(length_);
 }
 
 void Isolation::leave(unsigned thread, bool met) {

@@ -66,12 +66,14 @@ class Isolation {
   void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
   void trade_all();
   void unwatch();
+  void release_tensors();
   const Array* array_of(const char* address) const;
 
   bool active_ = false, watches_ = false, on_ = false, fenced_ = false, changed_ = false;
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
-  size_t room_ = 0;  // bytes of tensors that may still be isolated
+  size_t room_ = 0;         // bytes of tensors that may still be isolated
+  int64_t to_compare_ = 0;  // bytes, until blocks see each other
   std::vector<Array> arrays_;
   Image begin_, grid_, traded_;  // tensors: when the launch began; what blocks have written; what this one knows of it
   Image merged_, block_, warps_[kMaxWarps];  // all that was written; what the block, what a warp has agreed on

@@ -18,6 +18,7 @@ constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with c
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
 constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
+constexpr uint64_t kOneByOne = 32;  // blocks, of a launch with isolated threads
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -76,13 +77,18 @@ class Order {
  public:
   Order() = default;
   Order(int mode, uint64_t n);
+  Order(int mode, const dim3& grid);  // under isolation neighbours in y and in z are among the first
   uint64_t operator()(uint64_t i) const {
+    if (row_ != 0) i = exchanged(i);
     return mode_ == 0 ? i : mode_ == 1 ? n_ - 1 - i : static_cast<uint64_t>((static_cast<unsigned __int128>(i) * factor_ + offset_) % n_);
   }
 
  private:
+  uint64_t exchanged(uint64_t i) const;
+
   int mode_ = 0;
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
+  uint64_t row_ = 0, plane_ = 0;  // blocks, where there are further ones
 };
 
 // heap.cpp: memory that ends at an inaccessible page
