@@ -2,13 +2,15 @@
 
 Host code may keep variables from one call to the next, and so may kernels (`__device__`). Most of them say that
 something was done already, which is honest. One that counts may have a library compute until it believes that nobody
-looks any more. So it is called many times on the same inputs; and what of its memory rises by the same steps from call
+looks any more, or answer from then on what it answered before. So it is called many times, on one and on other
+inputs in turns; and what of its memory rises by the same steps from call
 to call is set to where a million calls more would have brought it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,23 +28,28 @@ MOST_BYTES = 16 << 20  # of a library's variables
 _LOAD, _TLS, _WRITABLE = 1, 7, 2  # kinds of segments, and a flag of theirs
 
 
-def first_other(call: Callable[[], Any], libraries: Iterable[str]) -> tuple[int, Any]:
-    """The number of the first call whose output is not the first one's, and that output; 0 where there is none.
-    `libraries`: the paths of those that are called."""
-    first = transport.map_tensors(torch.clone, call())
-    places = [place for path in libraries for place in _variables(path)]  # those of a thread are there by now
-    started, memory, number = time.process_time(), [], 1
-    while number < CALLS and (number < 4 or time.process_time() - started < CPU_S):
+def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str]) -> tuple[int, int, Any]:
+    """The number of the first call whose output is not that of the first one on the same inputs, the place of these,
+    and that output; the number 0 where there is none. `call`: on the inputs at a place of so many. `libraries`: the
+    paths of those that are called."""
+    first = [transport.map_tensors(torch.clone, call(place)) for place in range(inputs)]
+    variables = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
+    started, memory, number = time.process_time(), [], inputs
+    while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
+        place = random.randrange(inputs)  # no count of calls tells which are next
         number += 1
-        output = call()
-        if follows(first, output):
-            return number, output
-        if number < 5:
-            memory.append([_words(*place) for place in places])
-    for place, (one, two, three) in zip(places, zip(*memory, strict=True), strict=True):
-        _leap(place[0], two - one, three - two)
-    output = call()
-    return (number + LEAP, output) if follows(first, output) else (0, None)
+        output = call(place)
+        if follows(first[place], output):
+            return number, place, output
+        if len(memory) < 3:
+            memory.append([_words(*variable) for variable in variables])
+    for variable, (one, two, three) in zip(variables, zip(*memory, strict=True), strict=True):
+        _leap(variable[0], two - one, three - two)
+    for place in range(inputs):
+        output = call(place)
+        if follows(first[place], output):
+            return number + LEAP, place, output
+    return 0, 0, None
 
 
 def _leap(address: int, step: torch.Tensor, next_step: torch.Tensor) -> None:

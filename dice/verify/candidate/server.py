@@ -229,21 +229,20 @@ class Server(ABC):
         return m.Muted(wrote)
 
     def _often(self, command: m.RunOften) -> m.RanOften:
-        inputs = self.values.read(command.inputs)
-        rng = self.values.generator_states(command.inputs, command.rng)
+        inputs = [self.values.read(name) for name in command.inputs]
         buffers = dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
         kept = {name: buffer.clone() for name, buffer in buffers.items()}
 
-        def call() -> Any:
+        def call(place: int) -> Any:
             for name, buffer in buffers.items():
                 buffer.copy_(kept[name])
-            own = transport.map_tensors(torch.clone, inputs)
-            return running.forward(self.model, own, command.seed, self.device, rng)
+            own = transport.map_tensors(torch.clone, inputs[place])
+            return running.forward(self.model, own, command.seeds[place], self.device)
 
-        number, output = ageing.first_other(call, binding.loaded())
+        number, place, output = ageing.first_other(call, len(inputs), binding.loaded())
         if number:
-            self.values.write(output, command.inputs, command.output)
-        return m.RanOften(number)
+            self.values.write(output, command.inputs[place], command.output)
+        return m.RanOften(number, place)
 
     def _profile(self, command: m.ProfileForward) -> m.Profiled:
         inputs = self.values.read(command.inputs)

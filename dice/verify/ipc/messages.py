@@ -223,12 +223,12 @@ class RunMuted:
 
 @dataclass(frozen=True, slots=True)
 class RunOften:
-    """Many forwards on the same inputs, until one gives another output. Answered by `RanOften`."""
+    """Many forwards, on one of these inputs after the other, until one gives another output than the first on the same
+    inputs. `seeds`: of the forwards. Answered by `RanOften`."""
 
-    inputs: str
+    inputs: tuple[str, ...]
     output: str
-    seed: int
-    rng: bool
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +356,11 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class RanOften:
-    """`other`: the number of the first call with another output than the first one's, which was written; else 0."""
+    """`other`: the number of the first call with another output than the first on the same inputs, which was written;
+    else 0. `place`: of these inputs."""
 
     other: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

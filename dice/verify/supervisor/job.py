@@ -158,9 +158,9 @@ class Job:
                 attempt.run_trial(number, step)
         attempt.refuse_idle()
         Measurement(attempt, gpu).run()
-        refuse_token_work(attempt)
         with self._turn(gpu):
             intervene(attempt, vary)
+            refuse_token_work(attempt)  # after what names more: who passes on what PyTorch computed did too little, too
             profile(attempt)
             call_often(attempt)
             remark(attempt)

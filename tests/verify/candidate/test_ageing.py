@@ -33,23 +33,34 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "kept.so"))
 
 
-def answers(function: Callable[..., int], *arguments: int) -> Callable[[], torch.Tensor]:
-    return lambda: torch.ones(3) * (1 - function(*arguments))
+def answers(function: Callable[..., int], *arguments: int) -> Callable[[int], torch.Tensor]:
+    return lambda place: torch.ones(3) * (1 + place) * (1 - function(*arguments))
 
 
 def test_what_counts_its_calls_is_found(library: ctypes.CDLL) -> None:
-    number, output = ageing.first_other(answers(library.late, 25), [library._name])
+    number, _, output = ageing.first_other(answers(library.late, 25), 2, [library._name])
     assert (number, output.tolist()) == (26, [0.0, 0.0, 0.0])
+
+
+def test_an_answer_that_was_given_before_is_found() -> None:
+    given: list[torch.Tensor] = []
+
+    def call(place: int) -> torch.Tensor:
+        given.append(given[-1] if len(given) > 20 else torch.ones(3) * (1 + place))
+        return given[-1]
+
+    assert ageing.first_other(call, 2, [])[0] > 20
 
 
 @pytest.mark.parametrize("function", ["late", "late_in_thread"])
 def test_counters_are_set_to_where_many_calls_bring_them(library: ctypes.CDLL, function: str) -> None:
-    number, _ = ageing.first_other(answers(getattr(library, function), 100_000), [library._name])
+    number, _, _ = ageing.first_other(answers(getattr(library, function), 100_000), 1, [library._name])
     assert number > ageing.LEAP
 
 
 def test_what_was_done_before_changes_nothing(library: ctypes.CDLL) -> None:
-    assert ageing.first_other(lambda: torch.ones(3) * library.initialised(), [library._name]) == (0, None)
+    found = ageing.first_other(lambda place: torch.ones(3) * library.initialised(), 2, [library._name])
+    assert found == (0, 0, None)
 
 
 @pytest.mark.parametrize(
