@@ -34,7 +34,8 @@ def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str
     paths of those that are called."""
     first = [transport.map_tensors(torch.clone, call(place)) for place in range(inputs)]
     variables = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
-    started, memory, number = time.process_time(), [], inputs
+    memory: list[list[torch.Tensor]] = []
+    started, number = time.process_time(), inputs
     while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
         place = random.randrange(inputs)  # no count of calls tells which are next
         number += 1
