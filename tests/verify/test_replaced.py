@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,7 @@ def test_other_operators_of_pytorchs_in_the_place_of_one_are_not_all(emulated: V
     reference = "torch.nn.functional.gelu(torch.sigmoid(x).exp())"
     verdict = judge(emulated, reference, "ops.gelu((1 / (1 + (-x).exp())).exp())")
     found = shares(verdict)
-    assert found.left == {"exp": 1} and found.added == ("reciprocal",) and not found.all
+    assert found.left == {"exp": 1, "sigmoid": 1} and found.added == ("reciprocal",) and not found.all
 
 
 def test_by_evidence_the_census_of_its_process_says_so(emulated: Verifier) -> None:
@@ -221,10 +222,84 @@ def test_work_without_calls_that_only_the_profiler_saw_is_left_to_pytorch() -> N
 
 
 def test_a_candidate_may_claim_any_costs_without_harm() -> None:
-    told = {"costs": {"sum": [-1, "x", None, 1 << 70, *[5] * 10 * MAX_CALLS], "softmax": 7}, "elements": {"sum": 9}}
+    essences = {"sum": [[1 << 70, "x", -1], 7, [1]] * MAX_CALLS, "exp": "x"}
+    told = {
+        "costs": {"sum": [-1, "x", None, 1 << 70, *[5] * 10 * MAX_CALLS], "softmax": 7},
+        "elements": {"sum": 9},
+        "essences": essences,
+    }
     claimed = OperatorCounts.from_json(told)
     assert len(claimed.costs["sum"]) == MAX_CALLS and "softmax" not in claimed.costs
     assert 0 <= replaced.of(work(sum=[1000] * 2 * MAX_CALLS, softmax=[1]), claimed, "census").time_share <= 1
+
+
+def census(forward: Callable[..., object], *shapes: tuple[int, ...]) -> OperatorCounts:
+    with torch.no_grad(), evidence.Census() as census:
+        forward(*(torch.rand(shape) for shape in shapes))
+    return census.work
+
+
+def row_softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(1)
+
+
+NORM = torch.nn.functional.layer_norm
+SPELT_OUT = {
+    "a softmax but for its quotient": (row_softmax, lambda x: (x - x.amax(1, True)).exp().sum(1), [(8, 32)]),
+    "a softmax by its logarithm": (row_softmax, lambda x: x - x.logsumexp(1, True), [(8, 32)]),
+    "a sum of products": (torch.bmm, lambda a, b: (a[..., None] * b[:, None]).sum(2), [(2, 8, 9), (2, 9, 7)]),
+    "the sum alone of products": (torch.mv, lambda a, b: a.sum(1), [(8, 32), (32,)]),
+    "distances by products": (
+        lambda a, b: torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist"),
+        lambda a, b: a @ b.T,
+        [(9, 32), (8, 32)],
+    ),
+    "a norm by both moments": (lambda x: NORM(x, [32]), lambda x: x.mean(1) + (x * x).mean(1), [(8, 32)]),
+    "a norm by sums of products": (
+        lambda x: NORM(x, [32]),
+        lambda x: (x * x) @ torch.ones(32) + x @ torch.ones(32),
+        [(8, 32)],
+    ),
+    "a pool by windows": (
+        lambda x: torch.nn.functional.avg_pool2d(x, 2),
+        lambda x: x.unfold(2, 2, 2).sum(-1).sum(-1) + x.sum(),
+        [(1, 2, 8, 8)],
+    ),
+    "a gelu but for its product": (torch.nn.functional.gelu, lambda x: (x / 2**0.5).erf(), [(8, 32)]),
+    "the largest by a sort": (lambda x: x.topk(3), lambda x: x.sort().values[:, :3], [(8, 32)]),
+}
+OWN_WORK = {
+    "the maximum of a softmax": (row_softmax, lambda x: x.amax(1), [(8, 32)]),
+    "the mean of a norm": (lambda x: NORM(x, [32]), lambda x: x.mean(1), [(8, 32)]),
+    "the last sum of a split product": (torch.mm, lambda a, b: torch.ones(4, 8, 7).sum(0), [(8, 32), (32, 7)]),
+    "the products of an attention": (lambda q, k: torch.nn.functional.scaled_dot_product_attention(q, k, k),
+                                     lambda q, k: (q @ k.mT) @ k, [(2, 2, 16, 8), (2, 2, 16, 8)]),
+    "factors of weights": (lambda x: torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)),
+                           lambda x: torch.rsqrt(torch.ones(4) + 1e-5), [(8, 4, 16)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SPELT_OUT)
+def test_what_pytorch_computes_by_other_operators_was_not_replaced(what: str) -> None:
+    forward, instead, shapes = SPELT_OUT[what]
+    found = replaced.of(census(forward, *shapes), census(instead, *shapes), "program")
+    assert (found.replaced, found.time_share) == (0, 0)
+
+
+@pytest.mark.parametrize("what", OWN_WORK)
+def test_a_kernel_whose_heart_pytorch_does_not_compute_replaced_it(what: str) -> None:
+    forward, instead, shapes = OWN_WORK[what]
+    found = replaced.of(census(forward, *shapes), census(instead, *shapes), "program")
+    assert found.time_share > 0
+
+
+def test_one_operator_spelt_out_leaves_the_others_replaced() -> None:
+    found = replaced.of(
+        census(lambda x: x.softmax(1) + x, (8, 32)),
+        census(lambda x: (x - x.amax(1, True)).exp().sum(1), (8, 32)),
+        "program",
+    )
+    assert found.left == {"softmax": 1} and found.time_share > 0.3
 
 
 # ---- times of the reference's operators ------------------------------------------------------------------------------

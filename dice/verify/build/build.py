@@ -118,7 +118,8 @@ def compile_into(
     plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline)
     headers, log = plan.compile(scratch)
     if headers == "full":
-        return headers, log, Foreign("its host code needs PyTorch's own headers")
+        variable = object_files.variable(scratch.glob("*.o"), whole=True)
+        return headers, log, Foreign("its host code needs PyTorch's own headers", variable=variable)
     return headers, log, object_files.foreign(scratch.glob("*.o"), scratch / LIBRARY, sources)
 
 

@@ -57,7 +57,14 @@ def _compile(order: Compile) -> Compiled:
         return _refused("shared_missing", str(error))
     except toolchain.ToolchainError as error:
         return _refused("machine", str(error))
-    return Compiled("built", headers=headers, log=log[:MAX_LOG], foreign=foreign.reason, word=foreign.word)
+    return Compiled(
+        "built",
+        headers=headers,
+        log=log[:MAX_LOG],
+        foreign=foreign.reason,
+        word=foreign.word,
+        variable=foreign.variable,
+    )
 
 
 def _kind(error: CompileError) -> str:

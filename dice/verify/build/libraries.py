@@ -16,7 +16,7 @@ from dice.verify.build.cache import Cache
 from dice.verify.build.sources import LIBRARY, Built, Foreign, Headers
 
 SUM = "sum"
-FOREIGN = ("foreign", "word")  # the files of why no program may call it
+FOREIGN = ("foreign", "word", "variable")  # the files of what it is to programs that call it
 _HEADERS: dict[str, Headers] = {"split": "split", "slim": "slim", "full": "full"}
 
 
@@ -52,7 +52,7 @@ def publish(cache: Cache, key: str, scratch: Path, headers: str, log: str, forei
         os.rename(scratch / LIBRARY, entry / LIBRARY)
         (entry / "headers").write_text(headers)
         (entry / "log").write_text(log, encoding="utf-8", errors="replace")
-        for name, text in zip(FOREIGN, (foreign.reason, foreign.word), strict=True):
+        for name, text in zip(FOREIGN, (foreign.reason, foreign.word, foreign.variable), strict=True):
             (entry / name).write_text(text, encoding="utf-8", errors="replace")
         (entry / SUM).write_text(_sum(entry))
         return cache.publish(key, entry)

@@ -9,6 +9,7 @@ part of the C and C++ libraries that computes, formats and takes memory.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from dice.verify.build.sources import Foreign, Sources, inner_word
 
-_FUNCTION, _OBJECT = 2, 1
+_FUNCTION, _OBJECT, _THREAD_LOCAL = 2, 1, 6
 _LOCAL = 0
 _STUB_MARK = re.compile(r"_ZZ(.+)E11dice_kernel")  # the static variable of a stub: its name holds the stub's own
 _PLAIN_NAME = re.compile(r"\d+(\w+)")
@@ -191,9 +192,11 @@ def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> Foreign
 
     `objects`: what its sources were compiled to. What the linker added to them is ours, or the C++ library's.
     """
-    word = inner_word(sources)
+    word, objects = inner_word(sources), list(objects)
+    kept = variable(objects)
     if word:
-        return Foreign(f"its source has the word {word}, by which it could reach for the inside of its headers", word)
+        why = f"its source has the word {word}, by which it could reach for the inside of its headers"
+        return Foreign(why, word, kept)
     try:
         wanted: set[str] = set()
         defined: set[str] = set()
@@ -203,8 +206,34 @@ def foreign(objects: Iterable[Path], library: Path, sources: Sources) -> Foreign
                     (defined if symbol.section else wanted).add(symbol.name)
         left = {one.name for one in symbols(library.read_bytes(), DYNAMIC_SYMBOLS) if not one.section}
     except (NotElf, OSError) as error:
-        return Foreign(f"its library cannot be read: {error}")
+        return Foreign(f"its library cannot be read: {error}", variable=kept)
     names = [name for name in wanted - defined if _BARRED.fullmatch(name) or not _ALLOWED.fullmatch(name)]
     names += [name for name in left if _PYTORCH.match(name)]  # our headers leave nothing of it to the dynamic linker
     said = ", ".join(name[:80] for name in sorted(names)[:8])
-    return Foreign(f"its host code calls {said}: not on the list of what may be called beside data" if names else "")
+    why = f"its host code calls {said}: not on the list of what may be called beside data" if names else ""
+    return Foreign(why, variable=kept)
+
+
+# ---- what it keeps from call to call --------------------------------------------------------------------------------
+
+_KEPT_IN = (".data", ".bss", ".tdata", ".tbss")
+_READ_ONLY = ".data.rel.ro"
+_KEPT_BY_US = re.compile(
+    r"DW\.ref\..*|_ZStL8__ioinit|_Z(GV)?Z*N4dice\w+|\w*\ddice_\w+|dice_\w+|_ZN2at12_GLOBAL__N_17watchedE"
+    r"|\w*__(nv|cuda|fat)\w*"
+)
+_KEPT_BY_LIBRARIES = re.compile(r"_Z(GV)?Z*N?K?(2at|3c10|5torch|6caffe2|8pybind11|St|S[absiod])\w*|_ZTV\w+")
+
+
+def variable(objects: Iterable[Path], whole: bool = False) -> str:
+    """The symbol of a variable that the sources keep from one call to the next, or that of its guard; "" for none.
+    `whole`: they were compiled with PyTorch's own headers, which keep many."""
+    with contextlib.suppress(NotElf, OSError):
+        for path in objects:
+            for one in symbols(path.read_bytes()):
+                is_kept = one.kind in (_OBJECT, _THREAD_LOCAL) and one.section.startswith(_KEPT_IN)
+                if not is_kept or one.section.startswith(_READ_ONLY) or _KEPT_BY_US.fullmatch(one.name):
+                    continue
+                if not whole or not _KEPT_BY_LIBRARIES.fullmatch(one.name):
+                    return one.name
+    return ""

@@ -213,7 +213,8 @@ class BuildService:
                 return Answer(said.kind, None, said.message, said.lines, said.log, seconds)
             if not _is_library(scratch / LIBRARY):
                 return _failure("compile_error", "the compiler left no library, or one that is too large", seconds)
-            entry = publish(self._cache, key, scratch, said.headers, said.log, Foreign(said.foreign, said.word))
+            foreign = Foreign(said.foreign, said.word, said.variable)
+            entry = publish(self._cache, key, scratch, said.headers, said.log, foreign)
             return Answer("built", found(entry, started, cached=False, backend=self.backend), seconds=seconds)
 
     def _ask_builder(

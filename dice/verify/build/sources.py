@@ -77,10 +77,11 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """Why no program may call a library, as a sentence, or "". `word`: the one in its source by which it could reach
-    for the inside of its headers, or ""."""
+    for the inside of its headers, or "". `variable`: one that it keeps from call to call, by its symbol, or ""."""
 
     reason: str = ""
     word: str = ""
+    variable: str = ""
 
     @property
     def reaches_inside(self) -> bool:

@@ -57,6 +57,11 @@ def load(built: Built, name: str = "extension") -> ModuleType:
     return module
 
 
+def loaded() -> list[str]:
+    """Paths of the libraries loaded so far."""
+    return [library._name for library in _libraries]
+
+
 def load_operators(built: Built) -> None:
     """Open a library that is no Python module. Its `TORCH_LIBRARY` registers what it defines. Raises `LoadError`."""
     _export_torch_symbols()

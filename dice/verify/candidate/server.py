@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dice.verify import emulator
-from dice.verify.candidate import binding, graphs, profiler_census, profiling, threads
+from dice.verify.candidate import ageing, binding, graphs, profiler_census, profiling, threads
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races
@@ -29,6 +29,8 @@ from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import EVENT, name_of, read
 from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # where a module keeps what it has names for
 
 
 class Server(ABC):
@@ -61,6 +63,7 @@ class Server(ABC):
             m.Construct: self._construct,
             m.RunTrial: self._trial,
             m.RunMuted: self._muted,
+            m.RunOften: self._often,
             m.ProfileForward: self._profile,
             **more,
         }
@@ -122,7 +125,7 @@ class Server(ABC):
         loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
             state = transport.show(self.values.inputs, command.state)
-            loadable = _takes(model, state)
+            loadable = _takes(model, state) or _ignores_some(model, state)
             fewer = trees.elements(model.state_dict()) < trees.elements(state)
             varied = loadable and command.varied
             _copy_state(model, transport.show(self.values.inputs, command.varied) if varied else state)
@@ -225,6 +228,22 @@ class Server(ABC):
         transport.write([list(sample) for sample in census.witnesses], self.values.outputs, command.witnesses)
         return m.Muted(wrote)
 
+    def _often(self, command: m.RunOften) -> m.RanOften:
+        inputs = [self.values.read(name) for name in command.inputs]
+        buffers = dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
+        kept = {name: buffer.clone() for name, buffer in buffers.items()}
+
+        def call(place: int) -> Any:
+            for name, buffer in buffers.items():
+                buffer.copy_(kept[name])
+            own = transport.map_tensors(torch.clone, inputs[place])
+            return running.forward(self.model, own, command.seeds[place], self.device)
+
+        number, place, output = ageing.first_other(call, len(inputs), binding.loaded())
+        if number:
+            self.values.write(output, command.inputs[place], command.output)
+        return m.RanOften(number, place)
+
     def _profile(self, command: m.ProfileForward) -> m.Profiled:
         inputs = self.values.read(command.inputs)
         return m.Profiled(profiling.gpu_times(lambda: running.forward(self.model, inputs, command.seed, self.device)))
@@ -278,6 +297,19 @@ def _takes(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
     """Whether the model has all of these parameters and buffers, by name and shape."""
     own = model.state_dict()
     return all(isinstance(own.get(name), torch.Tensor) and own[name].shape == state[name].shape for name in state)
+
+
+def _ignores_some(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    """Whether the model takes all that it has from the state, by name and shape, and keeps what it leaves out nowhere
+    else, as far as its modules tell: then other values of that are no more than it can be asked for. A mask that it
+    leaves out may be in its code."""
+    own = model.state_dict()
+    if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
+        return False
+    kept = {name for name, _ in model.named_buffers()} - own.keys()
+    plain = (value for module in model.modules() for key, value in vars(module).items() if key not in _REGISTERED)
+    masks = any(trees.is_mask(value) for name, value in state.items() if name not in own and value.is_floating_point())
+    return not kept and not masks and not transport.tensors(list(plain))
 
 
 def _copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:

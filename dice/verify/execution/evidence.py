@@ -17,7 +17,8 @@ else is the matter. The kinds:
 | | is right all the same, by operators that the reference does not call | intervention |
 | `replaced_nothing` | each operator that the reference has PyTorch run, PyTorch runs for it too, on as | |
 | | many elements | census |
-| `replaced_too_little` | what its kernels replaced takes less than 1% of the reference's time | census |
+| `replaced_too_little` | what its kernels replaced takes less than 1% of the reference's time; what PyTorch | |
+| | computes by other operators that come to the same (`essence.py`) is not replaced | census |
 | `host_compute` | `forward` carries the inputs to the host, which the reference does not do: by PyTorch, by | census, |
 | | `cudaMemcpy` and its like, or (seen under emulation) in memory that both sides may touch | the linker |
 | `torch_compile` | it has `torch.compile` write kernels: those are not of the file | hook |
@@ -72,7 +73,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dice.verify.execution import host_reads, operator_cost
+from dice.verify.execution import essence, host_reads, operator_cost
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.operator_counts import CAST, OperatorCounts, family
 from dice.verify.tensors import near
@@ -119,8 +120,9 @@ class Census(OperatorMode):
         if kind:
             inputs = list(_tensors((args, kwargs)))
             elements = max(_count(inputs), _count(outputs))
-            cost = operator_cost.estimated(func, args, kwargs or {}, result, (*inputs, *outputs), elements)
-            self.work.note(kind, elements, cost)
+            flops = operator_cost.flops_of(func, args, kwargs or {}, result)
+            cost = operator_cost.estimated(flops, (*inputs, *outputs), elements)
+            self.work.note(kind, elements, cost, essence.of(func, args, result, flops, elements))
             self.short = self.short or any(_is_short(tensor) for tensor in outputs)
             self.stable += name.startswith("aten::sort.stable") and (kwargs or {}).get("stable") is True
         elif count := _read_by_host(name, args, outputs):

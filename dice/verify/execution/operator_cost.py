@@ -18,22 +18,20 @@ CYCLES_PER_S = 2e9  # of a GPU's clock, for how long it is to be kept busy
 LONGEST_S = 1.0
 
 
-def estimated(
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    result: Any,
-    tensors: Sequence[torch.Tensor],
-    elements: int,
-) -> int:
-    """The roofline of a call, in bytes that could be moved in its time. `tensors`: all that it takes and gives.
-    `elements`: of its inputs or outputs; where PyTorch has no formula for its operations, it takes one for each."""
-    flops = elements
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int | None:
+    """Floating-point operations of a call; None where PyTorch has no formula for them."""
     formula = flop_registry.get(getattr(func, "_overloadpacket", None))
     if formula is not None:
         with contextlib.suppress(Exception):  # a formula that is for other arguments
-            flops = int(formula(*args, **kwargs, out_val=result))
-    return max(sum(tensor.nbytes for tensor in tensors), flops // FLOPS_PER_BYTE, 1)
+            return int(formula(*args, **kwargs, out_val=result))
+    return None
+
+
+def estimated(flops: int | None, tensors: Sequence[torch.Tensor], elements: int) -> int:
+    """The roofline of a call, in bytes that could be moved in its time. `tensors`: all that it takes and gives.
+    `elements`: of its inputs or outputs; where its operations are not known, it takes one for each."""
+    operations = elements if flops is None else flops
+    return max(sum(tensor.nbytes for tensor in tensors), operations // FLOPS_PER_BYTE, 1)
 
 
 class OperatorTimes:

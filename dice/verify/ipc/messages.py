@@ -222,6 +222,16 @@ class RunMuted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOften:
+    """Many forwards, on one of these inputs after the other, until one gives another output than the first on the same
+    inputs. `seeds`: of the forwards. Answered by `RanOften`."""
+
+    inputs: tuple[str, ...]
+    output: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtCalls:
     """Forwards of a program, in which each call is made several times, with the values that it has for `others`.
     `seed`: of the forwards. `far`: with values far from all of these, too. Answered by `CallsLookedAt`."""
@@ -342,6 +352,15 @@ class Ran:
     deterministic: bool = False
     overwritten: bool = False
     findings: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class RanOften:
+    """`other`: the number of the first call with another output than the first on the same inputs, which was written;
+    else 0. `place`: of these inputs."""
+
+    other: int
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -683,8 +702,8 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`, `word`: why no program may call
-    it (`build.sources.Foreign`)."""
+    """`kind`: "built", or why not. `headers`: "slim", "split" or "full". `foreign`, `word`, `variable`: see
+    `build.sources.Foreign`."""
 
     kind: str
     message: Annotated[str, 16 << 10] = ""
@@ -693,6 +712,7 @@ class Compiled:
     headers: str = ""
     foreign: str = ""
     word: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ MAX_CALLS = 500  # of one family that are told apart; the last stands for all th
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
 
 Number = TypeVar("Number", int, float)
+Essence = tuple[int, int, int]  # elements that a call adds up, sends through curves, puts in order
+NO_ESSENCE: Essence = (0, 0, 0)
 CAST = "cast"  # between whole numbers and floats, which rounds
 
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
@@ -84,23 +87,34 @@ def family(operator: str) -> str:
 @dataclass
 class OperatorCounts:
     """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
-    what each call costs (`estimated_cost`), and elements that went to the host, by PyTorch or by copies of the file's
-    own."""
+    what each call costs (`operator_cost.estimated`) and is at heart (`essence.of`), and elements that went to the host,
+    by PyTorch or by copies of the file's own."""
 
     elements: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     costs: dict[str, list[int]] = field(default_factory=dict)
+    essences: dict[str, list[Essence]] = field(default_factory=dict)
     host: int = 0
 
-    def note(self, kind: str, elements: int, cost: int) -> None:
+    def note(self, kind: str, elements: int, cost: int, essence: Essence = NO_ESSENCE) -> None:
         """One call of an operator of the family `kind`."""
         self.elements[kind] += elements
         self.calls[kind] += 1
         append(self.costs.setdefault(kind, []), cost)
+        known = self.essences.setdefault(kind, [])
+        if len(known) < MAX_CALLS:
+            known.append(essence)
+        else:
+            known[-1] = _sum(known[-1], essence)
+
+    def at_heart(self, kind: str) -> Essence:
+        """What all calls of a family come to."""
+        return functools.reduce(_sum, self.essences.get(kind, ()), NO_ESSENCE)
 
     def to_json(self) -> dict[str, object]:
         counts = {"elements": dict(self.elements), "calls": dict(self.calls), "host": self.host}
-        return counts | {"costs": {kind: list(costs) for kind, costs in self.costs.items()}}
+        calls: dict[str, Mapping[str, list[Any]]] = {"costs": self.costs, "essences": self.essences}
+        return counts | {what: {kind: list(each) for kind, each in kinds.items()} for what, kinds in calls.items()}
 
     @classmethod
     def from_json(cls, data: object) -> OperatorCounts:
@@ -116,6 +130,10 @@ class OperatorCounts:
         for name, costs in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
             if isinstance(costs, list):
                 work.costs[untrusted.text(name, 100)] = [_count(cost) for cost in costs[:MAX_CALLS]]
+        told = data.get("essences")
+        for name, essences in list(told.items())[:MAX_NAMES] if isinstance(told, dict) else ():
+            if isinstance(essences, list):
+                work.essences[untrusted.text(name, 100)] = [_essence(one) for one in essences[:MAX_CALLS]]
         work.host = _count(data.get("host"))
         return work
 
@@ -138,6 +156,17 @@ def by_kind(calls: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
 
 def _count(value: object) -> int:
     return max(0, min(value, MOST)) if isinstance(value, int) else 0
+
+
+def _essence(value: object) -> Essence:
+    if not isinstance(value, list | tuple) or len(value) != len(NO_ESSENCE):
+        return NO_ESSENCE
+    sums, curves, orders = map(_count, value)
+    return sums, curves, orders
+
+
+def _sum(one: Essence, other: Essence) -> Essence:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def replaced_share(reference: OperatorCounts, candidate: OperatorCounts) -> float:

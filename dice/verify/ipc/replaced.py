@@ -1,7 +1,9 @@
 """How much of the reference's work a kernel file took over from PyTorch. Without PyTorch: the supervisor uses it.
 
 Each operator that PyTorch computes in the reference either runs in the candidate, too, or was replaced. Calls are told
-apart by their family and by what they cost, so that one of two layers is not taken for the other.
+apart by their family and by what they cost, so that one of two layers is not taken for the other. One that PyTorch
+computes for the file by other operators, which come to the same at heart (`execution/essence.py`), was not replaced: a
+kernel that divides what PyTorch exponentiated and added up is no softmax.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dice.verify.ipc.operator_counts import OperatorCounts, is_passing
 
 LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
 FINISHING = 0.01  # of a call: with less, such as a last sum over partial sums, it is not left to PyTorch
+SAME = 0.9  # of what a call is at heart: with so much of it in other operators, PyTorch computes it all the same
 ADDED = 0.01  # of the reference's work, by operators that the reference does not have
 
 
@@ -29,9 +32,14 @@ def of(
     if is_measured and ms is not None:
         weights = ms
     operators, left, total, remaining = 0, dict[str, int](), 0.0, 0.0
+    by_kind = {kind: _left(costs, _told(kind, reference, candidate)) for kind, costs in reference.costs.items()}
+    spelt_out = _find_spelt_out(by_kind, reference, candidate)
     for kind, costs in reference.costs.items():
-        shares = _left(costs, _told(kind, reference, candidate))
-        operators += len(costs)
+        if spelt_out and not any(reference.at_heart(kind)):  # it takes a difference or a factor of its own to spell one
+            told = sorted(_told(kind, reference, candidate), reverse=True)
+            by_kind[kind] = _left(costs, told[spelt_out:])
+    for kind, shares in by_kind.items():
+        operators += len(shares)
         running = sum(share >= FINISHING for share in shares)
         left |= {kind: running} if running else {}
         total += sum(weights[kind])
@@ -68,6 +76,28 @@ def _left(reference: Sequence[int], candidate: Sequence[int]) -> list[float]:
         free.remove(nearest)
         left[nearest] = min(1.0, cost / max(1, reference[nearest]))
     return left
+
+
+def _find_spelt_out(left: dict[str, list[float]], reference: OperatorCounts, candidate: OperatorCounts) -> int:
+    """Mark those of the reference's calls as left to PyTorch which it computes for the candidate by other operators:
+    by what it adds up, bends or sorts beyond what it does of the same families in the reference. The dearest first.
+    How many there are."""
+    spare, found = [0, 0, 0], 0
+    for kind in candidate.essences:
+        for place, pair in enumerate(zip(candidate.at_heart(kind), reference.at_heart(kind), strict=True)):
+            spare[place] += max(0, pair[0] - pair[1])
+    calls = [(cost, kind, at) for kind, costs in reference.costs.items() for at, cost in enumerate(costs)]
+    for _, kind, at in sorted(calls, reverse=True):
+        essence = reference.essences.get(kind, [])[at : at + 1]
+        missing = 1 - left[kind][at]
+        needed = [missing * amount for amount in (essence[0] if essence else ())]
+        if missing <= 1 - SAME or not any(needed):
+            continue
+        if all(spare[place] >= SAME * amount for place, amount in enumerate(needed)):
+            left[kind][at] = 1.0
+            spare = [max(0, round(has - amount)) for has, amount in zip(spare, needed, strict=True)]
+            found += 1
+    return found
 
 
 def _added(reference: OperatorCounts, candidate: OperatorCounts) -> tuple[str, ...]:

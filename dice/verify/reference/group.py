@@ -117,7 +117,10 @@ class Group:
         self._show(arguments, m.ARGUMENTS, m.CONSTRUCTOR)
         self._show(state, "state")
         outline = {name: [transport.type_name(value), list(value.shape)] for name, value in state.items()}
-        taken = trees.taken(self.reference.model) if self.reference.protocol.ours else ()
+        fresh = self.reference.fresh_states
+        taken = (
+            trees.taken(self.reference.model, fresh[False] if fresh else None) if self.reference.protocol.ours else ()
+        )
         return m.ReferenceConstructed(outline, tuple(name for name, _ in taken))
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:

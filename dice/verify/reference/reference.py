@@ -62,9 +62,9 @@ class Reference:
 
     def construct_fresh(self, seed: int) -> tuple[State, State] | None:
         """A second set of parameters from another seed, and the same with those made random that no seed changes
-        (biases of 0, weights of 1, identities, running means and variances), for candidates that take parameters by
-        the reference's names. None where the model has none, or many."""
-        count = sum(value.numel() for _, value in trees.taken(self.model))
+        (biases of 0, weights of 1, identities, running means and variances, tables), for candidates that take
+        parameters by the reference's names. None where the model has none, or many."""
+        count = sum(value.numel() for _, value in trees.taken(self.model, trees.state_of(self.model)))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
         model = self.subject.new_model(seed)

@@ -34,9 +34,10 @@ def too_little(found: Replaced) -> str:
     """Why a kernel that replaced so much is no solution."""
     how = " by estimate" if found.estimated else ""
     share = f"{found.time_share:.2%}"
+    instead = f" (PyTorch computes for it by {', '.join(found.added)})" if found.added else ""
     return (
         f"the file's CUDA kernels replace {found.replaced} of the reference's {found.operators} operators, which take"
-        f" {share} of its time{how}: less than {LEAST_SHARE:.0%} is no solution"
+        f" {share} of its time{how}{instead}: less than {LEAST_SHARE:.0%} is no solution"
     )
 
 

@@ -19,7 +19,7 @@ from dice.verify.supervisor.attempt import Attempt
 from dice.verify.supervisor.author import NotCaptured
 from dice.verify.supervisor.feedback import Feedback
 from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
-from dice.verify.supervisor.intervention import intervene, remark
+from dice.verify.supervisor.intervention import call_often, intervene, remark
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
@@ -160,10 +160,11 @@ class Job:
                 attempt.run_trial(number, step)
         attempt.refuse_idle()
         Measurement(attempt, gpu).run()
-        refuse_token_work(attempt)
         with self._turn(gpu):
             intervene(attempt, vary)
+            refuse_token_work(attempt)  # after what names more: who passes on what PyTorch computed did too little, too
             profile(attempt)
+            call_often(attempt)
             remark(attempt)
 
     def _turn(self, gpu: GpuLock, slow: bool = False) -> contextlib.AbstractContextManager[None]:

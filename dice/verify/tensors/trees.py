@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,17 +38,37 @@ def constant_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor
             yield name, buffer
 
 
-def taken(model: torch.nn.Module) -> tuple[tuple[str, torch.Tensor], ...]:
-    """What a candidate has to take other values of."""
-    return (*varying(model), *constant_buffers(model))
+def tables(model: torch.nn.Module, other: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Buffers of a model's state that hold a form of their own (`linspace`, sines), which is the same in `other`, the
+    state under another seed."""
+    kept, known = model.state_dict().keys(), {name for name, _ in varying(model)}
+    for name, buffer in model.named_buffers():
+        fixed = buffer.is_floating_point() and not is_mask(buffer) and is_steady(buffer, other.get(name))
+        if name in kept and name not in known and buffer.numel() > 1 and fixed:
+            yield name, buffer
+
+
+def taken(
+    model: torch.nn.Module, other: Mapping[str, torch.Tensor] | None = None
+) -> tuple[tuple[str, torch.Tensor], ...]:
+    """What a candidate has to take other values of. `other`: the state under another seed, where there is one."""
+    fixed = dict(constant_buffers(model)) | (dict(tables(model, other)) if other else {})
+    return (*varying(model), *fixed.items())
 
 
 def is_steady(parameter: torch.Tensor, other: torch.Tensor | None) -> bool:
-    """Whether a parameter holds one value everywhere, or what training would change is `other`, under another seed."""
+    """Whether a parameter holds one value everywhere, or is `other`, under another seed, and no mask unless training
+    would change it."""
     if not parameter.numel() or bool((parameter == parameter.reshape(-1)[:1]).all()):
         return True
     same = other is not None and other.shape == parameter.shape and torch.equal(parameter.detach().cpu(), other.cpu())
-    return same and parameter.requires_grad
+    return same and (parameter.requires_grad or not is_mask(parameter))
+
+
+def is_mask(tensor: torch.Tensor) -> bool:
+    """Whether it tells two values apart, as a causal mask does: its form is the problem's, and not its values."""
+    least, most = tensor.detach().aminmax()
+    return bool(least < most) and bool(((tensor == least) | (tensor == most)).all())
 
 
 def to_cpu(value: Any) -> Any:

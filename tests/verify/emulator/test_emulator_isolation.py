@@ -26,8 +26,9 @@ RIGHT = [
 ]
 
 
-WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics"]
+WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics", "histogram_without_atomics"]
 RIGHT_TOTALS = ["blocks_with_atomics", "last_block", "blocks_under_a_lock", "own_elements"]
+RIGHT_TOTALS += ["histogram_with_atomics", "histogram_under_a_lock", "same_value_by_all", "chain_of_blocks"]
 
 
 def sums(entry: str, order: int, blocks: int = 12) -> tuple[np.ndarray, np.ndarray]:

@@ -35,10 +35,14 @@ class Model(torch.nn.Module):
         self.random = torch.nn.Parameter(torch.rand(8))
         self.register_buffer("ones", torch.ones(8))
         self.register_buffer("places", torch.arange(8.0))
+        self.register_buffer("falling", torch.linspace(1, -1, 8))
+        self.register_buffer("waves", torch.arange(8.0).sin())
+        self.register_buffer("mask", torch.ones(8, 8).tril())
+        self.register_buffer("derived", torch.linspace(1, 2, 8), persistent=False)
 
     def forward(self, x):
-        moved = (x @ self.identity + self.rising) * self.ones + self.under_root.sqrt()
-        return moved + self.random + self.places + self.table
+        moved = (x @ (self.identity * self.mask) + self.rising) * self.ones + self.under_root.sqrt()
+        return moved + self.random + self.places + self.table + self.falling + self.waves + self.derived
 
 def get_inputs():
     return [torch.rand(4, 8)]
@@ -54,7 +58,8 @@ def test_what_no_seed_changes_is_varied_as_far_as_the_reference_bears_it(make: M
     assert reference.fresh_states is not None
     plain, varied = reference.fresh_states
     same = {name for name in plain if torch.equal(plain[name], varied[name])}
-    assert same == {"table", "random", "places"}
+    assert same == {"random", "mask"}
+    assert bool((varied["places"].diff() > 0).all()) and bool((varied["falling"].diff() < 0).all())
     assert float(varied["under_root"].min()) >= 0
     assert 10 < float((varied["rising"] - plain["rising"]).abs().max()) < 700
 

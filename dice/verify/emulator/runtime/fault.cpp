@@ -10,6 +10,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "isolation.h"
 #include "runtime.h"
 
 namespace dice_emu {
@@ -139,6 +140,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     finish("illegal_address", "a misaligned vector access (such as float4 at an odd offset) or a wild pointer");
   const auto* address = static_cast<const char*>(info->si_addr);
   const Region* region = region_at(address);
+  if (region != nullptr && tls_worker != nullptr && tls_worker->isolation().touch(*region, address)) return;
   if (region != nullptr && reopened(*region)) return;  // another thread is in host code, not this one
   report_address(address, verb(access_of(static_cast<ucontext_t*>(context))));
 }

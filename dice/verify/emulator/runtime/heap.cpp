@@ -21,6 +21,8 @@ constexpr unsigned kQuarantine = 512;             // freed regions that stay res
 constexpr unsigned kMaxGuarded = 20000;           // each takes two of the 65530 mappings a process may have
 constexpr size_t kPlainMargin = 64;               // canaries around an allocation without guard pages
 constexpr unsigned kMaxOnDevice = 256;            // each costs two system calls at every launch
+constexpr unsigned kMaxWatched = 64;              // so does each of these, at a launch whose blocks are isolated
+constexpr size_t kMaxWatchedBytes = 64 << 20;     // of all of them: the kernel walks the pages
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 Region* regions = nullptr;
@@ -31,6 +33,9 @@ unsigned guarded_count = 0;
 Region* on_device[kMaxOnDevice];
 unsigned device_count = 0;
 unsigned threads_in_host_code = 0;
+
+Region* watched[kMaxWatched];
+unsigned watched_count = 0;
 thread_local bool in_host_code = false;
 
 constexpr unsigned kDamages = 16;
@@ -216,14 +221,38 @@ Region* new_region(size_t capacity, size_t guard, const char* kind) {
   return region;
 }
 
-// Up to `most` tensors of at most `limit` bytes, the newest first.
-unsigned small_tensors(size_t limit, Region** found, unsigned most) {
+// The newest first, as results are.
+void watch_tensors() {
   const Lock lock;
-  unsigned count = 0;
-  for (Region* region = regions; region != nullptr && count < most; region = region->next)
-    if (region->live && region->size != 0 && region->size <= limit && !region->shared && strcmp(region->kind, "tensor") == 0)
-      found[count++] = region;
-  return count;
+  size_t bytes = 0;
+  for (Region* region = regions; region != nullptr && watched_count < kMaxWatched; region = region->next) {
+    const auto size = static_cast<size_t>(region->pages_end - region->pages);
+    const bool fits = region->live && region->guarded && !region->closed && region->size != 0 && !region->shared;
+    if (!fits || strcmp(region->kind, "tensor") != 0 || bytes + size > kMaxWatchedBytes) continue;
+    if (mprotect(region->pages, size, PROT_READ) != 0) continue;
+    bytes += size;
+    region->watched = true;
+    watched[watched_count++] = region;
+  }
+}
+
+void unwatch_tensors() {
+  const Lock lock;
+  for (; watched_count != 0; --watched_count) {
+    Region* region = watched[watched_count - 1];
+    region->watched = false;
+    if (region->closed) continue;
+    mprotect(region->pages, static_cast<size_t>(region->pages_end - region->pages), PROT_READ | PROT_WRITE);
+  }
+}
+
+Piece open_page(const Region& region, const char* address) {
+  const size_t page = page_size();
+  char* begin = region.pages + static_cast<size_t>(address - region.pages) / page * page;
+  mprotect(begin, page, PROT_READ | PROT_WRITE);
+  char* first = begin < region.data ? region.data : begin;
+  char* end = begin + page < region.data + region.size ? begin + page : region.data + region.size;
+  return {first, first < end ? static_cast<size_t>(end - first) : 0};
 }
 
 void place(Region* region, size_t size, size_t alignment, const char* label) {

@@ -13,28 +13,58 @@ constexpr int64_t kBytesPerSwitch = 512;        // compared in less time than a 
 constexpr int64_t kBytesPerAtomic = 512;        // that could be compared in the time that an atomic takes longer
 constexpr int64_t kCreditPerBlock = 64 << 20;   // beyond those
 constexpr int64_t kCredit = 256 << 20;          // of all blocks together, until the order is set again
-constexpr unsigned kTensors = 16;                // that are isolated, the newest first, as results are
-constexpr size_t kTensorBytes = 128;            // of such a tensor, at most
+constexpr int64_t kLaunchBytes = 16 << 20;      // that are compared before no more blocks are isolated from each other
+constexpr size_t kTensorBytes = 8 << 20;        // of tensors, that a block compares where each thread writes once
+constexpr size_t kLeastTensorBytes = 8 << 10, kMostTensorBytes = 128 << 10;  // that are isolated
 constexpr unsigned kPatience = 1 << 10;         // meetings of a warp without a barrier: it may poll what others write
 
 static std::atomic<int64_t> credit{kCredit};
 void renew_isolation_credit() { credit = kCredit; }
 
-void Isolation::begin_launch(bool active, bool blocks) {
+void Isolation::begin_launch(bool active, bool blocks, unsigned threads) {
   active_ = active;
+  watches_ = active && blocks;
   forget();
-  if (!active || !blocks) return;
-  Region* found[kTensors];
-  const unsigned count = small_tensors(kTensorBytes, found, kTensors);
-  for (unsigned i = 0; i < count; ++i) {
-    add(found[i]->data, found[i]->size);
-    arrays_.back().global = true;
+  if (!watches_) return;
+  const size_t most = kTensorBytes / threads;
+  to_compare_ = kLaunchBytes;
+  room_ = most < kLeastTensorBytes ? kLeastTensorBytes : most > kMostTensorBytes ? kMostTensorBytes : most;
+  watch_tensors();
+}
+
+bool Isolation::touch(const Region& region, const char* address) {
+  if (!watches_ || !region.watched || region.closed || address < region.pages || address >= region.pages_end) return false;
+  const Piece piece = open_page(region, address);
+  if (!on_ || piece.size > room_) unwatch();  // all that follows is seen by everybody at once
+  if (!watches_ || piece.size == 0) return true;
+  room_ -= piece.size;
+  add(piece.at, piece.size);
+  Array& array = arrays_.back();
+  array.global = true;
+  for (Image* image : {&begin_, &grid_, &traded_}) {
+    if (image->size() < length_) image->resize(length_);
+    memcpy(image->data() + array.offset, array.data, array.size);
   }
-  begin_.assign(merged_.begin(), merged_.begin() + static_cast<ptrdiff_t>(length_));
-  grid_ = traded_ = begin_;
+  return true;
+}
+
+void Isolation::unwatch() {
+  if (watches_) unwatch_tensors();
+  watches_ = false;
+}
+
+// Between blocks: those that follow see what all have written.
+void Isolation::release_tensors() {
+  unwatch();
+  for (Array& array : arrays_) {
+    if (!array.global) continue;
+    memcpy(array.data, grid_.data() + array.offset, array.size);
+    array.size = 0;
+  }
 }
 
 void Isolation::end_launch() {
+  unwatch();
   settle();
   for (const Array& array : arrays_)
     if (array.global) memcpy(array.data, grid_.data() + array.offset, array.size);
@@ -55,6 +85,7 @@ void Isolation::begin_block() {
   credit.fetch_sub(granted_, std::memory_order_relaxed);
   fenced_ = false;
   on_ = dice_isolated = true;
+  if (watches_ && to_compare_ < 0) release_tensors();
   for (const Array& array : arrays_) {
     if (array.global) {
       memcpy(array.data, begin_.data() + array.offset, array.size);
@@ -178,6 +209,7 @@ void Isolation::publish(unsigned thread, bool met) {
   for (const Array& array : arrays_) gather(array, changes);
   if (changes != nullptr && !changes->empty()) changed_lanes_[thread / kWarp] |= 1u << (thread % kWarp);
   allowance_ += kBytesPerSwitch - static_cast<int64_t>(length_);
+  to_compare_ -= static_cast<int64_t>(length_);
 }
 
 void Isolation::leave(unsigned thread, bool met) {
@@ -191,6 +223,7 @@ void Isolation::give_up() {
   if (!on_) return;
   trade_all();
   show(&merged_);
+  unwatch();
   for (Array& array : arrays_)
     if (array.global) array.size = 0;
   on_ = dice_isolated = false;
@@ -265,7 +298,7 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
   if (!on_) return;
   auto* live = static_cast<char*>(const_cast<void*>(address));
   const Array* array = array_of(live);
-  if (fenced_ || (array != nullptr && (locks || array->global))) {
+  if (fenced_ || locks || (array != nullptr && array->global)) {
     yield(thread);
     enter(thread);
   }

@@ -6,7 +6,9 @@
 // see it once they have met it: the block at a barrier, the lanes of a warp at a collective. Atomics act on the merged
 // memory at once. A fence, a yield while spinning, and the atomics that locks are made of show a thread all there is.
 //
-// The first blocks of a launch are isolated from each other, too, in small tensors: sums that many add to.
+// The first blocks of a launch are isolated from each other, too, in tensors: sums that many add to. A page of a tensor
+// is isolated from the first write to it on, which is seen because tensors are read-only until then; the first pages
+// are, as many as are quick to compare.
 //
 // Arrays up to half a KB are isolated in all blocks; larger ones as long as the credit lasts, since every switch of
 // threads compares all shared memory of the block. Blocks without credit see everything, as in the other orders.
@@ -21,7 +23,8 @@ namespace dice_emu {
 
 class Isolation {
  public:
-  void begin_launch(bool active, bool blocks);  // `blocks`: from each other, too; they run one by one
+  // `blocks`: from each other, too; they run one by one. `threads`: of a block.
+  void begin_launch(bool active, bool blocks, unsigned threads);
   void end_launch();
   void begin_block();
   void end_block();
@@ -31,6 +34,7 @@ class Isolation {
   void give_up();
   void add(char* data, size_t size);  // an array that the block turns out to use; it holds what every thread sees
   void forget();                      // all arrays
+  bool touch(const Region& region, const char* address);  // the first write to a page; false where it may not be
 
   void enter(unsigned thread);           // it starts, or goes on
   void leave(unsigned thread, bool met);  // it waits or ends. `met`: for other lanes, which then see what it wrote
@@ -45,7 +49,7 @@ class Isolation {
   struct Array {
     char* data;
     size_t size, offset;  // in an image
-    bool global;          // a tensor
+    bool global;          // of a tensor
   };
   struct Change {
     uint32_t offset;
@@ -61,11 +65,15 @@ class Isolation {
   void settle();
   void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
   void trade_all();
+  void unwatch();
+  void release_tensors();
   const Array* array_of(const char* address) const;
 
-  bool active_ = false, on_ = false, fenced_ = false, changed_ = false;
+  bool active_ = false, watches_ = false, on_ = false, fenced_ = false, changed_ = false;
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
+  size_t room_ = 0;         // bytes of tensors that may still be isolated
+  int64_t to_compare_ = 0;  // bytes, until blocks see each other
   std::vector<Array> arrays_;
   Image begin_, grid_, traded_;  // tensors: when the launch began; what blocks have written; what this one knows of it
   Image merged_, block_, warps_[kMaxWarps];  // all that was written; what the block, what a warp has agreed on

@@ -28,7 +28,6 @@ struct Configuration {
 
 // Nested because a launch's arguments may call a function that launches another kernel.
 constexpr int kMaxPending = 64;
-constexpr uint64_t kOneByOne = 4;  // blocks, of a launch with isolated threads
 thread_local Configuration* pending = nullptr;  // on the heap: static thread-local storage is scarce in a plug-in
 thread_local int pending_count = 0;
 thread_local Kernel** asked_kernel = nullptr;

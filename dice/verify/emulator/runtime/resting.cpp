@@ -13,11 +13,6 @@
 
 namespace dice_emu {
 
-struct Piece {
-  char* at;
-  size_t size;
-};
-
 struct Resting {
   uint64_t block;
   bool polls;     // else it waits, or has waited, for the whole grid

@@ -18,6 +18,7 @@ constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with c
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
 constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
+constexpr uint64_t kOneByOne = 32;  // blocks, of a launch with isolated threads
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -76,13 +77,18 @@ class Order {
  public:
   Order() = default;
   Order(int mode, uint64_t n);
+  Order(int mode, const dim3& grid);  // under isolation neighbours in y and in z are among the first
   uint64_t operator()(uint64_t i) const {
+    if (row_ != 0) i = exchanged(i);
     return mode_ == 0 ? i : mode_ == 1 ? n_ - 1 - i : static_cast<uint64_t>((static_cast<unsigned __int128>(i) * factor_ + offset_) % n_);
   }
 
  private:
+  uint64_t exchanged(uint64_t i) const;
+
   int mode_ = 0;
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
+  uint64_t row_ = 0, plane_ = 0;  // blocks, where there are further ones
 };
 
 // heap.cpp: memory that ends at an inaccessible page
@@ -97,13 +103,21 @@ struct Region {
   bool closed;   // to everyone, while some thread runs host code
   bool shared;   // host code may touch it all the same, which is then known:
   bool touched;
+  bool watched;  // read-only, but for the pages that the running launch has written to
   void* shadow;  // races.cpp
   Region *next, *previous;
 };
 constexpr unsigned char kPoison = 0xFF;
 Region* new_region(size_t capacity, size_t guard, const char* kind);  // null when memory is exhausted
 void place(Region* region, size_t size, size_t alignment, const char* label);
-unsigned small_tensors(size_t limit, Region** found, unsigned most);
+struct Piece {
+  char* at;
+  size_t size;
+};
+void watch_tensors();  // make them read-only: a first write to each of their pages is a fault that Isolation::touch mends
+void unwatch_tensors();
+// What the watched tensor has on the page of `address`, which may be written to from now on. Safe in a signal handler.
+Piece open_page(const Region& region, const char* address);
 const Region* region_at(const char* address);  // region whose reserve holds `address`; safe in a signal handler
 // Whether the thread that was refused may go on: one that is not in host code, or memory of both. Safe in a signal handler.
 bool reopened(const Region& region);

@@ -37,6 +37,22 @@ Order::Order(int mode, uint64_t n) : mode_(mode), n_(n == 0 ? 1 : n) {
   while (greatest_common_divisor(factor_, n_) != 1) ++factor_;
 }
 
+Order::Order(int mode, const dim3& grid) : Order(mode, uint64_t{grid.x} * grid.y * grid.z) {
+  if (mode != kIsolatedOrder || grid.x < kOneByOne) return;
+  if (grid.y * grid.z > 1) row_ = grid.x;
+  if (grid.y > 1 && grid.z > 1) plane_ = uint64_t{grid.x} * grid.y;
+}
+
+// The last quarters of the blocks that come first are the first of the next row, and of the next plane.
+uint64_t Order::exchanged(uint64_t i) const {
+  constexpr uint64_t kQuarter = kOneByOne / 4, kHalf = 2 * kQuarter, kLast = 3 * kQuarter;
+  if (i >= kHalf && i < kLast) return row_ + i - kHalf;
+  if (i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
+  if (plane_ != 0 && i >= kLast && i < kOneByOne) return plane_ + i - kLast;
+  if (plane_ != 0 && i >= plane_ && i < plane_ + kQuarter) return i - plane_ + kLast;
+  return i;
+}
+
 Worker::Worker(int id) : id_(id), isolation_(*new Isolation) {}
 
 void Worker::run(Launch& launch) {
@@ -47,10 +63,10 @@ void Worker::run(Launch& launch) {
   gridDim = launch.grid;
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
-  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one);
+  isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one, threads_);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
-  const Order block_order(launch.order, launch.blocks);
+  const Order block_order(launch.order, launch.grid);
   while (next_block(block_order)) {
     run_something_else();
     if (now_.exited != threads_) {

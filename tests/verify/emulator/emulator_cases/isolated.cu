@@ -268,6 +268,82 @@ __global__ void own_elements(const float* x, float* total) {
   if (threadIdx.x == 0) atomicAdd(total, *mine);
 }
 
+// In much global memory: places of a histogram, which many threads of many blocks add to.
+constexpr int kPlaces = 100000;
+__device__ int place_of(int i) { return i * 37 % 11 * (kPlaces / 11); }
+
+__global__ void histogram_without_atomics(const float* x, float* places) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  places[place_of(i)] += x[i];
+}
+
+__global__ void histogram_with_atomics(const float* x, float* places) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (x[i] != 0.0f) atomicAdd(&places[place_of(i)], x[i]);
+}
+
+// The lock is a page away from what it guards.
+__global__ void histogram_under_a_lock(const float* x, float* places) {
+  if (threadIdx.x % 64 != 0) return;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (bool done = false; !done;) {
+    if (atomicCAS(reinterpret_cast<int*>(places + 5000), 0, 1) != 0) continue;
+    for (int t = 0; t < 64; ++t) places[place_of(i + t) + t] += x[i + t];
+    __threadfence();
+    atomicExch(reinterpret_cast<int*>(places + 5000), 0);
+    done = true;
+  }
+}
+
+// All write the same, and each its own beside it.
+__global__ void same_value_by_all(const float* x, float* places) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  places[70000] = 1.0f;
+  if (i == 0) places[70001] = -1.0f;
+  places[80000 + i] = x[i];
+}
+
+// Blocks pass on what they have, by a flag and a fence each.
+__global__ void chain_of_blocks(const float* x, float* places) {
+  if (threadIdx.x != 0) return;
+  float sum = 0.0f;
+  for (int t = 0; t < blockDim.x; ++t) sum += x[blockIdx.x * blockDim.x + t];
+  volatile float* flags = places + 50000;
+  if (blockIdx.x > 0) {
+    while (flags[blockIdx.x - 1] == 0.0f) {}
+    __threadfence();
+    sum += places[blockIdx.x * 2000 - 2000];
+    places[blockIdx.x * 2000 - 2000] = 0.0f;
+    flags[blockIdx.x - 1] = 0.0f;
+  }
+  places[blockIdx.x * 2000] = sum;
+  if (blockIdx.x + 1 == gridDim.x) return;
+  __threadfence();
+  flags[blockIdx.x] = 1.0f;
+}
+
+__global__ void add_up(float* places) {
+  float sum = 0.0f;
+  for (int i = 0; i < kPlaces; ++i) sum += places[i];
+  places[0] = sum;
+}
+
+#define MANY(name)                                                               \
+  extern "C" void h_##name(const float* x, float* out, int blocks) {             \
+    float* places;                                                               \
+    cudaMalloc(&places, kPlaces * sizeof(float));                                \
+    cudaMemset(places, 0, kPlaces * sizeof(float));                              \
+    name<<<blocks, 256>>>(x, places);                                            \
+    add_up<<<1, 1>>>(places);                                                    \
+    cudaMemcpy(out, places, sizeof(float), cudaMemcpyDeviceToHost);              \
+    cudaFree(places);                                                            \
+  }
+MANY(histogram_without_atomics)
+MANY(histogram_with_atomics)
+MANY(histogram_under_a_lock)
+MANY(same_value_by_all)
+MANY(chain_of_blocks)
+
 #define TOTAL(name)                                                              \
   extern "C" void h_##name(const float* x, float* out, int blocks) {             \
     float* total;                                                                \
