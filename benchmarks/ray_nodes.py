@@ -40,9 +40,7 @@ class RayNodes:
         self.nodes: list[Any] = []
 
     def __enter__(self) -> RayNodes:
-        (self.folder / "ray").mkdir()
-        self._before = {name: os.environ.get(name) for name in self._environment}
-        os.environ.update(self._environment)
+        self._begin()
         from ray._private import ray_constants
         from ray.cluster_utils import Cluster
 
@@ -59,6 +57,14 @@ class RayNodes:
 
         ray.shutdown()
         self._cluster.shutdown()
+        self._end(error)
+
+    def _begin(self) -> None:
+        (self.folder / "ray").mkdir()
+        self._before = {name: os.environ.get(name) for name in self._environment}
+        os.environ.update(self._environment)
+
+    def _end(self, error: BaseException | None) -> None:
         left = self._wait_for_the_end()
         for name, value in self._before.items():
             if value is None:

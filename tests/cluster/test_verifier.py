@@ -150,7 +150,7 @@ def test_suspects_become_fewer_with_each_loss(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(room, "kill_actor", lambda actor: None)
     monkeypatch.setattr(room, "nodes", lambda: [Node(name, name, 8, 0) for name in "ab"])
     facts = HostFacts("host", Kind("emulated", "CPU", "g++", "2", "1"), 1, ())
-    monkeypatch.setattr(room.Hosts, "_hire", lambda self, node: room.Member(node, None, facts, node.cpus))
+    monkeypatch.setattr(room.Hiring, "hire", lambda self, node: room.Member(node, None, facts, node.cpus))
     hosts = room.Hosts(Fake(), lambda node: True, lambda node: 0, lambda found: lambda one: True)
     jobs = [Job(lambda actor, number: None) for _ in range(9)]
     a, b = hosts.members
