@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,12 +49,16 @@ class RayMachines(RayNodes):
 
     def __enter__(self) -> RayMachines:
         self._begin()
-        for number in range(self._count):
-            self._lay(number)
-        self._ray([], "--head", f"--node-ip-address={_here(0)}", f"--port={PORT}", "--num-cpus=0",
-                  "--include-dashboard=false")  # fmt: skip
-        for _ in range(self._count):
-            self.add()
+        try:
+            for number in range(self._count):
+                self._lay(number)
+            self._ray([], "--head", f"--node-ip-address={_here(0)}", f"--port={PORT}", "--num-cpus=0",
+                      "--include-dashboard=false")  # fmt: skip
+            for _ in range(self._count):
+                self.add()
+        except BaseException:
+            self._clear()
+            raise
         return self
 
     def __exit__(
@@ -62,12 +67,8 @@ class RayMachines(RayNodes):
         import ray
 
         ray.shutdown()
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 15)
+        self._clear()
         self._end(error)
-        for number in range(self._count):
-            _call("ip", "netns", "del", _name(number))
 
     @property
     def address(self) -> str:
@@ -92,6 +93,14 @@ class RayMachines(RayNodes):
     def raylet(self, place: int) -> int:
         inside = _inside(self.nodes[place])
         return next(pid for pid in self.processes() if pid in inside and _is_raylet(pid))
+
+    def _clear(self) -> None:
+        """End all processes and take the cables away."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for number in range(self._count):
+            subprocess.run(["ip", "netns", "del", _name(number)], capture_output=True, check=False)
 
     def _lay(self, number: int) -> None:
         """The cable to a node that is to be."""

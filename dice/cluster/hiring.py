@@ -27,7 +27,7 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 log = logging.getLogger(__name__)
 
 NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
-SPARE_S = 5.0  # seconds from the start of a host to that of a spare: short runs need none
+SPARE_S = 5.0  # seconds from the start of a host to that of its first spare: short runs need none
 AGAIN_S = 30.0  # seconds from a spare that does not start to the next try
 STEP_IN_S = 5.0  # seconds for a spare to say that it is there
 
@@ -49,7 +49,7 @@ class Hiring:
         """A host on a node: the spare where there is one, else a new process. A sentence where it cannot verify."""
         with self._lock:
             spare = self._spares.pop(node.id, None)
-            self._spare_due[node.id] = time.monotonic() + SPARE_S
+            self._spare_due[node.id] = time.monotonic() + (SPARE_S if spare is None else 0)
         if spare is not None and _is_there(spare.actor):
             return Member(node, spare.actor, spare.facts, spare.places)
         if spare is not None:
