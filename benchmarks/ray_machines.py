@@ -82,8 +82,8 @@ class RayMachines(RayNodes):
         self.nodes.append(_name(number))
 
     def cut(self, number: int) -> None:
-        """No packet reaches a node or leaves it."""
-        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o")):
+        """No packet leaves a node or reaches it, in this order: from now on nothing is heard of what it has to do."""
+        for chain, way in (("OUTPUT", "-o"), ("INPUT", "-i")):
             _call("ip", "netns", "exec", _name(number), "iptables", "-A", chain, way, "eth0", "-j", "DROP")
 
     def heal(self, number: int) -> None:

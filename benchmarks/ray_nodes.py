@@ -28,11 +28,20 @@ END_S = 30.0
 class RayNodes:
     """A cluster of `count` nodes of `cpus` cores each, as they say; all its files are in one folder that goes with it.
 
-    `environment`: further variables of the nodes' processes. One for each process at a time.
+    `environment`: further variables of the nodes' processes. `gpus`: the nth node has this machine's nth GPU. `store`:
+    megabytes of each one's object store. One for each process at a time.
     """
 
-    def __init__(self, count: int, cpus: int = 2, environment: dict[str, str] | None = None) -> None:
-        self._count, self._cpus = count, cpus
+    def __init__(
+        self,
+        count: int,
+        cpus: int = 2,
+        environment: dict[str, str] | None = None,
+        *,
+        gpus: bool = False,
+        store: int = 80,
+    ) -> None:
+        self._count, self._cpus, self._gpus, self._store = count, cpus, gpus, store
         self.folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))  # sockets have short names
         self._environment = ENVIRONMENT | (environment or {}) | {"RAY_TMPDIR": str(self.folder)}
         self._before: dict[str, str | None] = {}
@@ -81,9 +90,11 @@ class RayNodes:
 
     def add(self) -> Any:
         """One more node."""
+        own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
         node = self._cluster.add_node(
-            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False, object_store_memory=80 << 20
-        )
+            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
+            object_store_memory=self._store << 20, **own,
+        )  # fmt: skip
         self.nodes.append(node)
         return node
 
