@@ -4,7 +4,7 @@ behaviour, and those of this machine's verifier and of the hosts of a Ray cluste
 python benchmarks/same_verdicts.py draw PAIRS.json [--pairs 200]       # once: right kernels, mutants, exploits
 PYTHONPATH=CHECKOUT python benchmarks/same_verdicts.py verify PAIRS.json VERDICTS.json   # in each checkout
 PYTHONPATH=. python benchmarks/same_verdicts.py verify PAIRS.json VERDICTS.json --nodes 2  # by that many nodes of Ray
-python benchmarks/same_verdicts.py compare BEFORE.json AFTER.json      # exits with 1 where one differs; --summary FILE.json
+python benchmarks/same_verdicts.py compare BEFORE.json AFTER.json      # exits with 1 where one differs
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WHEN_AND_WHERE = ("seconds", "timing", "profile", "host")
 
 
 def draw(path: Path, count: int) -> None:
-    """A third from the catalogue of exploits, as far as it goes; of the rest half right pairs of the synthetic corpus, half mutants."""
+    """A third from the catalogue of exploits, as far as it goes; then a third right pairs of the synthetic corpus, and
+    mutants."""
     sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "exploits")]
     import catalogue
     from mutants import candidates
