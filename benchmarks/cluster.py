@@ -9,12 +9,16 @@ Every part is run by itself; results go to benchmarks/cluster/<host>.json as the
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import random
 import signal
 import statistics
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, at_work
 from rich.console import Console
 
 from dice.kernel import Kernel
@@ -93,6 +97,7 @@ class Ledger:
     def __init__(self, hosts: Any, source: Iterator[Pair]) -> None:
         self.empty = self.redone = 0.0
         self.nodes = len(hosts._hosts.members)
+        self.verifier = hosts
         self._hosts, self._source, self._last = hosts._hosts, source, False
         self._begun: dict[Any, float] = {}  # askings under way
         self._over = threading.Event()
@@ -194,7 +199,7 @@ def losses(nodes: int, count: int, mean: float) -> Any:
                 ledger.nodes -= 1
                 node_lost.append(time.monotonic() - begun)
             else:
-                os.kill(draw.choice(cluster.actors()), signal.SIGKILL)
+                os.kill(draw.choice(at_work(ledger.verifier)), signal.SIGKILL)
 
     disturbed = run(nodes, seconds, disturb)
     # What the missing node would have done until the end, done by the others.
@@ -229,18 +234,67 @@ def cuts(nodes: int, count: int, mean: float) -> Any:
     }  # fmt: skip
 
 
+def drive(address: str, cache: Path, count: int, mean: float) -> None:
+    """The driver alone, in a process of its own: prints the number of each job as its verdict is handed out."""
+    from dice.cluster.verifier import ClusterVerifier
+
+    with ClusterVerifier(address, backend="emulated", make=Sleeper(), cache=cache) as hosts:
+        for number, _ in hosts.verify_many(jobs(mix(count, mean))):
+            print(number, flush=True)
+
+
+def driver(nodes: int, count: int, mean: float) -> Any:
+    """The driver is killed when half is done and started again; the same without."""
+    root = Path(__file__).parent.parent
+    path = {"PYTHONPATH": f"{root}:{Path(__file__).parent}"}
+    rows: list[Any] = []
+    for kills in (False, True):
+        with RayNodes(nodes, cpus=PLACES, environment=path) as cluster, tempfile.TemporaryDirectory() as folder:
+            command = [
+                sys.executable, __file__, "--drive", cluster.address, "--cache", f"{folder}/verdicts.sqlite",
+                "--jobs", str(count), "--mean", str(mean),
+            ]  # fmt: skip
+            begun, killed, first = time.monotonic(), 0.0, 0.0
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+                assert run.stdout is not None
+                found = [int(line) for line in itertools.islice(run.stdout, count // 2 if kills else None)]
+                if kills:
+                    killed = time.monotonic()
+                    run.kill()
+            told = set(found)
+            if kills:
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+                    assert run.stdout is not None
+                    found = []
+                    for line in run.stdout:
+                        found.append(int(line))
+                        if not first and found[-1] not in told:
+                            first = time.monotonic()
+            rows.append({
+                "wall_s": round(time.monotonic() - begun, 2), "answered": len(found), "different": len(set(found)),
+                "until_the_first_new_verdict_s": round(first - killed, 2) if kills else None,
+            })  # fmt: skip
+    return {"calm": rows[0], "killed_at_half": rows[1], "beyond_s": round(rows[1]["wall_s"] - rows[0]["wall_s"], 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE / f"{platform.node()}.json")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--jobs", type=int, default=3000)
     parser.add_argument("--mean", type=float, default=0.5, help="seconds that a job sleeps, on average")
-    parser.add_argument("--parts", nargs="*", default=["overhead", "scaling", "losses", "cuts"])
+    parser.add_argument("--parts", nargs="*", default=["overhead", "scaling", "losses", "driver", "cuts"])
+    parser.add_argument("--drive", metavar="ADDRESS", help="be the driver that the part `driver` kills")
+    parser.add_argument("--cache", type=Path, help="where it keeps verdicts")
     args = parser.parse_args()
+    if args.drive:
+        drive(args.drive, args.cache, args.jobs, args.mean)
+        return
     parts: dict[str, Callable[[], Any]] = {
         "overhead": lambda: overhead(args.nodes, args.jobs),
         "scaling": lambda: scaling(args.nodes, args.jobs // args.nodes, args.mean),
         "losses": lambda: losses(args.nodes, args.jobs, args.mean),
+        "driver": lambda: driver(args.nodes, args.jobs, args.mean),
         "cuts": lambda: cuts(args.nodes, args.jobs, args.mean),
     }
     import ray

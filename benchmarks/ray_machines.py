@@ -100,11 +100,13 @@ class RayMachines(RayNodes):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for number in range(self._count):
-            subprocess.run(["ip", "netns", "del", _name(number)], capture_output=True, check=False)
+            # Both, since what is left of a namespace goes some time later.
+            for what in ("link", "netns"):
+                subprocess.run(["ip", what, "del", _name(number)], capture_output=True, check=False)
 
     def _lay(self, number: int) -> None:
         """The cable to a node that is to be."""
-        name, cable = _name(number), f"dice{number}"
+        name = cable = _name(number)
         _call("ip", "netns", "add", name)
         _call("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
         _call("ip", "addr", "add", f"{_here(number)}/24", "dev", cable)

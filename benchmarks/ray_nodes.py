@@ -112,7 +112,7 @@ class RayNodes:
         os.kill(self.raylet(place), signal.SIGKILL)
 
     def actors(self) -> list[int]:
-        """The processes of our hosts."""
+        """The processes of our hosts, and of those that stand by."""
         return self.titled("ray::Host")
 
     def titled(self, beginning: str) -> list[int]:
@@ -140,6 +140,18 @@ class RayNodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return titles
+
+
+def at_work(hosts: Any) -> list[int]:
+    """The processes of those hosts of a `ClusterVerifier` that verify."""
+    import ray
+
+    asked = [
+        member.actor.__ray_call__.options(concurrency_group="control").remote(lambda actor: os.getpid())
+        for member in hosts._hosts.members
+        if not member.silent
+    ]
+    return list(ray.get(asked))
 
 
 def _title(pid: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ray_machines import RayMachines, why_not
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, at_work
 
 from tests.cluster.fakes import Fake, lines, numbers, pair, wait_until
 from tests.conftest import ROOT
@@ -197,7 +197,7 @@ def test_a_process_that_hangs_is_replaced(cluster: RayNodes, journal: Path, monk
         for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.1) for number in range(60)])):
             found.append(one)
             if count == 10:
-                stopped = cluster.actors()[0]
+                stopped = at_work(hosts)[0]
                 os.kill(stopped, signal.SIGSTOP)
         assert numbers(found) == {number: number for number in range(60)}
         assert all(verdict.correct for _, verdict in found)

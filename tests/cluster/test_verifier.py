@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, at_work
 
 from dice.cluster.connect import nodes
 from dice.errors import MachineError, UserError
@@ -81,7 +81,7 @@ def test_a_lost_process_loses_no_job(cluster: RayNodes, journal: Path) -> None:
         for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.05) for number in range(40)])):
             found.append(one)
             if count == 15:
-                os.kill(cluster.actors()[0], signal.SIGKILL)
+                os.kill(at_work(hosts)[0], signal.SIGKILL)
         assert numbers(found) == {number: number for number in range(40)}
         assert all(verdict.correct for _, verdict in found)
         assert hosts.hosts_lost == 1
