@@ -28,6 +28,7 @@ from dice.cluster.connect import Node  # noqa: E402
 from dice.cluster.host import HostFacts, Kind  # noqa: E402
 from dice.cluster.job import Job, Member  # noqa: E402
 from dice.cluster.pulse import Pulses  # noqa: E402
+from dice.verify.sandbox.process import Cancelled  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("cluster")  # they share the nodes
 FACTS = HostFacts("host", Kind("emulated", "CPU", "g++", "2", "1"), 1, ())
@@ -154,6 +155,40 @@ def test_a_job_that_silences_hosts_does_not_go_from_one_to_the_next(hosts: room.
     hosts._lose(third, "given up")
     wait_until(lambda: found)
     assert isinstance(found[0], room.Poisonous)
+
+
+def test_what_comes_of_an_earlier_asking_is_nobodys(hosts: room.Hosts) -> None:
+    """A job may be asked again, as where a host's machinery failed on it: also of one that called it off before."""
+    job = a_job()
+    found = begun(hosts, job)
+    first = job.asked[0].member
+    hosts._doubt(first)
+    wait_until(lambda: len(job.asked) == 2)
+    second = job.asked[1].member
+    second.actor.answer("its machinery failed")
+    wait_until(lambda: found)
+    again = begun(hosts, job)
+    (called_off,) = first.actor.asked.values()
+    called_off.set_exception(Cancelled())
+    time.sleep(0.1)  # whoever takes it for an answer does so by now
+    assert not again
+    job.asked[0].member.actor.answer("right")
+    wait_until(lambda: again)
+    assert again[0][0] == "right"
+
+
+def test_a_loss_that_is_told_twice_is_one(hosts: room.Hosts) -> None:
+    """By Ray, and by whoever of its jobs hears of it first."""
+    job = a_job()
+    found = begun(hosts, job)
+    first = job.asked[0].member
+    (second,) = (member for member in hosts.members if member is not first)
+    (asked,) = first.actor.asked.values()
+    asked.set_exception(RayActorError())
+    wait_until(lambda: second.actor.asked)
+    second.actor.answer("second")
+    wait_until(lambda: found)
+    assert found == [("second", second)] and (hosts.lost, job.losses) == (1, 1)
 
 
 def test_who_says_nothing_is_doubted_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
