@@ -12,6 +12,7 @@ only suspect twice is set aside. Were it one at a time from the first loss on, p
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -36,6 +37,7 @@ LOOK_S = 2.0  # seconds between two looks at which nodes there are
 NOBODY_S = 120.0  # seconds without any host, after which jobs fail
 FAULTS_IN_A_ROW = 3  # verdicts of a host that say its machinery failed, before it rests
 REST_S = 30.0
+FIRST = 8  # of the jobs that wait, those that fresh ones make way for
 NOTICE_S = 1.0  # a waiting job looks again so often, whatever it was told
 
 
@@ -74,7 +76,7 @@ class Hosts:
         self._look = threading.Event()
         self._busy: set[str] = set()  # nodes on which a process starts
         self._hirers: list[threading.Thread] = []
-        self._particular = 0  # jobs that wait, to which some places are no good
+        self._waiting: dict[Job, None] = {}  # those to which some places are no good, in order
         self._admit(self._first(check, [node for node in nodes() if wanted(node)]))
         self._watcher = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
         self._watcher.start()
@@ -144,17 +146,21 @@ class Hosts:
     def _place(self, job: Job) -> Asking | None:
         """A place on a host, waited for; none where the job needs it no longer."""
         with self._changed:
-            while (member := self._choose(job)) is None:
-                if job.called_off or self._closed.is_set():
-                    raise Cancelled
-                if not job.wants_host:
-                    return None
-                if not self._members and time.monotonic() - self._nobody_since > NOBODY_S:
-                    raise NoHost(f"The cluster has had no host for {NOBODY_S:.0f} s")
-                particular = job.is_particular or job.group in self._large
-                self._particular += particular
-                self._changed.wait(NOTICE_S)
-                self._particular -= particular
+            particular = job.is_particular or job.group in self._large
+            try:
+                while (member := self._choose(job)) is None or not (particular or self._has_nobody_first()):
+                    if job.called_off or self._closed.is_set():
+                        raise Cancelled
+                    if not job.wants_host:
+                        return None
+                    if not self._members and time.monotonic() - self._nobody_since > NOBODY_S:
+                        raise NoHost(f"The cluster has had no host for {NOBODY_S:.0f} s")
+                    if particular:
+                        self._waiting[job] = None
+                    self._changed.wait(NOTICE_S)
+            finally:
+                if self._waiting.pop(job, job) is None:
+                    self._changed.notify_all()  # others may have made way for it
             self.hedged += bool(job.asked)
             asking = Asking(member)
             member.jobs.add(job)
@@ -166,10 +172,15 @@ class Hosts:
             asking.member.jobs.discard(job)
             job.asked.remove(asking)
             # Whoever is told of a place alone must be one who can take it.
-            if self._particular:
+            if self._waiting:
                 self._changed.notify_all()
             else:
                 self._changed.notify()
+
+    def _has_nobody_first(self) -> bool:
+        """Whether no job that waits already could begin now: one that is asked for the first time makes way for those
+        of lost and silent hosts, which else would wait for as long as there are fresh ones."""
+        return all(self._choose(job) is None for job in itertools.islice(self._waiting, FIRST))
 
     def _choose(self, job: Job) -> Member | None:
         """The host with the smallest share of its places taken, of those that may have the job."""

@@ -157,6 +157,26 @@ def test_a_job_that_silences_hosts_does_not_go_from_one_to_the_next(hosts: room.
     assert isinstance(found[0], room.Poisonous)
 
 
+def test_fresh_jobs_make_way_for_those_of_a_silent_host(hosts: room.Hosts) -> None:
+    """However many there are: with a thread for each, as a stream has them, that of the place asks for it first."""
+    doubtful, other = a_job(), a_job()
+    found, rest = begun(hosts, doubtful), begun(hosts, other)
+    silent, busy = doubtful.asked[0].member, other.asked[0].member
+    hosts._doubt(silent)
+    wait_until(lambda: hosts._waiting)
+    busy.jobs.clear()  # a place is free, and nobody who waits has been told
+    fresh = a_job()
+    latecomer: list[Any] = []
+    threading.Thread(target=lambda: latecomer.append(hosts.run(fresh)[0]), daemon=True).start()
+    wait_until(lambda: busy.jobs)
+    assert busy.jobs == {doubtful} and not fresh.asked
+    busy.actor.answer("doubtful")
+    wait_until(lambda: found and fresh.asked)
+    busy.actor.answer("fresh")
+    wait_until(lambda: latecomer)
+    assert (found[0][0], latecomer, rest) == ("doubtful", ["fresh"], [])
+
+
 def test_what_comes_of_an_earlier_asking_is_nobodys(hosts: room.Hosts) -> None:
     """A job may be asked again, as where a host's machinery failed on it: also of one that called it off before."""
     job = a_job()
@@ -240,6 +260,32 @@ def test_a_process_that_hangs_is_replaced(cluster: RayNodes, journal: Path, monk
         assert stopped not in cluster.actors()
         again = list(hosts.verify_many([pair(number) for number in range(100, 140)]))
         assert numbers(again) == {number: 100 + number for number in range(40)}
+
+
+@pytest.mark.slow  # nodes start, hosts, and spares for them
+def test_a_spare_stands_in_with_the_gpus_of_the_lost_one_which_nobody_gets_in_between(journal: Path) -> None:
+    import ray
+
+    from dice.cluster.verifier import ClusterVerifier
+
+    with (
+        RayNodes(2, environment={"PYTHONPATH": str(ROOT)}, gpus=True) as nodes,
+        ClusterVerifier(nodes.address, make=Fake(journal)) as hosts,
+    ):
+        before = {member.node.id: member for member in hosts._hosts.members}
+        assert sorted(str(member.facts.devices) for member in before.values()) == ["0", "1"]
+        wait_until(lambda: len(nodes.actors()) == 4 and not hosts._hosts._busy)
+        stranger = ray.remote(num_gpus=1)(lambda: "has a GPU").remote()
+        started = set(nodes.actors())
+        os.kill(at_work(hosts)[0], signal.SIGKILL)
+        wait_until(lambda: hosts.hosts_lost == 1 and len(hosts._hosts.members) == 2)
+        assert set(at_work(hosts)) <= started, "nobody waited for a process to start"
+        for member in hosts._hosts.members:
+            sees = member.actor.__ray_call__.remote(lambda actor: os.environ["CUDA_VISIBLE_DEVICES"])
+            assert ray.get(sees) == member.facts.devices == before[member.node.id].facts.devices
+        assert not ray.wait([stranger], timeout=1)[0]
+        found = list(hosts.verify_many([pair(number) for number in range(40)]))
+        assert numbers(found) == {number: number for number in range(40)}
 
 
 @pytest.mark.slow  # nodes with networks of their own start
