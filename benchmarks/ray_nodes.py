@@ -28,11 +28,20 @@ END_S = 30.0
 class RayNodes:
     """A cluster of `count` nodes of `cpus` cores each, as they say; all its files are in one folder that goes with it.
 
-    `environment`: further variables of the nodes' processes. One for each process at a time.
+    `environment`: further variables of the nodes' processes. `gpus`: the nth node has this machine's nth GPU. `store`:
+    megabytes of each one's object store. One for each process at a time.
     """
 
-    def __init__(self, count: int, cpus: int = 2, environment: dict[str, str] | None = None) -> None:
-        self._count, self._cpus = count, cpus
+    def __init__(
+        self,
+        count: int,
+        cpus: int = 2,
+        environment: dict[str, str] | None = None,
+        *,
+        gpus: bool = False,
+        store: int = 80,
+    ) -> None:
+        self._count, self._cpus, self._gpus, self._store = count, cpus, gpus, store
         self.folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))  # sockets have short names
         self._environment = ENVIRONMENT | (environment or {}) | {"RAY_TMPDIR": str(self.folder)}
         self._before: dict[str, str | None] = {}
@@ -40,9 +49,7 @@ class RayNodes:
         self.nodes: list[Any] = []
 
     def __enter__(self) -> RayNodes:
-        (self.folder / "ray").mkdir()
-        self._before = {name: os.environ.get(name) for name in self._environment}
-        os.environ.update(self._environment)
+        self._begin()
         from ray._private import ray_constants
         from ray.cluster_utils import Cluster
 
@@ -59,6 +66,14 @@ class RayNodes:
 
         ray.shutdown()
         self._cluster.shutdown()
+        self._end(error)
+
+    def _begin(self) -> None:
+        (self.folder / "ray").mkdir()
+        self._before = {name: os.environ.get(name) for name in self._environment}
+        os.environ.update(self._environment)
+
+    def _end(self, error: BaseException | None) -> None:
         left = self._wait_for_the_end()
         for name, value in self._before.items():
             if value is None:
@@ -75,9 +90,11 @@ class RayNodes:
 
     def add(self) -> Any:
         """One more node."""
+        own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
         node = self._cluster.add_node(
-            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False, object_store_memory=80 << 20
-        )
+            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
+            object_store_memory=self._store << 20, **own,
+        )  # fmt: skip
         self.nodes.append(node)
         return node
 
@@ -95,7 +112,7 @@ class RayNodes:
         os.kill(self.raylet(place), signal.SIGKILL)
 
     def actors(self) -> list[int]:
-        """The processes of our hosts."""
+        """The processes of our hosts, and of those that stand by."""
         return self.titled("ray::Host")
 
     def titled(self, beginning: str) -> list[int]:
@@ -123,6 +140,18 @@ class RayNodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return titles
+
+
+def at_work(hosts: Any) -> list[int]:
+    """The processes of those hosts of a `ClusterVerifier` that verify."""
+    import ray
+
+    asked = [
+        member.actor.__ray_call__.options(concurrency_group="control").remote(lambda actor: os.getpid())
+        for member in hosts._hosts.members
+        if not member.silent
+    ]
+    return list(ray.get(asked))
 
 
 def _title(pid: int) -> str:

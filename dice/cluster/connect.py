@@ -48,15 +48,15 @@ def connect(address: str) -> None:
         _check_address(address)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent to anybody
     import ray
-    from ray._private import ray_constants, worker
+
+    from dice.cluster import unofficial
 
     if ray.is_initialized():
         return
     address = _running(address)
-    if address.rpartition(":")[0] in LOOPBACK:  # Ray would go for the machine's outer address, where nobody listens
-        ray_constants.ENABLE_RAY_CLUSTER = False
-    # Ray prints what it hears of lost processes to stdout, among our answers. Verdicts and our logs say it.
-    worker.print_to_stdstream = lambda *lines, **how: None
+    if address.rpartition(":")[0] in LOOPBACK:
+        unofficial.stay_on_loopback()
+    unofficial.print_nothing()  # verdicts and our logs say it
     try:
         with contextlib.chdir(EMPTY_FOLDER):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
@@ -117,11 +117,11 @@ def _check_address(address: str) -> None:
 
 def _running(address: str) -> str:
     """The address of a head that answers. Ray itself would try for minutes."""
-    from ray._private.services import get_ray_address_from_environment
+    from dice.cluster.unofficial import address_of_this_machine
 
     if address == "auto":
         try:
-            address = str(get_ray_address_from_environment("auto", None))
+            address = address_of_this_machine()
         except ConnectionError:
             raise MachineError(
                 "No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT."

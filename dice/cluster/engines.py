@@ -132,7 +132,7 @@ class Engines:
         `check` is called now and then, and may raise. Raises what decoding raises, `MachineError` where processes are
         lost again and again.
         """
-        self._send(model, version)
+        self.send(model, version)
         left = list(range(len(prompts)))
         for _ in range(REPLACEMENTS):
             done = self._round(version, left, prompts, config, seeds, check, on_trace)
@@ -190,7 +190,7 @@ class Engines:
             done.add(share.places[place])
             on_trace(share.places[place], trace)
 
-    def _send(self, model: SDAR, version: int) -> None:
+    def send(self, model: SDAR, version: int) -> None:
         """Weights of another version go to all engines."""
         if version != self._version:
             state = {name: _packed(one) for name, one in model.state_dict().items()}

@@ -27,6 +27,7 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 from dice.verify.supervisor.job import ProblemFault
 from dice.verify.verdict_cache import harness_version
 
+DEVICES = "CUDA_VISIBLE_DEVICES"  # Ray sets it to what it gives a process
 PARENT_S = 0.2  # seconds between two looks at whether the node's own process is there
 WITHIN_REACH = {"network", "local sockets"}  # guarantees without which a kernel reaches Ray, which runs anything
 
@@ -77,12 +78,13 @@ def exposure(name: str, lacking: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """`lacking`: guarantees that its sandbox does not give."""
+    """`lacking`: guarantees that its sandbox does not give. `devices`: its GPUs as CUDA_VISIBLE_DEVICES names them."""
 
     name: str
     kind: Kind
     memory: int  # bytes of one GPU, or of the host where it emulates
     lacking: tuple[str, ...]
+    devices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,12 @@ def end_with_parent(parent: int) -> None:
 
 class Host:
     """Verifies for drivers elsewhere, `jobs` at once, each in a thread of Ray's. `job` is the driver's number for what
-    it asks, by which it may call it off."""
+    it asks, by which it may call it off. `devices`: GPUs that it has besides those that Ray gave it."""
 
-    def __init__(self, make: MakeVerifier, cores: int, jobs: int) -> None:
+    def __init__(self, make: MakeVerifier, cores: int, jobs: int, devices: str | None = None) -> None:
         leave_working_directory()
+        if devices is not None:
+            os.environ[DEVICES] = devices
         threading.Thread(target=end_with_parent, args=(os.getppid(),), name="parent", daemon=True).start()
         self._make, self._cores, self._jobs = make, cores, jobs
         self._name = socket.gethostname()
@@ -132,7 +136,10 @@ class Host:
         lacking = verifier.lacking()
         on_gpu = verifier.backend == "cuda"
         memory = int(probe_cuda()["memory"]) if on_gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return HostFacts(self._name, kind_of(verifier.backend), memory, lacking)
+        return HostFacts(self._name, kind_of(verifier.backend), memory, lacking, os.environ.get(DEVICES))
+
+    def pulse(self) -> None:
+        """A sign of life."""
 
     def verify(self, job: int, problem: Problem, kernel: Kernel, options: Options | None) -> Verdict:
         """As `Verifier.verify`; the verdict says where it was reached. `options` None: those of the host."""

@@ -1,8 +1,9 @@
 """The hosts of a cluster that verify: who takes the next job, what is under way, what happens when a host is lost.
 
 A job goes to the host with the smallest share of its places taken. A host is never given more than it takes at once, so
-that nothing waits where it could run elsewhere, and what a lost host had to do is little. Answers belong to one asking:
-when a host is lost its process is ended, each of its jobs is asked anew, and an answer that comes late is nobody's.
+that nothing waits where it could run elsewhere, and what a lost host had to do is little. When a host is lost its
+process is ended and each of its jobs is asked anew; while it is only silent, each is asked of another one, too. The
+first answer to a job is the answer, and one that comes later is nobody's.
 
 A job may be what ends hosts. All jobs of a lost host are suspects. A host has few of them at a time and is lost over
 nobody else, so that a second loss leaves few, of which a host then has one at a time. A job that ended a host as its
@@ -11,32 +12,32 @@ only suspect twice is set aside. Were it one at a time from the first loss on, p
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
-from dice.cluster.connect import ASK_S, Node, nodes, pinned
-from dice.cluster.host import Host, HostFacts, MakeVerifier
-from dice.cluster.job import CONTROL, HostLost, Job, kill_actor
+from dice.cluster.connect import Node, nodes
+from dice.cluster.hiring import Hiring
+from dice.cluster.host import HostFacts, MakeVerifier
+from dice.cluster.job import Answer, Asking, Job, Lost, Member, kill_actor, leave
+from dice.cluster.pulse import Pulses
 from dice.errors import MachineError
 from dice.verify.sandbox.process import Cancelled
-from dice.verify.supervisor.devices import MAX_CONCURRENT
 
 log = logging.getLogger(__name__)
 
 STRIKES = 2  # hosts lost over a job as their only suspect, before it is set aside
-SUSPECTS = 1 / 4  # of a host's places, for jobs of which each may be what ended a host
 LOOK_S = 2.0  # seconds between two looks at which nodes there are
 NOBODY_S = 120.0  # seconds without any host, after which jobs fail
 FAULTS_IN_A_ROW = 3  # verdicts of a host that say its machinery failed, before it rests
 REST_S = 30.0
+FIRST = 8  # of the jobs that wait, those that fresh ones make way for
 NOTICE_S = 1.0  # a waiting job looks again so often, whatever it was told
 
 
@@ -46,38 +47,6 @@ class Poisonous(Exception):
 
 class NoHost(Exception):
     """There was no host for so long that jobs are given up; the message is one sentence."""
-
-
-@dataclass(eq=False)
-class Member:
-    """A host at work. `jobs`: what it has under way."""
-
-    node: Node
-    actor: Any
-    facts: HostFacts
-    places: int
-    jobs: set[Job] = field(default_factory=set)
-    faults: int = 0
-    rests_until: float = 0.0
-    lost: bool = False
-
-    @property
-    def load(self) -> float:
-        return len(self.jobs) / self.places
-
-    @property
-    def suspects(self) -> list[Job]:
-        """Its jobs that may be what ends hosts."""
-        return [job for job in self.jobs if job.losses]
-
-    def may_have(self, job: Job) -> bool:
-        """Whether there is a place for it, among suspects where it is one."""
-        if len(self.jobs) >= self.places:
-            return False
-        others = self.suspects if job.losses else []
-        if any(job.losses > 1 or other.losses > 1 for other in others):
-            return False
-        return len(others) < max(1, int(SUSPECTS * self.places))
 
 
 class Hosts:
@@ -95,8 +64,8 @@ class Hosts:
         check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]],
     ) -> None:
         """Raises `MachineError` where no node can verify, and what `check` raises."""
-        self.lost = 0
-        self._make, self._wanted, self._gpus = make, wanted, gpus
+        self.lost, self.hedged = 0, 0
+        self._wanted, self._hiring = wanted, Hiring(make, gpus)
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
         self._refused: set[str] = set()
@@ -105,12 +74,13 @@ class Hosts:
         self._welcome: Callable[[HostFacts], bool] = lambda facts: True
         self._closed = threading.Event()
         self._look = threading.Event()
-        self._hiring: set[str] = set()
-        self._starting: list[Any] = []  # actors that have not told of their hosts yet
+        self._busy: set[str] = set()  # nodes on which a process starts
         self._hirers: list[threading.Thread] = []
+        self._waiting: dict[Job, None] = {}  # those to which some places are no good, in order
         self._admit(self._first(check, [node for node in nodes() if wanted(node)]))
         self._watcher = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
         self._watcher.start()
+        self._pulses = Pulses(lambda: self.members, self._doubt, self._lose)
 
     @property
     def members(self) -> list[Member]:
@@ -119,14 +89,25 @@ class Hosts:
 
     def run(self, job: Job) -> tuple[Any, Member]:
         """The answer to a job, and who gave it. Raises `Poisonous`, `NoHost`, `Cancelled`, and what a host raised."""
-        while True:
-            with self._taken(job) as member:
-                try:
-                    return job.ask(member.actor), member
-                except HostLost as error:
-                    self._lose(member, str(error))
-            if job.strikes >= STRIKES:
-                raise Poisonous(f"The host that this pair was verified on was lost {job.losses} times")
+        try:
+            while True:
+                if job.wants_host and (asking := self._place(job)) is not None:
+                    job.ask(asking)
+                heard = job.wait()
+                if isinstance(heard, Answer):
+                    self._give_back(job, heard.asking)
+                    if heard.error is not None:
+                        raise heard.error
+                    return heard.value, heard.asking.member
+                if isinstance(heard, Lost):
+                    self._lose(heard.asking.member, heard.why)
+                    self._give_back(job, heard.asking)
+                    if job.strikes >= STRIKES:
+                        raise Poisonous(f"The host that this pair was verified on was lost {job.losses} times")
+        finally:
+            for asking in list(job.asked):  # another one was first, or nobody is waited for any more
+                leave(asking)
+                self._give_back(job, asking)
 
     def report(self, member: Member, fault: bool) -> None:
         """Whether the machinery of a host failed: one where it fails again and again gets no jobs for a while, lest it
@@ -152,31 +133,54 @@ class Hosts:
         self._closed.set()
         self._look.set()
         self._watcher.join()
-        for actor in [*self._starting, *(member.actor for member in self.members)]:
-            kill_actor(actor)
-        for hirer in self._hirers:  # who asked Ray for anything later would start a cluster of its own
+        self._pulses.close()
+        self._hiring.close()
+        for member in self.members:
+            kill_actor(member.actor)
+        for hirer in self._hirers:
             hirer.join()
         with self._changed:
             self._members.clear()
             self._changed.notify_all()
 
-    @contextmanager
-    def _taken(self, job: Job) -> Iterator[Member]:
-        """A place on a host, waited for."""
+    def _place(self, job: Job) -> Asking | None:
+        """A place on a host, waited for; none where the job needs it no longer."""
         with self._changed:
-            while (member := self._choose(job)) is None:
-                if job.called_off or self._closed.is_set():
-                    raise Cancelled
-                if not self._members and time.monotonic() - self._nobody_since > NOBODY_S:
-                    raise NoHost(f"The cluster has had no host for {NOBODY_S:.0f} s")
-                self._changed.wait(NOTICE_S)
+            particular = job.is_particular or job.group in self._large
+            try:
+                while (member := self._choose(job)) is None or not (particular or self._has_nobody_first()):
+                    if job.called_off or self._closed.is_set():
+                        raise Cancelled
+                    if not job.wants_host:
+                        return None
+                    if not self._members and time.monotonic() - self._nobody_since > NOBODY_S:
+                        raise NoHost(f"The cluster has had no host for {NOBODY_S:.0f} s")
+                    if particular:
+                        self._waiting[job] = None
+                    self._changed.wait(NOTICE_S)
+            finally:
+                if self._waiting.pop(job, job) is None:
+                    self._changed.notify_all()  # others may have made way for it
+            self.hedged += bool(job.asked)
+            asking = Asking(member)
             member.jobs.add(job)
-        try:
-            yield member
-        finally:
-            with self._changed:
-                member.jobs.discard(job)
+            job.asked.append(asking)
+            return asking
+
+    def _give_back(self, job: Job, asking: Asking) -> None:
+        with self._changed:
+            asking.member.jobs.discard(job)
+            job.asked.remove(asking)
+            # Whoever is told of a place alone must be one who can take it.
+            if self._waiting:
+                self._changed.notify_all()
+            else:
                 self._changed.notify()
+
+    def _has_nobody_first(self) -> bool:
+        """Whether no job that waits already could begin now: one that is asked for the first time makes way for those
+        of lost and silent hosts, which else would wait for as long as there are fresh ones."""
+        return all(self._choose(job) is None for job in itertools.islice(self._waiting, FIRST))
 
     def _choose(self, job: Job) -> Member | None:
         """The host with the smallest share of its places taken, of those that may have the job."""
@@ -190,8 +194,15 @@ class Hosts:
         free = [one for one in able if one.may_have(job)]
         return min(free, key=lambda one: one.load, default=None)
 
+    def _doubt(self, member: Member) -> None:
+        """A host says nothing: its jobs look for another one."""
+        with self._changed:
+            member.silent = True
+            for job in member.jobs:
+                job.hear(member)
+
     def _lose(self, member: Member, why: str) -> None:
-        """A host is gone: told by the first of its jobs that hears of it."""
+        """A host is gone: told by whoever hears of it first. Its jobs, where they do not know yet."""
         with self._changed:
             if member.lost:
                 return
@@ -204,6 +215,8 @@ class Hosts:
             for job in suspects or member.jobs:
                 job.losses += 1
                 job.strikes += len(suspects) == 1
+            for job in member.jobs:
+                job.hear(member, why)
             self._changed.notify_all()
         log.info("lost %s with %d pairs under way: %s", member.node, len(member.jobs), why)
         kill_actor(member.actor)  # it may live on where only the way to it is broken
@@ -222,62 +235,56 @@ class Hosts:
             for member in self.members:
                 if member.node.id not in alive:
                     self._lose(member, "its node is gone")
-            present = {member.node.id for member in self.members} | self._refused | self._hiring
-            for node in alive.values():
-                if node.id not in present and self._wanted(node) and not self._closed.is_set():
-                    self._hiring.add(node.id)
-                    hirer = threading.Thread(target=self._replace, args=(node,), name="cluster-hire", daemon=True)
-                    self._hirers = [one for one in self._hirers if one.is_alive()] + [hirer]
-                    hirer.start()
+            self._hiring.forget_all_but(alive)
+            self._staff(list(alive.values()))
 
-    def _replace(self, node: Node) -> None:
-        member = self._hire(node)
-        if isinstance(member, Member):
-            self._admit([member])
+    def _staff(self, alive: list[Node]) -> None:
+        """Start what is missing on nodes: hosts and, beside those that have been at work for a while, spares."""
+        members = {member.node.id: member for member in self.members}
+        for node in alive:
+            if node.id in self._refused | self._busy or not self._wanted(node) or self._closed.is_set():
+                continue
+            member = members.get(node.id)
+            if member is not None and not self._hiring.wants_spare(node):
+                continue
+            self._busy.add(node.id)
+            hirer = threading.Thread(target=self._start, args=(node, member), name="cluster-hire", daemon=True)
+            self._hirers = [one for one in self._hirers if one.is_alive()] + [hirer]
+            hirer.start()
+
+    def _start(self, node: Node, host: Member | None) -> None:
+        """A spare beside a host or, where there is none, a host."""
+        if host is not None:
+            self._hiring.keep_spare(host)
+            self._look.set()  # the host may have been lost meanwhile
+        elif isinstance(hired := self._hiring.hire(node), Member):
+            self._admit([hired])
         else:
-            log.info("no host yet: %s", member)
-        self._hiring.discard(node.id)
+            log.info("no host yet: %s", hired)
+        self._busy.discard(node.id)
 
     def _first(
         self, check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]], fresh: list[Node]
     ) -> list[Member]:
         """The hosts to begin with."""
         with ThreadPoolExecutor(max(1, len(fresh))) as pool:
-            answers = list(pool.map(self._hire, fresh))
+            answers = list(pool.map(self._hiring.hire, fresh))
         hired = [one for one in answers if isinstance(one, Member)]
         troubles = [one for one in answers if isinstance(one, str)]
         for trouble in troubles:
             log.warning("no host: %s", trouble)
         if not hired:
+            self._hiring.close()
             why = troubles[0] if troubles else "it has no node with what is needed to give."
             raise MachineError(f"No host of the cluster can verify: {why}")
         try:
             self._welcome = check([member.facts for member in hired])
         except BaseException:
+            self._hiring.close()
             for member in hired:
                 kill_actor(member.actor)
             raise
         return hired
-
-    def _hire(self, node: Node) -> Member | str:
-        """Start a host on a node; a sentence where it cannot verify."""
-        gpus = self._gpus(node)
-        places = node.cpus + MAX_CONCURRENT * gpus
-        actor_class: Any = ray.remote
-        there = actor_class(
-            num_cpus=node.cpus, num_gpus=gpus, scheduling_strategy=pinned(node), max_restarts=0, max_task_retries=0,
-            max_concurrency=places, concurrency_groups={CONTROL: 1},
-        )(Host)  # fmt: skip
-        actor = there.remote(self._make, node.cpus, places)
-        self._starting.append(actor)
-        try:
-            facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=ASK_S)
-        except Exception as error:  # whatever it is, it is that node's
-            kill_actor(actor)
-            return f"{node}: {_trouble(error)}"
-        finally:
-            self._starting.remove(actor)
-        return Member(node, actor, facts, places)
 
     def _admit(self, hired: list[Member]) -> None:
         with self._changed:
@@ -289,10 +296,3 @@ class Hosts:
                 else:
                     self._members[member.node.id] = member
             self._changed.notify_all()
-
-
-def _trouble(error: Exception) -> str:
-    if isinstance(error, ray.exceptions.GetTimeoutError):
-        return f"no answer within {ASK_S:.0f} s; its cores or GPUs may be taken by other work of the cluster."
-    cause = getattr(error, "cause", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[-1].rstrip(".") + "."

@@ -94,6 +94,11 @@ class ClusterVerifier(Verifier):
     def hosts_lost(self) -> int:
         return self._hosts.lost
 
+    @property
+    def jobs_hedged(self) -> int:
+        """Times that a host was asked what another one, that said nothing any more, had under way."""
+        return self._hosts.hedged
+
     def lacking(self) -> tuple[str, ...]:
         """What any host lacks."""
         return tuple(sorted({name for member in self._hosts.members for name in member.facts.lacking}))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ray_nodes import RayNodes
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 NODES = 2
 
@@ -18,6 +19,14 @@ def ray_nodes(count: int, environment: dict[str, str] | None = None) -> RayNodes
     return RayNodes(count, environment={"PYTHONPATH": str(ROOT)} | (environment or {}))
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine processes are silent for seconds; who counts what is asked must not ask twice."""
+    if importlib.util.find_spec("ray") is not None:
+        monkeypatch.setattr("dice.cluster.pulse.SILENT_S", PATIENCE_S)
+        monkeypatch.setattr("dice.cluster.pulse.GIVEN_UP_S", PATIENCE_S)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[RayNodes]:
     """Two nodes of two cores each."""
@@ -25,6 +34,11 @@ def cluster() -> Iterator[RayNodes]:
         pytest.skip("Ray is not installed (the extra `cluster`)")
     with ray_nodes(NODES) as nodes:
         yield nodes
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from dice.verify.sandbox.cancel import Cancellation
 from dice.verify.supervisor.job import ProblemFault
 
 STEP_S = 0.02
+PATIENCE_S = 600
 PROBLEM = Problem("", "fake")
 
 
@@ -93,6 +96,24 @@ class FakeVerifier(Verifier):
         if self._journal is not None:
             with self._journal.open("a") as file:
                 file.write(f"{number} {what} {self._node}\n")
+
+
+def lines(journal: Path, what: str) -> list[int]:
+    text = journal.read_text() if journal.exists() else ""
+    return [int(line.split()[0]) for line in text.splitlines() if line.split()[1:2] == [what]]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def numbers(found: list[tuple[int, Verdict]]) -> dict[int, int]:
+    """By index, the number of the pair that the verdict is on. Fails where an index comes twice."""
+    assert max(Counter(index for index, _ in found).values()) == 1
+    return {index: int(verdict.message.split()[0]) for index, verdict in found}
 
 
 def _differ(oddity: str) -> None:

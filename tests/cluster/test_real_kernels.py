@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, at_work
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -90,7 +90,7 @@ def test_hosts_that_are_killed_change_no_verdict(alone: Verifier) -> None:
             assert index not in found
             found[index] = said(verdict)
             if len(found) in kills:
-                os.kill(draw.choice(nodes.actors()), signal.SIGKILL)
+                os.kill(draw.choice(at_work(hosts)), signal.SIGKILL)
         assert 0 < hosts.hosts_lost <= len(kills)  # one that is killed while it starts had no job to lose
     assert found == expected
 

@@ -9,20 +9,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, at_work
 
 from dice.cluster.connect import nodes
 from dice.errors import MachineError, UserError
 from dice.problem import Problem
-from dice.verdict import Verdict
 from dice.verify.stream import WINDOW
-from tests.cluster.conftest import NODES, ray_nodes
-from tests.cluster.fakes import PROBLEM, Fake, pair
+from tests.cluster.conftest import NODES
+from tests.cluster.fakes import PROBLEM, Fake, lines, numbers, pair, wait_until
 from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cluster")  # they share the nodes
@@ -30,33 +28,10 @@ PLACES = 2 * NODES
 SAME_WAY = pytest.mark.slow  # hosts start for each case, and are refused in one place
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "journal"
-
-
 def verifier(cluster: RayNodes, *, make: Fake, **settings: object):  # type: ignore[no-untyped-def]
     from dice.cluster.verifier import ClusterVerifier
 
     return ClusterVerifier(cluster.address, make=make, **settings)  # type: ignore[arg-type]
-
-
-def lines(journal: Path, what: str) -> list[int]:
-    text = journal.read_text() if journal.exists() else ""
-    return [int(line.split()[0]) for line in text.splitlines() if line.split()[1:2] == [what]]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def numbers(found: list[tuple[int, Verdict]]) -> dict[int, int]:
-    """By index, the number of the pair that the verdict is on. Fails where an index comes twice."""
-    assert max(Counter(index for index, _ in found).values()) == 1
-    return {index: int(verdict.message.split()[0]) for index, verdict in found}
 
 
 def test_every_pair_gets_its_own_verdict_which_says_where(cluster: RayNodes, journal: Path) -> None:
@@ -106,7 +81,7 @@ def test_a_lost_process_loses_no_job(cluster: RayNodes, journal: Path) -> None:
         for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.05) for number in range(40)])):
             found.append(one)
             if count == 15:
-                os.kill(cluster.actors()[0], signal.SIGKILL)
+                os.kill(at_work(hosts)[0], signal.SIGKILL)
         assert numbers(found) == {number: number for number in range(40)}
         assert all(verdict.correct for _, verdict in found)
         assert hosts.hosts_lost == 1
@@ -150,7 +125,7 @@ def test_suspects_become_fewer_with_each_loss(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(room, "kill_actor", lambda actor: None)
     monkeypatch.setattr(room, "nodes", lambda: [Node(name, name, 8, 0) for name in "ab"])
     facts = HostFacts("host", Kind("emulated", "CPU", "g++", "2", "1"), 1, ())
-    monkeypatch.setattr(room.Hosts, "_hire", lambda self, node: room.Member(node, None, facts, node.cpus))
+    monkeypatch.setattr(room.Hiring, "hire", lambda self, node: room.Member(node, None, facts, node.cpus))
     hosts = room.Hosts(Fake(), lambda node: True, lambda node: 0, lambda found: lambda one: True)
     jobs = [Job(lambda actor, number: None) for _ in range(9)]
     a, b = hosts.members
@@ -234,28 +209,6 @@ def test_hosts_that_would_spoil_results_are_refused(
     if oddity == "toolchain":
         with verifier(cluster, make=Fake(odd=odd, oddity=oddity), mixed=True) as hosts:
             assert {kind.toolchain for kind in hosts.kinds} > {"g++ 9"}
-
-
-@pytest.mark.slow  # Ray waits for a heartbeat
-def test_a_node_that_is_cut_off_has_its_jobs_done_elsewhere_and_its_late_answers_are_nobodys(journal: Path) -> None:
-    """Stopped, as others see a broken network, and going on when Ray has given it up and all is done."""
-    heartbeat = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500}
-    with ray_nodes(NODES, {f"RAY_{name}": str(value) for name, value in heartbeat.items()}) as nodes:
-        with verifier(nodes, make=Fake(journal)) as hosts:
-            found, stopped = [], []
-            for count, one in enumerate(hosts.verify_many([pair(number, sleep=0.2) for number in range(40)])):
-                found.append(one)
-                if count == 10:
-                    stopped = [*nodes.workers(-1), nodes.raylet(-1)]
-                    for process in stopped:
-                        os.kill(process, signal.SIGSTOP)
-            for process in stopped:
-                os.kill(process, signal.SIGCONT)
-            assert numbers(found) == {number: number for number in range(40)}
-            assert all(verdict.correct for _, verdict in found) and hosts.hosts_lost == 1
-            again = list(hosts.verify_many([pair(number) for number in range(100, 140)]))  # with the late ones about
-            assert numbers(again) == {number: 100 + number for number in range(40)}
-        assert len(lines(journal, "begun")) > 80  # those of the stopped node were begun twice
 
 
 @pytest.mark.slow
