@@ -228,13 +228,16 @@ def facts(contest: Contest, ask_reference: Ask, cache_dir: Path, problem: str, c
     return found
 
 
-def _compiled_ms(path: Path, name: str, ask_reference: Ask) -> float:
-    """Median time of the reference under torch.compile; compiling takes many seconds, so it is kept for the machine."""
+def _compiled_ms(path: Path, name: str, ask_reference: Ask) -> float | None:
+    """Median time of the reference under torch.compile, None where that cannot take it; compiling takes many seconds, so
+    either is kept for the machine."""
 
     def measure() -> dict[str, Any]:
-        return {"ms": statistics.median(ask_reference(m.TimeCompiled(), m.CompiledTimed).ms)}
+        ms = ask_reference(m.TimeCompiled(), m.CompiledTimed).ms
+        return {"ms": statistics.median(ms) if ms else None}
 
-    return float(roofline.stored(path, name, measure)["ms"])
+    ms = roofline.stored(path, name, measure)["ms"]
+    return None if ms is None else float(ms)
 
 
 def check_report(answer: m.RoundTimed, asked: m.TimeRound) -> None:

@@ -78,6 +78,7 @@ def test_built_once_and_found_again(build: Build) -> None:
         "headers",
         "log",
         "sum",
+        "variable",
         "word",
     ]
 

@@ -245,6 +245,14 @@ def test_the_compiled_baseline_is_measured_once_per_problem(tmp_path: Path) -> N
         (tmp_path / "seen").touch()
 
 
+def test_what_torch_compile_cannot_take_has_no_baseline(tmp_path: Path) -> None:
+    class NotCompiled(Reference):
+        def answer(self, command: Any) -> Any:
+            return m.CompiledTimed(()) if isinstance(command, m.TimeCompiled) else super().answer(command)
+
+    assert timing.facts(claims(2.0), NotCompiled(4.0), tmp_path, "p", True)["compile_ms"] is None
+
+
 def test_the_median_interval_covers_as_often_as_it_says() -> None:
     draw = random.Random(7)
     hits = 0
