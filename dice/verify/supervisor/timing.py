@@ -229,8 +229,8 @@ def facts(contest: Contest, ask_reference: Ask, cache_dir: Path, problem: str, c
 
 
 def _compiled_ms(path: Path, name: str, ask_reference: Ask) -> float | None:
-    """Median time of the reference under torch.compile, None where that cannot take it; compiling takes many seconds, so
-    either is kept for the machine."""
+    """Median time of the reference under torch.compile, None where that cannot take it. Compiling takes many seconds,
+    so either is kept for the machine."""
 
     def measure() -> dict[str, Any]:
         ms = ask_reference(m.TimeCompiled(), m.CompiledTimed).ms
