@@ -221,7 +221,11 @@ def facts(contest: Contest, ask_reference: Ask, cache_dir: Path, problem: str, c
             f"it claims {claimed:.4g} ms, and to move {work.bytes_moved / 1e6:.0f} MB takes this GPU {least:.4g} ms.",
             "faster_than_physics",
         )
-    found = {"bytes_moved": work.bytes_moved, "flops": work.flops, "ceiling_ms": ceilings.ceiling_ms(work)}
+    found: dict[str, float | None] = {
+        "bytes_moved": work.bytes_moved,
+        "flops": work.flops,
+        "ceiling_ms": ceilings.ceiling_ms(work),
+    }
     if compiled:
         name = f"{problem}, {device}, torch {importlib.metadata.version('torch')}"
         found["compile_ms"] = _compiled_ms(cache_dir / "baselines.json", name, ask_reference)
