@@ -69,6 +69,9 @@ class RayNodes:
         self._end(error)
 
     def _begin(self) -> None:
+        import ray
+
+        ray.shutdown()  # a process joins one cluster, and this one may have joined another before
         (self.folder / "ray").mkdir()
         self._before = {name: os.environ.get(name) for name in self._environment}
         os.environ.update(self._environment)

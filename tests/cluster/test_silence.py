@@ -257,7 +257,7 @@ def test_a_process_that_hangs_is_replaced(cluster: RayNodes, journal: Path, monk
         assert numbers(found) == {number: number for number in range(60)}
         assert all(verdict.correct for _, verdict in found)
         wait_until(lambda: hosts.hosts_lost and hosts.default_workers == 4)
-        assert stopped not in cluster.actors()
+        wait_until(lambda: stopped not in cluster.actors())
         again = list(hosts.verify_many([pair(number) for number in range(100, 140)]))
         assert numbers(again) == {number: 100 + number for number in range(40)}
 
