@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_LISTED = 5000  # descendants and threads that are listed; more are too many anyway
+LOOK_EVERY = 8  # readings; for shared memory that the machine's own sum does not show
 _SHARED_DEVICE = "00:01"  # of memory without a file system: memfds, shared anonymous mappings
 
 
@@ -32,7 +33,7 @@ class Meter:
 
     def __init__(self, root: int, inherited_kb: int, memory_mb: int):
         self.root, self.inherited_kb, self.most_kb = root, inherited_kb, memory_mb << 10
-        self._shared_before = _system_shared_kb()
+        self._least_shared_kb, self._readings = _system_shared_kb(), 0
 
     def read(self) -> Usage:
         pids = descendants(self.root)
@@ -46,11 +47,16 @@ class Meter:
     def _memory_kb(self, pids: Sequence[int], rough: int) -> int:
         """What a fork still shares with its parent counts in both at first: many small children of a large process
         would pass for a large one. Only where that sum is too much, the exact one is taken, which the kernel has to
-        walk for. Shared memory is looked for only where the machine has more of it than at first."""
+        walk for. Shared memory is looked for where the machine has more of it than it had, and now and then in any
+        case: another program may have freed as much as this one took."""
+        system_kb = _system_shared_kb()
+        self._least_shared_kb = min(self._least_shared_kb, system_kb)
+        grown = 4 * (system_kb - self._least_shared_kb) > self.most_kb
+        self._readings += 1
         found = rough
         if rough > self.most_kb:
             found = sum(map(_share_kb, pids)) - self.inherited_kb
-        if 4 * (_system_shared_kb() - self._shared_before) > self.most_kb:
+        if grown or self._readings % LOOK_EVERY == 0:
             found = max(found, max(0, _anonymous_kb(pids) - self.inherited_kb) + _shared_kb(pids))
         return found
 
