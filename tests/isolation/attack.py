@@ -1,7 +1,7 @@
 """Probes as tests: as this user and as an ordinary one, with namespaces and without them.
 
 By default each probe that is quick runs as this user with all mechanisms, and some run in each of the other places.
-`DICE_PROBES=all` runs all of them everywhere. The probes of a theme and a place are one run, whose results the tests
+`DICE_PROBES=all` runs all of them everywhere. The probes of a place that are chosen are one run, whose results the tests
 of them share. What `make test` leaves out is `slow`: what is run for root without namespaces, and for an ordinary user
 with them, is run for an ordinary user without them as well; and themes whose promises other tests hold, too.
 """
@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,14 @@ TELLING = {
     (True, True): (*OF_A_USER, *OF_A_PROCESS, *OF_BOTH),
 }
 # By `test_text_fuzz.py`, `test_message_fuzz.py` and `test_faults.py`; elsewhere, by the same probes for this user.
-HELD_ELSEWHERE = {False: ("text", "messages", "infra"), True: ("memory", "descriptors", "files", "processes")}
+HELD_ELSEWHERE = {False: {"text", "messages", "infra"}, True: {"memory", "descriptors", "files", "processes"}}
+THEMES = {"text", "messages", "infra", "memory", "descriptors", "files", "processes", "builds", "reading"}
 LONG = ("deep_folder",)  # half a minute for one probe
 BETWEEN = [place for place in PLACES if place != HERE and not (place.user and place.without)]
 
 
 @dataclass(frozen=True)
 class Attack:
-    theme: str
     place: Place
     task: Task
 
@@ -74,32 +74,24 @@ class Attack:
         return f"{' '.join(self.task)} ({self.place})"
 
 
-def attacks(theme: str) -> Any:
-    """A mark that gives a test each attack of a theme; those of a place run in one process."""
-    cases = []
+def attacks() -> Iterator[Any]:
+    """All that there are, with the marks of each; those of a place run in one process."""
     for place in PLACES:
-        for attack in _of(theme, place):
-            group = pytest.mark.xdist_group(f"probes {theme} {place}")
-            marks = [group, pytest.mark.timeout(1800)]
-            if place in BETWEEN or theme in HELD_ELSEWHERE[place != HERE] or attack.task[0] in LONG:
-                marks.append(pytest.mark.slow)
-            cases.append(pytest.param(attack, id=str(attack), marks=marks))
-    return pytest.mark.parametrize("attack", cases)
+        for probe in all_probes():
+            for ending in _endings(probe, place):
+                attack = Attack(place, (probe.name, ending))
+                marks = [pytest.mark.xdist_group(f"probes {place}"), pytest.mark.timeout(1800)]
+                if place in BETWEEN or probe.name in LONG or probe.tags & THEMES <= HELD_ELSEWHERE[place != HERE]:
+                    marks.append(pytest.mark.slow)
+                yield pytest.param(attack, id=str(attack), marks=marks)
 
 
-def check(attack: Attack) -> None:
+def check(attack: Attack, chosen: Iterable[Attack]) -> None:
     """The promise of the probe is kept, or one of the guarantees that it rests on is said to be lacking."""
-    result = _results(attack.theme, attack.place, attack.task[0] in LONG)[attack.task]
+    result = _results(attack.place, tuple(one.task for one in chosen if one.place == attack.place))[attack.task]
     if result.state == "excused":
         pytest.skip(f"not guaranteed here, as verdicts say ({', '.join(result.excused)}): {result.broken[0][:200]}")
     assert not result.broken, f"{result.promise} {result.broken}"
-
-
-def _of(theme: str, place: Place) -> Iterator[Attack]:
-    for probe in all_probes():
-        if theme in probe.tags:
-            for ending in _endings(probe, place):
-                yield Attack(theme, place, (probe.name, ending))
 
 
 def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
@@ -112,9 +104,8 @@ def _endings(probe: Probe, place: Place) -> tuple[str, ...]:
 
 
 @functools.cache
-def _results(theme: str, place: Place, long: bool) -> dict[Task, Result]:
-    """Of all attacks of a theme that are `LONG`, or are not. What is left when their verifier has ended is held against
-    the last of them."""
+def _results(place: Place, tasks: tuple[Task, ...]) -> dict[Task, Result]:
+    """What is left when their verifier has ended is held against the last of them."""
     environment = {"OMP_NUM_THREADS": "1"} | ({WITHOUT: place.without} if place.without else {})
     options: dict[str, Any] = {}
     if place.user != os.geteuid():
@@ -126,7 +117,6 @@ def _results(theme: str, place: Place, long: bool) -> dict[Task, Result]:
     except BackendUnavailable as error:
         pytest.skip(str(error))
     found: dict[Task, Result] = {}
-    tasks = [attack.task for attack in _of(theme, place) if (attack.task[0] in LONG) == long]
     for result in run(tasks, environment=environment, **options):
         if result.ending:
             found[result.name, result.ending] = result
