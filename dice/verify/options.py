@@ -39,7 +39,7 @@ class BackendUnavailable(MachineError):
 def default_cache_dir() -> Path:
     """`$DICE_CACHE`, else `dice` below `$XDG_CACHE_HOME`, else `~/.cache/dice`."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("DICE_CACHE") or Path(root) / "dice").absolute()
+    return Path(os.path.realpath(os.environ.get("DICE_CACHE") or Path(root) / "dice"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Options:
         limits = (self.compile_timeout_s, self.run_timeout_s, self.memory_mb, self.timing_s)
         if not all(limit > 0 for limit in limits):  # a NaN is not
             raise ValueError("time and memory limits must be positive")
-        object.__setattr__(self, "cache_dir", Path(self.cache_dir).absolute())  # children work in folders of their own
+        # Children work in folders of their own, and what is removed in the end has no `..` in its path.
+        object.__setattr__(self, "cache_dir", Path(os.path.realpath(self.cache_dir)))
 
 
 def resolve_backend(backend: str) -> Backend:

@@ -35,7 +35,7 @@ class Cache:
     """Entries by `content_key`. What else lies in `folder` is left alone. Any other key is a `ValueError`."""
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, trim_interval_s: float = TRIM_INTERVAL_S):
-        self.folder = Path(folder).absolute()
+        self.folder = Path(os.path.realpath(folder))
         self.limit_bytes = limit_bytes
         self.trim_interval_s = trim_interval_s
 

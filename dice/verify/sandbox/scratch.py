@@ -76,7 +76,7 @@ def _places() -> Iterator[Path]:
     shared = Path("/dev/shm")
     if shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > ROOM_BYTES:
         yield shared
-    yield Path(tempfile.gettempdir())
+    yield Path(os.path.realpath(tempfile.gettempdir()))
 
 
 def sweep() -> None:

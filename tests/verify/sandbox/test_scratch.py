@@ -118,11 +118,21 @@ def test_a_cache_removes_only_its_own_entries(tmp_path: Path) -> None:
     assert all((path / "precious").exists() for path in foreign)
 
 
-def test_a_relative_cache_folder_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes that read it work in folders of their own."""
-    assert Options(cache_dir=Path("relative")).cache_dir == folder / "relative"
-    monkeypatch.setenv("DICE_CACHE", "relative")
+@pytest.mark.parametrize("given", ["relative", "other/../relative", "link"])
+def test_a_cache_folder_has_one_absolute_path(given: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that read it work in folders of their own, and nothing with `..` in its path is ever removed."""
+    (folder / "other").mkdir()
+    (folder / "link").symlink_to("relative")
+    assert Options(cache_dir=Path(given)).cache_dir == Cache(Path(given)).folder == folder / "relative"
+    monkeypatch.setenv("DICE_CACHE", given)
     assert Options().cache_dir == folder / "relative"
+
+
+def test_a_folder_for_temporary_files_may_be_named_in_any_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "other").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "other" / ".." / "other"))
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 62)  # more than there is in memory, so that it is used
+    assert list(scratch._places()) == [folder / "other"]
 
 
 def _never(path: object, **_: object) -> None:
