@@ -1,7 +1,7 @@
 """Runs probes among other people's kernels, and looks for what they leave: is every promise kept on this machine?
 
-Two processes. One verifies: each probe in one stream with kernels that are right and kernels that are wrong, before it,
-beside it for as long as it takes, and after it. Those must get their own verdicts, the probe one that its file allows,
+Two processes. One verifies: each probe in one stream with kernels that are right and kernels that are wrong, beside it
+for as long as it takes, and after it. Those must get their own verdicts, the probe one that its file allows,
 in time, and nothing may be left of it. The other process (`run`) watches: it outlives a verifier that a probe ends,
 adopts whatever escapes from it, and may have it run as another user.
 """
@@ -41,7 +41,8 @@ WORKERS = 3
 RUN_S, COMPILE_S = 10.0, 60.0
 MEMORY_MB = {"emulated": 512, "cuda": 4096}
 LATE_S = 25.0  # beyond its limit, until a job has a verdict
-BESIDE_S = 0.3  # from one neighbour to the next
+BESIDE_S = 0.3  # until a probe gets its first neighbour; to each further one it is longer by half
+TRIALS = 2  # of each kernel: what is tried here is the sandbox, not the comparison
 PATIENCE_S = 2 * (RUN_S + COMPILE_S) + LATE_S  # the verifier says nothing for so long: it hangs
 START_S = 900.0  # what builds share may have to be made
 SETTLE_S = 8.0  # until what was ended is gone
@@ -252,7 +253,9 @@ def main() -> None:
     spec = json.loads(sys.stdin.read())
     adopt()  # so that what escapes shows as a child of this process
     backend, probes = spec["backend"], {probe.name: probe for probe in files.all_probes(Path(spec["folder"]))}
-    options = Options(timing=False, run_timeout_s=RUN_S, compile_timeout_s=COMPILE_S, memory_mb=MEMORY_MB[backend])
+    options = Options(
+        trials=TRIALS, timing=False, run_timeout_s=RUN_S, compile_timeout_s=COMPILE_S, memory_mb=MEMORY_MB[backend]
+    )
     verifier: Verifier | None = None
     for number, (name, ending) in enumerate(spec["tasks"]):
         if verifier is None:
@@ -329,11 +332,11 @@ class _Round:
 
     def _kernels(self) -> Iterator[tuple[Kernel, str]]:
         """Each with the outcome that it must have; "" for the probe."""
-        others = self._others()
-        yield from itertools.islice(others, 2)
+        others, pause = self._others(), BESIDE_S
         yield self.kernel, ""
-        while not self._judged.wait(BESIDE_S):
+        while not self._judged.wait(pause):
             yield next(others)
+            pause *= 1.5
         yield from itertools.islice(others, 2)
 
     def _others(self) -> Iterator[tuple[Kernel, str]]:
