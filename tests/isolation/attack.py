@@ -1,8 +1,8 @@
 """Probes as tests: as this user and as an ordinary one, with namespaces and without them.
 
 By default each probe that is quick runs as this user with all mechanisms, and some run in each of the other places.
-`DICE_PROBES=all` runs all of them everywhere. The probes of a place that are chosen are one run, whose results the tests
-of them share. What `make test` leaves out is `slow`: what is run for root without namespaces, and for an ordinary user
+`DICE_PROBES=all` runs all of them everywhere. The probes of a place that are chosen are one run, whose results their
+tests share. What `make test` leaves out is `slow`: what is run for root without namespaces, and for an ordinary user
 with them, is run for an ordinary user without them as well; and themes whose promises other tests hold, too.
 """
 

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
+from drawn_pairs import SEED, sample
 from verified_pairs import assert_right, covering, of_every_style
 
 from dice import prompts, synth
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.xdist_group("synth"),  # one process draws what they share
 ]
 
-SEED = 5
 ELSEWHERE = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")
 TRAIN = 3000
 SCALARS = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}
@@ -35,7 +35,7 @@ NAMES = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
 
 @pytest.fixture(scope="module")
 def train() -> list[Pair]:
-    return [synth.generate(SEED, index) for index in range(TRAIN)]
+    return list(sample()[:TRAIN])
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,15 @@ from collections import Counter
 
 import pytest
 import torch
+from drawn_pairs import sample
 from torch import nn
 
-from dice import synth
 from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.chain import python_number, renumbered
 from dice.synth.problem.rewrites import divided, hoisted, opened, wrapped
 from dice.synth.tables.names import after_class, composed
+
+pytestmark = pytest.mark.xdist_group("synth")  # one process draws what they share
 
 BODIES = (
     ["return torch.mean(1 - F.cosine_similarity(x, y, dim=1))"],
@@ -136,7 +138,7 @@ def test_only_layers_are_called_like_their_class() -> None:
 def test_many_names_are_seen_once() -> None:
     """What ModelNew repeats by name cannot be learnt by heart."""
     seen: Counter[str] = Counter()
-    pairs = [_names(synth.generate(31, index).kernel.source) for index in range(2500)]
+    pairs = [_names(pair.kernel.source) for pair in sample()[:2500]]
     for names in pairs:
         seen.update(names)
     with_names = [names for names in pairs if names]

@@ -8,17 +8,15 @@ import re
 
 import pytest
 import torch
+from drawn_pairs import MOST, sample
 from torch import nn
 
-from dice import synth
-from dice.synth import Pair
 from dice.synth.problem.builder import ProblemBuilder
 from dice.synth.problem.layers import written
 from dice.synth.problem.rewrites import in_place
 
-pytestmark = pytest.mark.xdist_group("synth style")  # one process draws what they share
+pytestmark = pytest.mark.xdist_group("synth")  # one process draws what they share
 
-SAMPLE = 4000
 HABITS: dict[str, str] = {
     "keywords": r"nn\.\w+\(in_(features|channels)=",
     "settings": r"def __init__\(self, .*kernel_size",
@@ -86,33 +84,28 @@ HABITS: dict[str, str] = {
 }
 
 
-@pytest.fixture(scope="module")
-def sample() -> list[Pair]:
-    return [synth.generate(17, index) for index in range(SAMPLE)]
-
-
 @pytest.mark.parametrize("habit", HABITS)
-def test_every_habit_is_seen_and_none_prevails(sample: list[Pair], habit: str) -> None:
+def test_every_habit_is_seen_and_none_prevails(habit: str) -> None:
     pattern = re.compile(HABITS[habit], re.MULTILINE)
-    seen = sum(pattern.search(pair.problem.source) is not None for pair in sample)
-    assert 0.0005 * SAMPLE < seen < 0.6 * SAMPLE
+    seen = sum(pattern.search(pair.problem.source) is not None for pair in sample())
+    assert 0.0005 * MOST < seen < 0.6 * MOST
 
 
-def test_signatures_show_other_defaults_than_are_given(sample: list[Pair]) -> None:
+def test_signatures_show_other_defaults_than_are_given() -> None:
     """What the constructor is given counts, not its default."""
     other = 0
-    for pair in sample:
+    for pair in sample():
         arguments, given = _constructor(pair.problem.source)
         shown = dict(zip(reversed([item.arg for item in arguments.args]), reversed(arguments.defaults), strict=False))
         names = [item.arg for item in arguments.args[1:]]
         for name, value in zip(names, given, strict=False):
             is_number = isinstance(value, ast.Constant) and isinstance(shown.get(name), ast.Constant)
             other += is_number and ast.dump(value) != ast.dump(shown[name])
-    assert other > 0.01 * SAMPLE
+    assert other > 0.01 * MOST
 
 
-def test_both_constructors_take_what_is_given(sample: list[Pair]) -> None:
-    for pair in sample:
+def test_both_constructors_take_what_is_given() -> None:
+    for pair in sample():
         _, given = _constructor(pair.problem.source)
         for source in (pair.problem.source, pair.kernel.source):
             arguments, _ = _constructor(source)
@@ -131,16 +124,16 @@ def _constructor(source: str) -> tuple[ast.arguments, list[ast.expr]]:
     return (made.args if made else empty.args), values
 
 
-def test_no_name_of_a_problem_hides_one_of_its_base_class(sample: list[Pair]) -> None:
-    for pair in sample:
+def test_no_name_of_a_problem_hides_one_of_its_base_class() -> None:
+    for pair in sample():
         names = set(re.findall(r"def (\w+)\(self|self\.(\w+) = ", pair.problem.source))
         made = {name for pair_of_names in names for name in pair_of_names} - {"", "__init__", "forward"}
         assert not [name for name in made if hasattr(nn.Module, name)], pair.composition
 
 
-def test_the_inputs_are_left_as_they_were(sample: list[Pair]) -> None:
+def test_the_inputs_are_left_as_they_were() -> None:
     """Operators in place work on results, never on what the caller passed."""
-    hasty = [pair for pair in sample if re.search(r"[-+*/]= |inplace=True|torch\.[a-z]+_\(", pair.problem.source)]
+    hasty = [pair for pair in sample() if re.search(r"[-+*/]= |inplace=True|torch\.[a-z]+_\(", pair.problem.source)]
     assert len(hasty) > 40
     for pair in hasty:
         scope: dict[str, object] = {}
