@@ -404,7 +404,8 @@ def soak(found: Figures) -> None:
             before = torch.cuda.memory_allocated()
     engine.run()
     found |= {
-        "seconds_of_work": time.perf_counter() - begun, "texts": len(handles), "preempted": engine.preempted, "forwards": engine.forwards,
+        "seconds_of_work": time.perf_counter() - begun, "texts": len(handles),
+        "preempted": engine.preempted, "forwards": engine.forwards,
         "finished": sum(handle.state == "finished" for handle in handles),
         "aborted": sum(handle.state == "aborted" for handle in handles),
         "graphs": engine._runner.graphs,  # type: ignore[attr-defined]
