@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dice.optimize import optimize
     from dice.verify import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["generate", "load", "optimize", "verify"]
 _HOMES = {"generate": "dice.generation", "load": "dice.loading"}
 
