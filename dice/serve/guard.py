@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,7 +49,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        passage = Passage(send)
+        scope, passage = origin_form(scope), Passage(send)
         try:
             body = await self._admitted(scope, receive)
             # What answers GET answers HEAD, of which the connection sends the head alone.
@@ -167,6 +167,23 @@ class Passage:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def origin_form(scope: Scope) -> Scope:
+    """The request as if it had named its path alone: to a proxy a client sends the whole URL, and some pass it on. The
+    name in it stands for that of the header Host, which a server is to overlook then."""
+    scheme, mark, rest = scope.get("raw_path", b"").partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        return scope
+    authority, slash, path = rest.partition(b"/")
+    raw_path = slash + path or b"/"
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    named = {
+        "raw_path": raw_path,
+        "path": unquote(raw_path.decode("ascii")),
+        "headers": [(b"host", authority), *headers],
+    }
+    return {**scope, **named}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -98,6 +98,11 @@ class Engine:
         check_denoising_steps(config, size)
         return config
 
+    @property
+    def longest(self) -> int:
+        """Most positions of a text that can be written: its context, or as many as there are pages for."""
+        return min(self.shape.context, self.pages.count * self.pages.size)
+
     def timings(self) -> list[tuple[Room, float]]:
         return self._runner.timings()  # measured on a GPU only
 
@@ -141,9 +146,10 @@ class Engine:
     ) -> Handle:
         """Queue a text that may be given in parts. Raises `DecodeError` where it could never fit."""
         config = self.own(config)
-        most = min(self.shape.context, self.pages.count * self.pages.size)
-        if text.length > most:
-            raise DecodeError(f"A text needs {text.length} positions, but this engine keeps {most} of one at most.")
+        if text.length > self.longest:
+            raise DecodeError(
+                f"A text needs {text.length} positions, but this engine keeps {self.longest} of one at most."
+            )
         if self.shift and not text.block_start:
             raise DecodeError("A prompt is empty, but this model needs a token to continue from.")
         handle = Handle(self._submitted, text, config, on_step, on_end)
