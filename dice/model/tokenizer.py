@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -388,5 +389,9 @@ def _brief(error: BaseException) -> str:
 
 
 def _unused_character(text: str) -> str:
-    """A private-use character that does not occur in `text`."""
-    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
+    """A private-use character that does not occur in `text`. Raises `TokenizerError` where all do."""
+    used = set(text)
+    for code in chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE)):
+        if chr(code) not in used:
+            return chr(code)
+    raise TokenizerError("The conversation holds every character for private use, of which one is needed.")

@@ -183,6 +183,8 @@ class Counter:
         )  # fmt: skip
         holes = holes_of_lines(self.tokenizer, given, [line - 1 for line in request.lines])
         holes = [range(hole.start, min(hole.stop, kept - 1)) for hole in holes]
+        if not any(holes):
+            raise ApiError(400, "The chosen lines are empty, so nothing of them can be written again.", "lines")
         (seed,) = self._seeds(request, 1)
         text = repair_text(self.model, 0, given, holes, config, seed)
         masked = {position for hole in holes for position in hole}

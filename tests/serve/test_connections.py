@@ -131,6 +131,23 @@ def test_what_is_no_http_is_answered_in_openais_form(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Expect: 100-continue\r\nContent-Length: 99999999", b"413"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"400"),
+        (b"Content-Encoding: gzip\r\nContent-Length: 5", b"415"),
+    ],
+)
+def test_a_body_that_will_not_be_read_is_refused_by_its_head(more: bytes, status: bytes) -> None:
+    with listening(ServeSettings(model="m")) as (_, port), socket.create_connection(("127.0.0.1", port)) as client:
+        body = b"" if b"Expect" in more else b"0\r\n\r\n"
+        client.sendall(HEAD.replace(b"Content-Length: 2", more) + body)
+        head, _, body = ended(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status) and json.loads(body)["error"]["message"]
+        assert b"content-length: %d" % len(body) in head
+
+
+@pytest.mark.parametrize(
     ("target", "host", "status"),
     [
         (b"http://localhost/", b"localhost", b"200"),

@@ -216,6 +216,27 @@ def test_a_text_of_far_too_many_tokens_is_not_encoded(writer: Writer, monkeypatc
     monkeypatch.delitem(vars(tokenizer), "_bound", raising=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "lines", "said"),
+    [("a\nb\nc", [2, 99], "3 lines, and line 99"), ("", [1], "lines are empty"), ("a\n", [2], "lines are empty")],
+)
+def test_lines_that_cannot_be_written_again(writer: Writer, text: str, lines: list[int], said: str) -> None:
+    answer = ask(writer, "POST", "/v1/edit", json={"prompt": "x", "text": text, "lines": lines})
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+def test_a_text_of_all_private_characters_is_answered(writer: Writer) -> None:
+    """One that the text lacks is needed to tell control tokens from text."""
+    few = "".join(map(chr, range(0xE000, 0xF900)))
+    for content, said in (
+        (few, "before any answer"),
+        (few + "".join(map(chr, range(0xF0000, 0x110000))), "private use"),
+    ):
+        body = {"messages": [{"role": "user", "content": content}]}
+        answer = ask(writer, "POST", "/v1/chat/completions", json=body)
+        assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
 def test_a_number_that_the_engine_cannot_hold_is_refused() -> None:
     with pytest.raises(ValidationError):
         ChatRequest.model_validate({"messages": MESSAGES, "top_k": 2**31})
