@@ -318,7 +318,7 @@ def test_less_motion_and_the_place_of_the_keyboard(server: Running, browser: Any
     page.route("**/v1/verify", lambda route: held.append(route))
     page.wait_for_selector("#example option", state="attached")
     page.evaluate("window.drawn = []; const go = Card.prototype.draw;"
-                  "Card.prototype.draw = function () { drawn.push(this.step); go.call(this); }")  # fmt: skip
+                  "Card.prototype.draw = function () { drawn.push(this.step); go.call(this); }; null")  # fmt: skip
     page.locator("#go").click()
     line = page.locator('[aria-label="Mask line 2 again"]')
     line.focus()
