@@ -166,7 +166,8 @@ def compared(engine: list[Figures], http: list[Figures], count: int) -> Figures:
     }
     tokens = sum(engine[0]["tokens"])
     return {
-        "texts": count, "tokens": tokens, "same_counts": [one["tokens"] for one in engine] == [one["tokens"] for one in http],
+        "texts": count, "tokens": tokens,
+        "same_counts": [one["tokens"] for one in engine] == [one["tokens"] for one in http],
         **middle, "spread_s": {"engine": [one["seconds"] for one in engine], "http": [one["seconds"] for one in http]},
         "latency_over_engine": middle["http"]["seconds"] / middle["engine"]["seconds"] - 1,
         "share_of_throughput": middle["engine"]["seconds"] / middle["http"]["seconds"],
@@ -195,12 +196,13 @@ def measure(name: str, streams: int, out: Path, seconds: float) -> bool:
     tokenizer = tokenizer_of(vocabulary)
     settings = ServeSettings(model=name, port=0, slots=streams, queue=streams, verify=False)
     engine = new_engine(model, settings)
-    alone = {
-        job: [
-            by_engine(engine, tokenizer, prompts(count, length, vocabulary, turn), most) for turn in range(1 + ROUNDS)
-        ]
-        for job, (count, length, most) in jobs.items()
-    }
+    alone: dict[str, list[Figures]] = known.setdefault("engine", {})
+    for job, (count, length, most) in jobs.items():
+        if job not in alone:
+            rounds = [prompts(count, length, vocabulary, turn) for turn in range(1 + ROUNDS)]
+            alone[job] = [by_engine(engine, tokenizer, asked, most) for asked in rounds]
+            print(f"{job}, by the engine: {[round(one['seconds'], 3) for one in alone[job]]} s", flush=True)
+            write_json(file, known)
     del engine
     gc.collect()
     torch.cuda.empty_cache()

@@ -118,7 +118,7 @@ async function work(job, made = []) {
     const stopped = error.name === "AbortError";
     if (!stopped) complain(error.message);
     for (const card of made)
-      if (!card.recording.trace) card.fail(stopped ? "Stopped." : card.recording.steps ? `It was not finished: ${error.message}` : "Nothing was written.");
+      if (!card.recording.trace) card.fail(stopped ? "Stopped." : card.recording.steps ? `It was not finished. ${error.message}` : "Nothing was written.");
   } finally {
     if (running === own) {
       running = null;
