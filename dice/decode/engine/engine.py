@@ -79,6 +79,7 @@ class Engine:
             raise DecodeError(f"A page of {page_size} positions does not hold whole blocks of {size}.")
         cache_tokens = cache_tokens or slots * context
         self.pages = Pages(-(-cache_tokens // page_size), page_size)
+        self.longest = min(context, self.pages.count * page_size)  # positions of a text that can be written
         self.shape = Shape(slots, size, context, page_size, config.vocab_size, self.shift)
         self.prefill_tokens = prefill_tokens
         self.forwards = self.preempted = self._submitted = 0
@@ -97,11 +98,6 @@ class Engine:
             raise DecodeError(f"This engine decodes blocks of {self.shape.block_size}, not of {size}.")
         check_denoising_steps(config, size)
         return config
-
-    @property
-    def longest(self) -> int:
-        """Most positions of a text that can be written: its context, or as many as there are pages for."""
-        return min(self.shape.context, self.pages.count * self.pages.size)
 
     def timings(self) -> list[tuple[Room, float]]:
         return self._runner.timings()  # measured on a GPU only
@@ -146,10 +142,8 @@ class Engine:
     ) -> Handle:
         """Queue a text that may be given in parts. Raises `DecodeError` where it could never fit."""
         config = self.own(config)
-        if text.length > self.longest:
-            raise DecodeError(
-                f"A text needs {text.length} positions, but this engine keeps {self.longest} of one at most."
-            )
+        if text.length > (most := self.longest):
+            raise DecodeError(f"A text needs {text.length} positions, but this engine keeps {most} of one at most.")
         if self.shift and not text.block_start:
             raise DecodeError("A prompt is empty, but this model needs a token to continue from.")
         handle = Handle(self._submitted, text, config, on_step, on_end)
