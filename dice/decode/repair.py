@@ -73,7 +73,7 @@ def repair_text(model: SDAR, index: int, trace: Trace, holes: Sequence[range], c
 def holes_of_lines(tokenizer: Tokenizer, trace: Trace, lines: Collection[int]) -> list[range]:
     """The response tokens that hold a character of the given lines, counted from 0; line ends stay.
 
-    Raises `DecodeError` for a line that the answer lacks.
+    Raises `DecodeError` for a line that the answer lacks; to people it counts from 1.
     """
     ids = trace.response_ids
     found = tokenizer.decode(ids).split("\n")
@@ -82,7 +82,7 @@ def holes_of_lines(tokenizer: Tokenizer, trace: Trace, lines: Collection[int]) -
     holes = []
     for line in sorted(set(lines)):
         if not 0 <= line < len(found):
-            raise DecodeError(f"The answer has {len(found)} lines, but line {line} is asked for.")
+            raise DecodeError(f"The answer has {len(found)} lines, and line {line + 1} is none of them.")
         begin, end = begins[line], begins[line] + len(found[line])
         if begin < end:
             holes.append(range(bisect_right(lengths, begin) - 1, bisect_left(lengths, end)))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dice.files.bounded import check_size, parse_json, read_text
 from dice.model.chat import ChatTemplate, ChatTemplateError
 from dice.model.config import DEFAULT_MASK_TOKEN_ID
 from dice.model.family import MASK_SPELLINGS
+from dice.model.token_bound import TokenBound
 
 # How Qwen2 cuts text into words before byte-pair merging: contractions, letters with one leading symbol, single digits,
 # symbol runs, line ends, blanks.
@@ -45,6 +47,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 class TokenizerError(UserError):
     """The tokenizer files are missing or inconsistent; the message is one sentence for the user."""
+
+
+class TooManyTokens(TokenizerError):
+    """The text has more tokens than were asked for at most."""
 
 
 @contextmanager
@@ -142,15 +148,23 @@ class Tokenizer:
         """The ids that every text begins with, for tokenizers that begin with one: Llama 3's `<|begin_of_text|>`."""
         return list(self._full.encode("").ids)
 
-    def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true."""
-        tokenizer = self._full if control else self._plain
+    def encode(self, text: str, *, control: bool = False, most: int | None = None) -> list[int]:
+        """Token ids of `text`. Control tokens spelled out in it stay plain characters unless `control` is true.
+
+        Raises `TooManyTokens` where there are more than `most`, mostly without encoding all of a long text."""
+        tokenizer, text = self._full if control else self._plain, _whole(text)
         with _panics_told("The tokenizer cannot handle a text of this length or form"):
             if len(text) < LONG:
-                return list(tokenizer.encode(_whole(text), add_special_tokens=False).ids)
-            # Takes the library long; `encode` would keep all other threads of the process from going on meanwhile.
-            (encoding,) = tokenizer.encode_batch([_whole(text)], add_special_tokens=False)
-            return list(encoding.ids)
+                ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
+            else:
+                if most is not None and not control and self._bound.exceeds(text, most):
+                    raise _too_many(most)
+                # Takes the library long; `encode` would keep all other threads of the process from going on meanwhile.
+                (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
+                ids = list(encoding.ids)
+        if most is not None and len(ids) > most:
+            raise _too_many(most)
+        return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; with `skip_special`, without end/turn markers and masks. Reasoning markup is kept.
@@ -179,9 +193,11 @@ class Tokenizer:
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
+        *,
+        most: int | None = None,
         **options: Any,
     ) -> list[int]:
-        """Token ids of a conversation in the model's chat template.
+        """Token ids of a conversation in the model's chat template. Raises `TooManyTokens` for more than `most`.
 
         `messages` are {"role", "content"} mappings; `options` go to the template (SDAR: `enable_thinking`, `tools`).
         Control tokens come from the template alone: the same characters inside a message are encoded as text. For
@@ -193,7 +209,9 @@ class Tokenizer:
             if piece in self._control:
                 ids.append(self._control[piece])
             elif piece:
-                ids.extend(self.encode(piece.replace(guard, "")))
+                ids.extend(self.encode(piece.replace(guard, ""), most=most))
+            if most is not None and len(ids) > most:
+                raise _too_many(most)
         return ids
 
     def render_chat(
@@ -231,6 +249,10 @@ class Tokenizer:
             return [walk(item) for item in value] if isinstance(value, list | tuple) else value
 
         return {key: walk(value) for key, value in message.items()}
+
+    @cached_property
+    def _bound(self) -> TokenBound:
+        return TokenBound(self._plain)
 
     @cached_property
     def _control_pattern(self) -> re.Pattern[str]:
@@ -342,6 +364,10 @@ def _read_file(file: Path) -> str:
         raise TokenizerError(str(error)) from None
 
 
+def _too_many(most: int) -> TooManyTokens:
+    return TooManyTokens(f"The text has more than {most} tokens.")
+
+
 def _whole(text: str) -> str:
     """The text, with U+FFFD for half a surrogate pair: the tokenizers library takes valid Unicode alone."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
@@ -363,5 +389,9 @@ def _brief(error: BaseException) -> str:
 
 
 def _unused_character(text: str) -> str:
-    """A private-use character that does not occur in `text`."""
-    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
+    """A private-use character that does not occur in `text`. Raises `TokenizerError` where all do."""
+    used = set(text)
+    for code in chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE)):
+        if chr(code) not in used:
+            return chr(code)
+    raise TokenizerError("The conversation holds every character for private use, of which one is needed.")

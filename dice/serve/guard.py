@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,7 +49,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        passage = Passage(send)
+        scope, passage = origin_form(scope), Passage(send)
         try:
             body = await self._admitted(scope, receive)
             # What answers GET answers HEAD, of which the connection sends the head alone.
@@ -71,7 +71,8 @@ class Guard:
         try:
             self._check(scope)
         except ApiError:
-            if has_body:
+            # Who asks before it sends is told by the answer.
+            if has_body and not any(name == b"expect" for name, _ in scope["headers"]):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.settings.body_s):
                         await self._drop(receive)
@@ -94,10 +95,19 @@ class Guard:
             same = hmac.compare_digest(given.strip().encode(), self.settings.key.encode())
             if scheme.lower() != "bearer" or not same:
                 raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        # Proxies that go by the one and servers that go by the other see different requests.
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            raise ApiError(400, "A request has a content length or a transfer encoding, not both.")
         if scope["method"] == "POST":
+            if headers.get(b"content-encoding", "identity").lower() != "identity":
+                raise ApiError(
+                    415, "The body must come as it is, without a content encoding.", code="unsupported_media_type"
+                )
             kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # browsers send others across origins without asking
                 raise ApiError(415, "The content type must be application/json.", code="unsupported_media_type")
+            if int(headers.get(b"content-length", 0)) > self.settings.body_bytes:
+                raise self._too_large()
 
     async def _body(self, receive: Receive) -> bytes:
         """All of it. Raises `ApiError` for one that is too long or too slow, `ClientGone`."""
@@ -111,14 +121,17 @@ class Guard:
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > self.settings.body_bytes:
-                        most = self.settings.body_bytes
                         if message.get("more_body", False):
                             await self._drop(receive)
-                        raise ApiError(413, f"The request is longer than {most} bytes.", code="request_too_large")
+                        raise self._too_large()
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
             raise ApiError(408, "The request did not come in time.", code="request_timeout") from None
+
+    def _too_large(self) -> ApiError:
+        said = f"The request is longer than {self.settings.body_bytes} bytes."
+        return ApiError(413, said, code="request_too_large")
 
     async def _drop(self, receive: Receive) -> None:
         """The rest of a body, up to a bound: a client that still sends it would not read the answer."""
@@ -162,11 +175,29 @@ class Passage:
         """Say so, where nothing was said yet. The connection ends with it: more of the request may be on its way."""
         if self.status:
             return
-        headers = {"content-type": "application/json", "connection": "close"} | error.headers
         body = json.dumps(error.body()).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        headers |= error.headers
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def origin_form(scope: Scope) -> Scope:
+    """The request as if it had named its path alone: to a proxy a client sends the whole URL, and some pass it on. The
+    name in it stands for that of the header Host, which a server is to overlook then."""
+    scheme, mark, rest = scope.get("raw_path", b"").partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        return scope
+    authority, slash, path = rest.partition(b"/")
+    raw_path = slash + path or b"/"
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    named = {
+        "raw_path": raw_path,
+        "path": unquote(raw_path.decode("ascii")),
+        "headers": [(b"host", authority), *headers],
+    }
+    return {**scope, **named}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -17,7 +17,7 @@ from dice.decode.trace import GIVEN, Trace
 from dice.errors import MachineError
 from dice.generation import DECODING
 from dice.model.sdar import SDAR
-from dice.model.tokenizer import Tokenizer
+from dice.model.tokenizer import Tokenizer, TooManyTokens
 from dice.serve.answer import Answer, Delta
 from dice.serve.errors import ApiError, internal
 from dice.serve.events import Ending
@@ -116,7 +116,14 @@ class Counter:
         self.model, self.tokenizer, self.scheduler, self.settings = model, tokenizer, scheduler, settings
         autoregressive = model.config.traits.kind == "autoregressive"
         self.block_size = 1 if autoregressive else model.config.block_size
-        self.context = model.config.max_position_embeddings // self.block_size * self.block_size
+
+    @property
+    def context(self) -> int:
+        """Most positions of a text, in whole blocks: the model's, or fewer where the engine has no pages for them."""
+        most = self.model.config.max_position_embeddings
+        if self.scheduler.longest is not None:
+            most = min(most, self.scheduler.longest)
+        return most // self.block_size * self.block_size
 
     async def chat(self, request: ChatRequest) -> Order:
         self._check_count(request.n or 1)
@@ -129,7 +136,7 @@ class Counter:
         if not prompts:
             raise ApiError(400, "`prompt` is empty.", "prompt")
         self._check_count(len(prompts) * (request.n or 1))
-        *ids, suffix = await asyncio.to_thread(self._encoded, [*prompts, request.suffix or ""])
+        *ids, suffix = await asyncio.to_thread(self._encoded, prompts, request.suffix or "")
         return self._new(request, ids, suffix, request.max_tokens)
 
     async def edit(self, request: EditRequest) -> Order:
@@ -142,16 +149,24 @@ class Counter:
         choice = Choice(0, Ticket(text, config, inbox), answer, stop_reason="stop", given=given)
         return self._admit([choice], inbox, text.prompt_length)
 
-    def _encoded(self, texts: Sequence[str | list[int]]) -> list[list[int]]:
-        """Token ids, also of what is none yet. Takes seconds for a long text."""
-        return [self.tokenizer.encode(one) if isinstance(one, str) else one for one in texts]
+    def _encoded(self, prompts: Sequence[str | list[int]], suffix: str) -> list[list[int]]:
+        """Token ids of prompts, of which some are none yet, and last those of the suffix. Takes a while."""
+        ids = [self._ids(one, "prompt") if isinstance(one, str) else one for one in prompts]
+        return [*ids, self._ids(suffix, "suffix")]
+
+    def _ids(self, text: str, param: str) -> list[int]:
+        """Raises `ApiError` for more than the context holds, mostly without encoding it all."""
+        try:
+            return self.tokenizer.encode(text, most=self.context)
+        except TooManyTokens:
+            raise self._too_long(None, param) from None
 
     def _masked(self, request: EditRequest, chat: list[int] | None) -> tuple[Text, DecodeConfig, dict[int, int]]:
         """The text with some of its lines masked, and the tokens that stay, by position. Its stop token is put behind
         it where it has none. `chat`: the ids of the messages, where there are any. Takes seconds for a long text."""
-        prompt = chat if chat is not None else self.tokenizer.encode(request.prompt or "")
+        prompt = chat if chat is not None else self._ids(request.prompt or "", "prompt")
         stops = self.tokenizer.stop_ids
-        ids = list(request.tokens) if request.tokens is not None else self.tokenizer.encode(request.text or "")
+        ids = list(request.tokens) if request.tokens is not None else self._ids(request.text or "", "text")
         if any(token >= self.model.config.vocab_size for token in ids):
             raise ApiError(400, "`tokens` holds an id outside the model's vocabulary.", "tokens")
         kept = next((place + 1 for place, token in enumerate(ids) if token in stops), 0)
@@ -168,6 +183,8 @@ class Counter:
         )  # fmt: skip
         holes = holes_of_lines(self.tokenizer, given, [line - 1 for line in request.lines])
         holes = [range(hole.start, min(hole.stop, kept - 1)) for hole in holes]
+        if not any(holes):
+            raise ApiError(400, "The chosen lines are empty, so nothing of them can be written again.", "lines")
         (seed,) = self._seeds(request, 1)
         text = repair_text(self.model, 0, given, holes, config, seed)
         masked = {position for hole in holes for position in hole}
@@ -177,7 +194,9 @@ class Counter:
         """The conversation in the model's template, which a process of its own renders."""
         conversation = [message.for_template() for message in messages]
         try:
-            return await asyncio.to_thread(self.tokenizer.encode_chat, conversation)
+            return await asyncio.to_thread(self.tokenizer.encode_chat, conversation, most=self.context)
+        except TooManyTokens:
+            raise self._too_long(None, "messages") from None
         except MachineError as error:
             raise internal() from error
 
@@ -241,8 +260,10 @@ class Counter:
         if texts > self.settings.most_choices:
             raise ApiError(400, f"One request gets at most {self.settings.most_choices} texts here.", "n")
 
-    def _too_long(self, tokens: int, param: str) -> ApiError:
-        said = f"This model's context has {self.context} tokens, and the request takes {tokens} before any answer."
+    def _too_long(self, tokens: int | None, param: str) -> ApiError:
+        """`tokens`: of the request; None where they were not counted to the end."""
+        takes = "more" if tokens is None else tokens
+        said = f"The context here has {self.context} tokens, and the request takes {takes} before any answer."
         return ApiError(400, said, param, "context_length_exceeded")
 
 

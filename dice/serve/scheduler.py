@@ -72,12 +72,14 @@ class Scheduler:
     """Starts with `start`, within a running event loop. `make_engine` is called in the thread, again after a failure.
 
     - `open`: texts that were submitted and are not over.
+    - `longest`: most positions of a text that the engine has pages for; None before it is made.
     - `alive`: whether texts are written; False before the engine is made, and once it failed too often, of which
       `on_death` is told in the loop.
     """
 
     def __init__(self, make_engine: Callable[[], Engine], on_death: Callable[[], None] = lambda: None) -> None:
         self.open = 0
+        self.longest: int | None = None
         self.alive = False
         self.failures: list[float] = []
         self.occupation = Occupation()
@@ -126,6 +128,7 @@ class Scheduler:
 
     def _serve(self, engine: Engine) -> None:
         """The one loop: take what was asked, step, and hand on what was revealed."""
+        self.longest = engine.longest
         self._call(self._set_alive)
         busy = False
         while self._obey(engine, wait=not busy):

@@ -123,7 +123,7 @@ def test_lines_are_found_in_tokens() -> None:
     found = "|".join(tokenizer.decode(ids[part.start : part.stop]) for part in both)
     assert "x = 1" in found and "y = 22" in found and "ModelNew" not in found
     assert holes_of_lines(tokenizer, trace, [1]) == []
-    with pytest.raises(DecodeError, match="line 9 is asked for"):
+    with pytest.raises(DecodeError, match="line 10 is none"):
         holes_of_lines(tokenizer, trace, [9])
 
 

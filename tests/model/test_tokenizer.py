@@ -16,7 +16,8 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from dice.model.chat import ChatTemplate, ChatTemplateError
-from dice.model.tokenizer import Tokenizer, TokenizerError
+from dice.model.token_bound import TokenBound
+from dice.model.tokenizer import Tokenizer, TokenizerError, TooManyTokens
 
 END, IM_START, IM_END, THINK, THINK_END, MASK = 151643, 151644, 151645, 151667, 151668, 151669
 
@@ -200,6 +201,32 @@ def test_a_tokenizer_without_template_says_so(own: Path, tmp_path: Path) -> None
     shutil.copy(own / "tokenizer.json", tmp_path)
     with pytest.raises(ChatTemplateError, match="no chat template"):
         Tokenizer.from_folder(tmp_path).encode_chat(CHATS[0])
+
+
+def test_too_many_tokens_are_told_from_the_beginning_of_a_text(own: Path) -> None:
+    """Never where there are not more; nearly always where there are many more."""
+    tokenizer = Tokenizer.from_folder(own)
+    bound = TokenBound(tokenizer._plain)
+    for piece in (*TEXTS[1:], "\n \n", "a" * 70, "1", "   \n  x", "\u1100\u1161\u11a8"):
+        text = piece * (2000 // len(piece))
+        count = len(tokenizer.encode(text))
+        told = [most for most in range(1, count + 20, 7) if bound.exceeds(text, most)]
+        assert all(most < count for most in told)
+    assert bound.exceeds(TEXTS[-2] * 100, 1000)
+    assert bound.exceeds("a" * 100_000, 700)  # one word: by the length of the longest token
+
+
+def test_encoding_at_most_so_many(own: Path) -> None:
+    tokenizer, text = Tokenizer.from_folder(own), TEXTS[-3] * 200
+    ids, chat = tokenizer.encode(text), [{"role": "user", "content": text}]
+    assert tokenizer.encode(text, most=len(ids)) == ids
+    whole = tokenizer.encode_chat(chat)
+    assert tokenizer.encode_chat(chat, most=len(whole)) == whole
+    for most in (len(ids) - 1, 100, 0):
+        with pytest.raises(TooManyTokens, match=f"more than {most} tokens"):
+            tokenizer.encode(text, most=most)
+        with pytest.raises(TooManyTokens, match=f"more than {most} tokens"):
+            tokenizer.encode_chat(chat, most=most)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ class App:
         self.left = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        found = scope["path"] in ("/", "/endless")
+        await send({"type": "http.response.start", "status": 200 if found else 404, "headers": []})
         while scope["path"] == "/endless":
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
             if self.left.is_set():
@@ -127,6 +128,38 @@ def test_what_is_no_http_is_answered_in_openais_form(sent: bytes) -> None:
             client.sendall(sent)
             head, _, body = ended(client).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ") and set(json.loads(body)["error"]) >= {"message", "type"}
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Expect: 100-continue\r\nContent-Length: 99999999", b"413"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"400"),
+        (b"Content-Encoding: gzip\r\nContent-Length: 5", b"415"),
+    ],
+)
+def test_a_body_that_will_not_be_read_is_refused_by_its_head(more: bytes, status: bytes) -> None:
+    with listening(ServeSettings(model="m")) as (_, port), socket.create_connection(("127.0.0.1", port)) as client:
+        body = b"" if b"Expect" in more else b"0\r\n\r\n"
+        client.sendall(HEAD.replace(b"Content-Length: 2", more) + body)
+        head, _, body = ended(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status) and json.loads(body)["error"]["message"]
+        assert b"content-length: %d" % len(body) in head
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost/", b"localhost", b"200"),
+        (b"HTTP://localhost:8000?x=1", b"a.proxy", b"200"),
+        (b"http://elsewhere/", b"localhost", b"403"),
+        (b"ftp://localhost/", b"localhost", b"404"),
+    ],
+)
+def test_a_whole_url_as_a_proxy_gets_it_is_understood(target: bytes, host: bytes, status: bytes) -> None:
+    with listening(ServeSettings(model="m")) as (_, port), socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host))
+        assert ended(client).startswith(b"HTTP/1.1 " + status)
 
 
 def test_the_system_asks_whether_a_silent_client_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

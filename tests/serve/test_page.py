@@ -268,6 +268,73 @@ def test_a_run_that_fails_says_why(server: Running, browser: Any) -> None:
         assert faults(visit.page) == []
 
 
+def written(end: bool) -> str:
+    """A text of two blocks of two tokens, or all but its end, as the server streams it."""
+    tokens: list[dict[str, Any]] = [
+        {
+            "type": "start", "index": 0, "prompt_ids": [5], "length": 4, "given": [], "block_size": 2,
+            "mask_token_id": 3, "strategy": "sequential", "mode": "greedy",
+        },
+        *(
+            {
+                "type": "reveal", "index": 0, "step": step, "block": step, "positions": [2 * step, 2 * step + 1],
+                "tokens": [7, 8], "texts": [f"line{step}", "\n"], "logprobs": [0.0, 0.0],
+            }
+            for step in range(2)
+        ),
+        {"type": "trace", "index": 0, "count": 4, "kept": 4, "forwards": 2, "stop_reason": "length"},
+    ]  # fmt: skip
+    told = tokens if end else tokens[:2]
+    return "".join(f"data: {json.dumps({'choices': [], 'dice': one})}\n\n" for one in told)
+
+
+def test_a_text_whose_server_is_gone_or_that_is_stopped_says_so(server: Running, browser: Any) -> None:
+    visit = Visit(browser, server.url)
+    page = visit.page
+    page.wait_for_selector("#example option", state="attached")
+    begun = {"status": 200, "content_type": "text/event-stream", "body": written(False)}
+    for handle, said in (
+        (answering(begun), "It was not finished"),
+        (lambda route: route.abort("connectionrefused"), "The server cannot be reached."),
+    ):
+        page.route("**/v1/chat/completions", handle, times=1)
+        page.locator("#go").click()
+        page.get_by_text(said).first.wait_for()
+        assert "denoising" not in page.locator(".card .facts").inner_text() and faults(page) == []
+        visit.wait("() => !document.querySelector('#go').disabled")
+    page.route("**/v1/chat/completions", lambda route: None, times=1)  # it never answers
+    page.locator("#go").click()
+    page.locator("#stop").click()
+    page.get_by_text("Stopped.").wait_for()
+
+
+def test_less_motion_and_the_place_of_the_keyboard(server: Running, browser: Any) -> None:
+    """Who wants no motion sees what is there; and the focus stays where it was when the verdict arrives."""
+    visit = Visit(browser, server.url, reduced_motion="reduce")
+    page = visit.page
+    held: list[Any] = []
+    whole = {"status": 200, "content_type": "text/event-stream", "body": written(True)}
+    page.route("**/v1/chat/completions", answering(whole))
+    page.route("**/v1/verify", lambda route: held.append(route))
+    page.wait_for_selector("#example option", state="attached")
+    page.evaluate("window.drawn = []; const go = Card.prototype.draw;"
+                  "Card.prototype.draw = function () { drawn.push(this.step); go.call(this); }; null")  # fmt: skip
+    page.locator("#go").click()
+    line = page.locator('[aria-label="Mask line 2 again"]')
+    line.focus()
+    assert page.evaluate("drawn.includes(1)") is False
+    verdict = VERDICT | {"outcome": "wrong", "correct": False, "errors": ["line 1: it is wrong"]}
+    judged = {"type": "verdict", "verdict": verdict, "kernel": None, "roofline_share": None}
+    held[0].fulfill(status=200, content_type="text/event-stream", body=streamed([judged]))
+    page.wait_for_selector(".line.failing")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Mask line 2 again"
+    page.get_by_role("button", name="Mark failing lines").press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "Rewrite 1 marked line"
+    page.locator('[aria-label="Play"]').click()
+    visit.wait("() => drawn.includes(1)")
+    assert faults(page) == [] and visit.faults == []
+
+
 def test_two_samples_stand_side_by_side_and_masks_stay_in_sight(server: Running, browser: Any) -> None:
     visit = Visit(browser, server.url, viewport={"width": 1280, "height": 800})
     page = visit.page

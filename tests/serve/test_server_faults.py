@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import ValidationError
+from tokenizers import Tokenizer as FastTokenizer
 
+from dice.decode.engine.engine import Engine
 from dice.decode.request import DecodeConfig
 from dice.decode.text import Text
 from dice.generation import DECODING, Writer
@@ -158,6 +160,81 @@ def test_a_megabyte_of_faults_is_told_by_the_first() -> None:
             model.model_validate(body)
         assert refused.value.error_count() < 4
         assert len(said_of(refused.value.errors()).message) < 300
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_for_which_the_engine_has_no_pages_is_refused_before_it_begins(writer: Writer, stream: bool) -> None:
+    """Its memory may hold fewer positions than the model's context."""
+    service = Service(writer.model, writer.tokenizer, ServeSettings(model="nano"))
+    few = Engine(writer.model, slots=2, cache_tokens=128)
+    service.scheduler = service.counter.scheduler = Scheduler(lambda: few)
+
+    async def answers() -> list[httpx.Response]:
+        service.scheduler.start()
+        transport = httpx.ASGITransport(app=make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+            while not service.scheduler.alive:
+                await asyncio.sleep(0.01)
+            bodies = [{"prompt": [5] * count, "max_tokens": 200, "stream": stream} for count in (128, 120)]
+            found = [await client.post("/v1/completions", json=body) for body in bodies]
+        service.scheduler.stop()
+        return found
+
+    over, fits = asyncio.run(answers())
+    assert over.status_code == 400 and over.json()["error"]["code"] == "context_length_exceeded"
+    assert fits.status_code == 200 and "error" not in fits.text
+
+
+def test_a_text_of_far_too_many_tokens_is_not_encoded(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def f(x): return x + 1\n" * 20_000
+    tokenizer, encoded = writer.tokenizer, []
+
+    class Counting:
+        """The encoder, which itself cannot be patched."""
+
+        def __init__(self, inner: FastTokenizer) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def encode_batch(self, texts: list[str], **more: Any) -> Any:
+            encoded.append(sum(map(len, texts)))
+            return self.inner.encode_batch(texts, **more)
+
+    monkeypatch.setattr(tokenizer, "_plain", Counting(tokenizer._plain))
+    monkeypatch.delitem(vars(tokenizer), "_bound", raising=False)
+    for path, body, param in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}, "messages"),
+        ("/v1/completions", {"prompt": text}, "prompt"),
+        ("/v1/completions", {"prompt": "x", "suffix": text, "max_tokens": 1}, "suffix"),
+        ("/v1/edit", {"prompt": "x", "text": text, "lines": [1]}, "text"),
+    ):
+        error = ask(writer, "POST", path, json=body).json()["error"]
+        assert error["code"] == "context_length_exceeded" and error["param"] == param
+    assert sum(encoded) < len(text)
+    monkeypatch.delitem(vars(tokenizer), "_bound", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "said"),
+    [("a\nb\nc", [2, 99], "3 lines, and line 99"), ("", [1], "lines are empty"), ("a\n", [2], "lines are empty")],
+)
+def test_lines_that_cannot_be_written_again(writer: Writer, text: str, lines: list[int], said: str) -> None:
+    answer = ask(writer, "POST", "/v1/edit", json={"prompt": "x", "text": text, "lines": lines})
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+def test_a_text_of_all_private_characters_is_answered(writer: Writer) -> None:
+    """One that the text lacks is needed to tell control tokens from text."""
+    few = "".join(map(chr, range(0xE000, 0xF900)))
+    for content, said in (
+        (few, "before any answer"),
+        (few + "".join(map(chr, range(0xF0000, 0x110000))), "private use"),
+    ):
+        body = {"messages": [{"role": "user", "content": content}]}
+        answer = ask(writer, "POST", "/v1/chat/completions", json=body)
+        assert answer.status_code == 400 and said in answer.json()["error"]["message"]
 
 
 def test_a_number_that_the_engine_cannot_hold_is_refused() -> None:

@@ -46,7 +46,7 @@ def can_run(model: SDAR) -> bool:
 def new_engine(model: SDAR, slots: int, context: int, block_size: int | None = None, *, fp8: bool = False) -> Engine:
     """An engine of the kind that suits the model and where it is: over as many ranks as `model.tensor_parallel` says,
     and with kernels and graphs where those run. On a GPU it has keys and values for as much of `slots` texts of
-    `context` positions as there is memory for."""
+    `context` positions as there is memory for, be it less than one of them (`Engine.longest`)."""
     ranks = ranks_of(model) if model.tensor_parallel > 1 else None
     shard = model if ranks is None else ranks.model
     make_runner: Callable[..., Runner] = Runner
@@ -59,7 +59,7 @@ def new_engine(model: SDAR, slots: int, context: int, block_size: int | None = N
     fitting = slots * (context + PAGE_POSITIONS)
     if shard.lm_head.weight.is_cuda:
         free = free_bytes() if ranks is None else ranks.free_bytes()
-        fitting = max(min(fitting, int(free * CACHE_SHARE) // position_bytes(shard)), context)
+        fitting = max(min(fitting, int(free * CACHE_SHARE) // position_bytes(shard)), PAGE_POSITIONS)
     return Engine(
         model, slots=slots, context=context, cache_tokens=fitting, block_size=block_size, fp8=fp8,
         make_runner=make_runner if ranks is None else partial(Leader, ranks, make_runner),

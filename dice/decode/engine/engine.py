@@ -79,6 +79,7 @@ class Engine:
             raise DecodeError(f"A page of {page_size} positions does not hold whole blocks of {size}.")
         cache_tokens = cache_tokens or slots * context
         self.pages = Pages(-(-cache_tokens // page_size), page_size)
+        self.longest = min(context, self.pages.count * page_size)  # positions of a text that can be written
         self.shape = Shape(slots, size, context, page_size, config.vocab_size, self.shift)
         self.prefill_tokens = prefill_tokens
         self.forwards = self.preempted = self._submitted = 0
@@ -141,8 +142,7 @@ class Engine:
     ) -> Handle:
         """Queue a text that may be given in parts. Raises `DecodeError` where it could never fit."""
         config = self.own(config)
-        most = min(self.shape.context, self.pages.count * self.pages.size)
-        if text.length > most:
+        if text.length > (most := self.longest):
             raise DecodeError(f"A text needs {text.length} positions, but this engine keeps {most} of one at most.")
         if self.shift and not text.block_start:
             raise DecodeError("A prompt is empty, but this model needs a token to continue from.")

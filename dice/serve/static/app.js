@@ -20,9 +20,17 @@ function headers() {
   return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
 }
 
+// A browser names what its network did in words of its own; people get a sentence, but for what they stopped themselves.
+function lost(sentence) {
+  return (error) => {
+    throw error.name === "AbortError" ? error : new Error(sentence);
+  };
+}
+
 // The events of a streamed answer, as {event, data}. Throws with the server's own sentence where it refuses.
 async function* ask(path, body, signal) {
-  const response = await fetch(path, { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
+  const asked = { method: "POST", headers: headers(), body: JSON.stringify(body), signal };
+  const response = await fetch(path, asked).catch(lost("The server cannot be reached."));
   if (!response.ok) {
     const told = await response.json().catch(() => ({}));
     throw new Error(told.error ? told.error.message : `The server answered ${response.status}.`);
@@ -30,7 +38,7 @@ async function* ask(path, body, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch(lost("The connection to the server was lost."));
     if (done) return;
     text += value;
     let end;
@@ -74,6 +82,7 @@ async function follow(path, body, made, problem) {
     }
   }
   await Promise.all(proofs);
+  if (made.some((card) => !card.recording.trace)) throw new Error("The server ended the answer before its end.");
 }
 
 async function verify(card, problem, signal) {
@@ -92,11 +101,12 @@ async function verify(card, problem, signal) {
       }
     }
   } catch (error) {
-    if (error.name !== "AbortError") card.fail(error.message);
+    card.fail(error.name === "AbortError" ? "Stopped before it was checked." : error.message);
   }
 }
 
-async function work(job) {
+// `made`: the cards of the texts that the job writes.
+async function work(job, made = []) {
   if (running) running.abort();
   const own = (running = new AbortController());
   complain("");
@@ -105,10 +115,10 @@ async function work(job) {
   try {
     await job();
   } catch (error) {
-    if (error.name !== "AbortError") {
-      complain(error.message);
-      for (const card of cards) if (card instanceof Card && !card.recording.start) card.fail("Nothing was written.");
-    }
+    const stopped = error.name === "AbortError";
+    if (!stopped) complain(error.message);
+    for (const card of made)
+      if (!card.recording.trace) card.fail(stopped ? "Stopped." : card.recording.steps ? `It was not finished. ${error.message}` : "Nothing was written.");
   } finally {
     if (running === own) {
       running = null;
@@ -128,7 +138,8 @@ const actions = {
     await this.copySource(kernel);
   },
   async copySource(text) {
-    await navigator.clipboard.writeText(text);
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else copySelected(text); // not at the http address of another machine
     say("Copied.");
   },
   save(text, name) {
@@ -145,7 +156,7 @@ const actions = {
     cards.splice(cards.indexOf(card) + 1, 0, next);
     card.element.after(next.element);
     next.element.scrollIntoView({ block: "nearest" });
-    return work(() => follow("/v1/edit", { ...body, seed }, [next], problem));
+    return work(() => follow("/v1/edit", { ...body, seed }, [next], problem), [next]);
   },
 };
 
@@ -180,10 +191,11 @@ function generate() {
   const count = Number($("count").value);
   const problem = $("module").value;
   const asked = messages();
-  show(Array.from({ length: count }, (_, index) => new Card(`Sample ${index + 1}`, actions)));
-  for (const card of cards) card.messages = asked;
+  const made = Array.from({ length: count }, (_, index) => new Card(`Sample ${index + 1}`, actions));
+  for (const card of made) card.messages = asked;
+  show([...made]);
   say("Writing.");
-  return work(() => follow("/v1/chat/completions", { ...settings(), messages: asked, n: count }, cards, problem));
+  return work(() => follow("/v1/chat/completions", { ...settings(), messages: asked, n: count }, made, problem), made);
 }
 
 // One file with the cards' events, this page's own style and view, and no address to ask.
@@ -206,9 +218,20 @@ function download(text, type, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
+function copySelected(text) {
+  const before = document.activeElement;
+  const area = make("textarea", { class: "visually-hidden", "aria-hidden": "true" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  before.focus();
+}
+
 async function begin() {
   initTheme($("theme"));
-  facts = await (await fetch("/playground.json")).json();
+  facts = await (await fetch("/playground.json").catch(lost("The server cannot be reached."))).json();
   $("model").textContent = facts.model;
   $("key-field").hidden = !facts.needs_key;
   $("example").append(...facts.examples.map((one) => make("option", { value: one.name }, one.name.replaceAll("_", " "))), make("option", { value: "" }, "your own"));
@@ -232,4 +255,4 @@ async function begin() {
   $("export").addEventListener("click", save);
 }
 
-begin().catch((error) => complain(`The server does not answer: ${error.message}`));
+begin().catch((error) => complain(error.message));

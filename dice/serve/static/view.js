@@ -105,6 +105,7 @@ class Card {
     this.actions = actions;
     this.step = 0;
     this.playing = true;
+    this.jumps = matchMedia("(prefers-reduced-motion: reduce)").matches; // to what is there, until Play is pressed
     this.marked = new Set();
     this.failing = new Set();
     this.clock = null;
@@ -137,16 +138,16 @@ class Card {
 
   setClock() {
     clearInterval(this.clock);
-    this.clock = setInterval(() => this.tick(), 1000 / Number(this.speed.value));
+    this.clock = setInterval(() => this.tick(), this.jumps ? 1000 : 1000 / Number(this.speed.value));
   }
 
   tick() {
     if (!this.playing || !this.recording.start) return;
     if (this.step < this.recording.steps) {
-      this.step += 1;
+      this.step = this.jumps ? this.recording.steps : this.step + 1;
       this.draw();
       this.code.scrollTop = this.isEdit ? this.code.scrollTop : this.code.scrollHeight;
-    } else if (this.recording.trace) {
+    } else if (this.recording.trace || this.failure) {
       this.playing = false;
       this.draw();
       this.code.scrollTop = this.isEdit ? this.code.scrollTop : 0;
@@ -159,6 +160,8 @@ class Card {
 
   toggle() {
     this.playing = !this.playing;
+    this.jumps = false;
+    this.setClock();
     if (this.playing && this.recording.trace && this.step === this.recording.steps) this.step = 0;
     this.draw();
   }
@@ -180,7 +183,9 @@ class Card {
     const first = lines.findIndex((line) => line.map((piece) => piece.text).join("").startsWith("```"));
     const numbered = first === 0; // the file begins behind a fence, and its lines are what verdicts speak of
     const rows = lines.map((pieces, index) => this.row(pieces, index, numbered ? index : index + 1));
+    const focused = [...this.code.children].findIndex((row) => row.contains(document.activeElement));
     this.code.replaceChildren(...rows);
+    if (focused >= 0 && rows[focused]) rows[focused].firstChild.focus({ preventScroll: true });
   }
 
   row(pieces, index, number) {
@@ -200,8 +205,6 @@ class Card {
     const top = this.code.scrollTop;
     this.draw();
     this.code.scrollTop = top;
-    const row = this.code.children[index];
-    if (row) row.firstChild.focus({ preventScroll: true });
   }
 
   controls() {
@@ -217,7 +220,7 @@ class Card {
       const written = trace.kept - this.recording.start.given.filter(([position]) => position < trace.kept).length;
       this.facts.textContent = `${written} tokens in ${trace.forwards} forwards, ${(written / trace.forwards).toFixed(1)} each · step ${this.step} of ${steps}`;
     } else if (this.recording.start) {
-      this.facts.textContent = `denoising · step ${this.step}`;
+      this.facts.textContent = this.failure ? `step ${this.step} of ${steps}` : `denoising · step ${this.step}`;
     } else {
       this.facts.textContent = this.failure ? "" : "waiting for a slot";
     }
@@ -234,6 +237,7 @@ class Card {
     const state = `${count} ${failing.length} ${this.actions.canRewrite}`;
     if (this.tools.dataset.state === state && this.tools.childElementCount) return;
     this.tools.dataset.state = state;
+    const focused = this.tools.contains(document.activeElement);
     this.tools.replaceChildren(
       ...[
         make("button", { type: "button", onclick: () => this.actions.copy(this) }, "Copy kernel"),
@@ -242,6 +246,7 @@ class Card {
         this.actions.canRewrite && !count ? "Click line numbers to mark lines." : null,
       ].filter((child) => child !== null),
     );
+    if (focused) (this.tools.querySelector(".rewrite:enabled") || this.tools.querySelector("button")).focus();
   }
 
   markFailing() {
