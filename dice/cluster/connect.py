@@ -16,7 +16,9 @@ from dice.errors import MachineError, UserError
 T = TypeVar("T")
 
 REACH_S = 10.0  # seconds for the head to answer
+ANSWER_S = 20.0  # seconds for a node to answer a question that takes no time; a process starts for it
 ASK_S = 180.0  # seconds for a node to answer a question that may start compilers and sandboxes
+NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ray takes the driver's working directory among the folders that its workers import from, where files of other people
 # may lie. The root folder is nobody's.
@@ -100,6 +102,25 @@ def on_every_node(question: Callable[[], T]) -> Iterator[tuple[Node, T | Excepti
             yield node, error.cause
         except ray.exceptions.RayError as error:
             yield node, error
+
+
+def silent_nodes() -> list[Node]:
+    """The nodes that do not answer, of those that Ray believes to be alive: it takes a minute to know of one that is
+    cut off."""
+    import ray
+
+    there: Any = ray.remote(num_cpus=0, max_retries=0)(_answer)
+    asked = {there.options(scheduling_strategy=pinned(node)).remote(): node for node in nodes()}
+    if not asked:
+        return []
+    late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)[1]
+    for one in late:
+        ray.cancel(one)
+    return [asked[one] for one in late]
+
+
+def _answer() -> None:
+    """What a node does to show that it is there."""
 
 
 def pinned(node: Node) -> Any:

@@ -1,33 +1,42 @@
 """Rollouts on the GPUs of a cluster: one process a GPU decodes a share of the prompts, with weights sent to it.
 
 Weights have a number, the version, and so does every trace. They cross the object store, where each machine has them
-once for all of its GPUs. A process that is lost is replaced, and what it had not written is written again: a prompt's
-randomness is its seed's, so the answer is the one that it would have been.
+once for all of its GPUs. What a lost process had not written is written again, what a silent one has not is written by
+others, too, once they have nothing else to do: a prompt's randomness is its seed's, so the answer is the one that it
+would have been. A lost one is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from dice.cluster.connect import connect, nodes
-from dice.cluster.job import kill_actor
-from dice.decode.generate import DecodeConfig, generate
+from dice.cluster.peer import CONTROL, Peer, first_line, kill_actor
+from dice.cluster.pulse import JOIN_S, Pulses
+from dice.cluster.rounds import POLL_S, Round, Work
+from dice.decode.generate import DecodeConfig, StepEvent, generate
 from dice.decode.trace import Trace
 from dice.errors import MachineError
 from dice.launch import leave_working_directory
 from dice.model.sdar import SDAR, SDARConfig
 
-READY_S = 300.0  # seconds for a process to start on its GPU
+log = logging.getLogger(__name__)
+
 REPLACEMENTS = 8  # processes that may be lost in one call, before it is given up
-POLL_S = 0.5  # seconds between two looks at whether the caller wants to stop
+
+
+class _Unwanted(Exception):
+    """Nobody waits for what is being written."""
 
 
 class Engine:
@@ -40,10 +49,18 @@ class Engine:
             self._model = SDAR(config)
         self._device = torch.device(device)
         self._version: int | None = None
+        self._wanted = 0  # the first round that is not over
 
     def where(self) -> str:
         """The node's id."""
         return str(ray.get_runtime_context().get_node_id())
+
+    def pulse(self) -> None:
+        """A sign of life."""
+
+    def leave(self, number: int) -> None:
+        """Stop what is written for rounds up to this one."""
+        self._wanted = number + 1
 
     def load(self, version: int, weights: dict[str, Any]) -> None:
         """Take these weights (arrays, see `packed`), and be of this version."""
@@ -57,39 +74,42 @@ class Engine:
         self._version = version
 
     def write(
-        self, version: int, prompts: Sequence[Sequence[int]], config: DecodeConfig, seeds: Sequence[int]
+        self,
+        number: int,
+        version: int,
+        prompts: Sequence[Sequence[int]],
+        config: DecodeConfig,
+        seeds: Sequence[int],
     ) -> Iterator[tuple[int, Trace]]:
-        """(place, trace) of each prompt, as soon as its text ends."""
+        """(place, trace) of each prompt, as soon as its text ends. `number`: of the round that this is for."""
         assert version == self._version, f"weights {version} were asked for, and these are {self._version}"
         ended: queue.SimpleQueue[tuple[int, Trace] | BaseException | None] = queue.SimpleQueue()
 
+        def check(event: StepEvent) -> None:
+            if number < self._wanted:
+                raise _Unwanted
+
         def work() -> None:
             try:
-                generate(self._model, prompts, config, None, seeds, lambda place, trace: ended.put((place, trace)))
+                generate(self._model, prompts, config, check, seeds, lambda place, trace: ended.put((place, trace)))
+                ended.put(None)
+            except _Unwanted:
                 ended.put(None)
             except BaseException as error:  # noqa: B036 - raised in the thread of Ray's
                 ended.put(error)
 
-        threading.Thread(target=work, daemon=True).start()
-        while (one := ended.get()) is not None:
-            if isinstance(one, BaseException):
-                raise one
-            yield one[0], replace(one[1], weights=version)
-
-
-@dataclass(eq=False)
-class _Share:
-    """What one engine is to write: places of prompts, and those that came back."""
-
-    engine: Any
-    places: list[int]
-    done: set[int]
+        if number >= self._wanted:
+            threading.Thread(target=work, daemon=True).start()
+            while (one := ended.get()) is not None:
+                if isinstance(one, BaseException):
+                    raise one
+                yield one[0], replace(one[1], weights=version)
 
 
 class Engines:
     """`count` processes that decode, each with a GPU of its own where `device` is cuda. Closed, they give it back.
 
-    Raises `MachineError` where the cluster has too few GPUs.
+    Raises `MachineError` where the cluster has too few GPUs, or they do not start.
     """
 
     def __init__(self, address: str, config: SDARConfig, count: int, device: str = "cuda") -> None:
@@ -100,15 +120,23 @@ class Engines:
             raise MachineError(f"{count} engines need a GPU each, and the cluster has {gpus}.")
         self._version: int | None = None
         self._weights: Any = None
-        self._engines: list[Any] = []
-        self.lost = 0
+        self._rounds = self.lost = 0
         self._engines = [self._start() for _ in range(count)]
-        places = ray.get([engine.where.remote() for engine in self._engines], timeout=READY_S)
+        try:
+            places = ray.get([engine.actor.where.remote() for engine in self._engines], timeout=JOIN_S)
+        except (RayError, GetTimeoutError) as error:
+            for engine in self._engines:
+                kill_actor(engine.actor)
+            raise MachineError(f"Processes that decode do not start: {first_line(error)}") from None
+        for engine in self._engines:
+            engine.is_heard()
+        self._pulses = Pulses(lambda: list(self._engines), self._doubt, self._lose)
         self.gpus_taken = {node: places.count(node) if device == "cuda" else 0 for node in places}
 
     def close(self) -> None:
+        self._pulses.close()
         for engine in self._engines:
-            kill_actor(engine)
+            kill_actor(engine.actor)
         self._engines.clear()
 
     def __enter__(self) -> Engines:
@@ -133,82 +161,73 @@ class Engines:
         lost again and again.
         """
         self.send(model, version)
-        left = list(range(len(prompts)))
-        for _ in range(REPLACEMENTS):
-            done = self._round(version, left, prompts, config, seeds, check, on_trace)
-            left = [place for place in left if place not in done]
-            if not left:
-                return
-        raise MachineError(f"Processes that decode were lost {REPLACEMENTS} times; the same command goes on.")
-
-    def _round(
-        self,
-        version: int,
-        left: Sequence[int],
-        prompts: Sequence[Sequence[int]],
-        config: DecodeConfig,
-        seeds: Sequence[int],
-        check: Callable[[], None],
-        on_trace: Callable[[int, Trace], None],
-    ) -> set[int]:
-        """Have all that is left written, each engine its share; the places that were. A lost engine is replaced."""
-        shares: dict[Any, _Share] = {}
-        for number, engine in enumerate(self._engines):
-            if places := list(left[number :: len(self._engines)]):
-                asked = [prompts[place] for place in places], config, [seeds[place] for place in places]
-                answers = engine.write.options(num_returns="streaming").remote(version, *asked)
-                shares[answers] = _Share(engine, places, set())
-        done: set[int] = set()
+        self._rounds += 1
+        number, lost_before = self._rounds, self.lost
+        answers = Round(number, Work(version, prompts, config, seeds), on_trace)
         try:
-            while shares:
+            while not answers.ended:
                 check()
-                ready, _ = ray.wait(list(shares), num_returns=1, timeout=POLL_S)
-                for answers in ready:
-                    self._take(answers, shares, done, on_trace)
-        except BaseException:
-            for share in shares.values():  # what they write is nobody's
-                self._replace(share.engine)
-            raise
-        return done
-
-    def _take(
-        self, answers: Any, shares: dict[Any, _Share], done: set[int], on_trace: Callable[[int, Trace], None]
-    ) -> None:
-        """The next answer of one engine, or its end."""
-        share = shares[answers]
-        try:
-            place, trace = ray.get(next(answers))
-        except StopIteration:
-            del shares[answers]
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayError:
-            del shares[answers]
-            self.lost += 1
-            self._replace(share.engine)
-        else:
-            done.add(share.places[place])
-            on_trace(share.places[place], trace)
+                for engine in self._replace_lost():
+                    answers.forget(engine)
+                if self.lost - lost_before >= REPLACEMENTS:
+                    raise MachineError(
+                        f"Processes that decode were lost {REPLACEMENTS} times; the same command goes on."
+                    )
+                answers.deal(self._engines)
+                for engine, why in answers.take():
+                    self._lose(engine, why)
+        finally:
+            for engine in answers.unheard():  # what they write is nobody's
+                with contextlib.suppress(RayError):
+                    engine.actor.leave.options(concurrency_group=CONTROL).remote(number)
 
     def send(self, model: SDAR, version: int) -> None:
-        """Weights of another version go to all engines."""
-        if version != self._version:
-            state = {name: _packed(one) for name, one in model.state_dict().items()}
-            self._version, self._weights = version, ray.put(state)
-            ray.get([engine.load.remote(version, self._weights) for engine in self._engines], timeout=READY_S)
+        """Weights of another version go to all engines; those that are silent have them before they write again."""
+        if version == self._version:
+            return
+        state = {name: _packed(one) for name, one in model.state_dict().items()}
+        self._version, self._weights = version, ray.put(state)
+        loading = {engine.actor.load.remote(version, self._weights): engine for engine in self._engines}
+        while loading := {one: engine for one, engine in loading.items() if not (engine.silent or engine.lost)}:
+            for one in ray.wait(list(loading), num_returns=1, timeout=POLL_S)[0]:
+                engine = loading.pop(one)
+                try:
+                    ray.get(one)
+                    engine.is_heard()
+                except RayTaskError as error:
+                    raise error.cause from None
+                except RayError as error:
+                    self._lose(engine, first_line(error))
 
-    def _start(self) -> Any:
+    def _start(self) -> Peer:
         actor_class: Any = ray.remote
-        there = actor_class(num_cpus=0, num_gpus=1 if self._device == "cuda" else 0, scheduling_strategy="SPREAD")
+        there = actor_class(
+            num_cpus=0, num_gpus=1 if self._device == "cuda" else 0, scheduling_strategy="SPREAD", max_restarts=0,
+            max_task_retries=0, concurrency_groups={CONTROL: 1},
+        )  # fmt: skip
         engine = there(Engine).remote(self._config, self._device)
         if self._version is not None:
             engine.load.remote(self._version, self._weights)
-        return engine
+        return Peer(None, engine, joined=False)
 
-    def _replace(self, engine: Any) -> None:
-        kill_actor(engine)
-        if engine in self._engines:
+    def _doubt(self, engine: Peer) -> None:
+        engine.silent = True
+        log.info("a process that decodes says nothing; others write what it has to, once they have nothing else to do")
+
+    def _lose(self, engine: Peer, why: str) -> None:
+        """Told by whoever hears of it first; it is replaced in the caller's thread."""
+        if not engine.lost:
+            engine.lost = True
+            self.lost += 1
+            log.info("lost a process that decodes: %s", why)
+
+    def _replace_lost(self) -> list[Peer]:
+        """Those that were lost since; others are in their places."""
+        lost = [engine for engine in self._engines if engine.lost]
+        for engine in lost:
+            kill_actor(engine.actor)
             self._engines[self._engines.index(engine)] = self._start()
+        return lost
 
 
 def _packed(tensor: torch.Tensor) -> tuple[str, Any]:

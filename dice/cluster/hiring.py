@@ -19,14 +19,14 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dice.cluster.connect import ASK_S, Node
+from dice.cluster.connect import ASK_S, NODE_LABEL, Node
 from dice.cluster.host import Host, MakeVerifier
-from dice.cluster.job import CONTROL, Member, kill_actor
+from dice.cluster.job import Member
+from dice.cluster.peer import CONTROL, kill_actor
 from dice.verify.supervisor.devices import MAX_CONCURRENT
 
 log = logging.getLogger(__name__)
 
-NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
 SPARE_S = 5.0  # seconds from the start of a host to that of its first spare: short runs need none
 AGAIN_S = 30.0  # seconds from a spare that does not start to the next try
 STEP_IN_S = 5.0  # seconds for a spare to say that it is there

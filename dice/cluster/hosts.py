@@ -25,7 +25,8 @@ import ray
 from dice.cluster.connect import Node, nodes
 from dice.cluster.hiring import Hiring
 from dice.cluster.host import HostFacts, MakeVerifier
-from dice.cluster.job import Answer, Asking, Job, Lost, Member, kill_actor, leave
+from dice.cluster.job import Answer, Asking, Job, Lost, Member, leave
+from dice.cluster.peer import kill_actor
 from dice.cluster.pulse import Pulses
 from dice.errors import MachineError
 from dice.verify.sandbox.process import Cancelled
@@ -198,6 +199,7 @@ class Hosts:
         """A host says nothing: its jobs look for another one."""
         with self._changed:
             member.silent = True
+            log.info("%s says nothing; others are given its %d pairs, too", member.node, len(member.jobs))
             for job in member.jobs:
                 job.hear(member)
 
