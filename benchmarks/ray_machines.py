@@ -9,19 +9,19 @@ drops every packet without a word, as a broken switch does: both ends go on, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
-from ray_nodes import RayNodes
+from ray_nodes import START_S, RayNodes
 
-NET = "10.213"  # of the cables: NET.n.1 is this machine's end of the nth, NET.n.2 the node's
-PORT = 6385
-START_S = 120.0
+FIRST_NET, NETS = 100, 150  # 10.100 to 10.249 are tried
 TOOLS = ("ip", "iptables")
 
 
@@ -31,20 +31,22 @@ def why_not() -> str:
         return "only root makes network namespaces"
     if missing := [name for name in TOOLS if shutil.which(name) is None]:
         return f"{missing[0]} is not installed"
-    done = subprocess.run(["ip", "netns", "add", "dice-try"], capture_output=True, text=True, check=False)
+    name = f"dice{os.getpid()}-try"
+    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         done = subprocess.run(
-            ["ip", "netns", "exec", "dice-try", "iptables", "-S"], capture_output=True, text=True, check=False
+            ["ip", "netns", "exec", name, "iptables", "-S"], capture_output=True, text=True, check=False
         )
-        _call("ip", "netns", "del", "dice-try")
+        _call("ip", "netns", "del", name)
     return done.stderr.strip()
 
 
 class RayMachines(RayNodes):
-    """A cluster of `count` nodes of `cpus` cores each, besides the head, which has none to give. One at a time."""
+    """A cluster of `count` nodes of `cpus` cores each, besides the head, which has none to give."""
 
     def __init__(self, count: int, cpus: int = 2, environment: dict[str, str] | None = None) -> None:
         super().__init__(count, cpus, environment)
+        self._port = 0
         self._environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}  # they have addresses of their own
 
     def __enter__(self) -> RayMachines:
@@ -52,7 +54,8 @@ class RayMachines(RayNodes):
         try:
             for number in range(self._count):
                 self._lay(number)
-            self._ray([], "--head", f"--node-ip-address={_here(0)}", f"--port={PORT}", "--num-cpus=0",
+            self._port = _free_port(_here(0))
+            self._ray([], "--head", f"--node-ip-address={_here(0)}", f"--port={self._port}", "--num-cpus=0",
                       "--include-dashboard=false")  # fmt: skip
             for _ in range(self._count):
                 self.add()
@@ -72,13 +75,13 @@ class RayMachines(RayNodes):
 
     @property
     def address(self) -> str:
-        return f"{_here(0)}:{PORT}"
+        return f"{_here(0)}:{self._port}"
 
     def add(self) -> None:
         """One more of the nodes."""
         number = len(self.nodes)
         self._ray(["ip", "netns", "exec", _name(number)], f"--address={self.address}",
-                  f"--node-ip-address={NET}.{number}.2", f"--num-cpus={self._cpus}")  # fmt: skip
+                  f"--node-ip-address={_there(number)}", f"--num-cpus={self._cpus}")  # fmt: skip
         self.nodes.append(_name(number))
 
     def cut(self, number: int) -> None:
@@ -112,25 +115,45 @@ class RayMachines(RayNodes):
         _call("ip", "addr", "add", f"{_here(number)}/24", "dev", cable)
         _call("ip", "link", "set", cable, "up")
         inside = ("ip", "-n", name)
-        _call(*inside, "addr", "add", f"{NET}.{number}.2/24", "dev", "eth0")
+        _call(*inside, "addr", "add", f"{_there(number)}/24", "dev", "eth0")
         _call(*inside, "link", "set", "lo", "up")
         _call(*inside, "link", "set", "eth0", "up")
         _call(*inside, "route", "add", "default", "via", _here(number))
 
     def _ray(self, where: list[str], *arguments: str) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
-        command = [*where, ray, "start", *arguments, "--object-store-memory", str(80 << 20), "--disable-usage-stats"]
+        command = [*where, ray, "start", *arguments, "--object-store-memory", str(80 << 20), "--disable-usage-stats",
+                   "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"A node does not start: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _name(number: int) -> str:
-    return f"dice{number}"
+    """Of a node's namespace and cable: those of another process have other names."""
+    return f"dice{os.getpid()}-{number}"
+
+
+@functools.cache
+def _net() -> str:
+    """The beginning of addresses that nobody has here."""
+    taken = subprocess.run(["ip", "-4", "route"], check=True, capture_output=True, text=True).stdout
+    names = [f"10.{FIRST_NET + (os.getpid() + number) % NETS}" for number in range(NETS)]
+    return next(name for name in names if f"{name}." not in taken)
 
 
 def _here(number: int) -> str:
-    return f"{NET}.{number}.1"
+    """This machine's end of a node's cable."""
+    return f"{_net()}.{number}.1"
+
+
+def _there(number: int) -> str:
+    return f"{_net()}.{number}.2"
+
+
+def _free_port(address: str) -> int:
+    with socket.create_server((address, 0)) as one:
+        return int(one.getsockname()[1])
 
 
 def _inside(name: str) -> set[int]:

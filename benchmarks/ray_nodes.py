@@ -20,9 +20,15 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
+    # On a busy machine all takes long: nodes that start or do not answer for a while are no faults, and a process is
+    # not to be ended since others take the memory.
+    "RAY_gcs_server_port_wait_time_s": "600",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
-END_S = 30.0
+START_S = 600.0  # seconds for a node to start
+END_S = 120.0  # and for all of them to end
 
 
 class RayNodes:
@@ -96,8 +102,9 @@ class RayNodes:
         own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
         node = self._cluster.add_node(
             num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
-            object_store_memory=self._store << 20, **own,
+            object_store_memory=self._store << 20, wait=False, **own,
         )  # fmt: skip
+        self._cluster._wait_for_node(node, START_S)
         self.nodes.append(node)
         return node
 

@@ -19,6 +19,8 @@ REACH_S = 10.0  # seconds for the head to answer
 ANSWER_S = 20.0  # seconds for a node to answer a question that takes no time; a process starts for it
 ASK_S = 180.0  # seconds for a node to answer a question that may start compilers and sandboxes
 NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
+# How a gRPC client begins, and the kind of the first frame that a server answers with: it says its settings, too.
+HELLO, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), 4
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ray takes the driver's working directory among the folders that its workers import from, where files of other people
 # may lie. The root folder is nobody's.
@@ -149,11 +151,17 @@ def _running(address: str) -> str:
             ) from None
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_S):
-            return address
-    except (OSError, ValueError) as error:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_S) as head:
+            if "RAY_USE_TLS" in os.environ:  # it is asked in cipher, which is Ray's to do
+                return address
+            head.sendall(HELLO)
+            said = head.recv(len(HELLO))
+    except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise MachineError(f"No Ray cluster answers at {address}: {reason}.") from None
+    if said[3:4] != bytes((SETTINGS,)):
+        raise MachineError(f"What answers at {address} is no head of a Ray cluster, whose port is 6379 unless chosen.")
+    return address
 
 
 def _mismatch(error: Exception) -> str:

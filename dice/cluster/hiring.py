@@ -11,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import ray
@@ -28,6 +29,8 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 log = logging.getLogger(__name__)
 
 SPARE_S = 5.0  # seconds from the start of a host to that of its first spare: short runs need none
+LATE_S = 15.0  # seconds from the first host to begin with to the last one that is waited for
+LOOK_S = 0.5  # seconds between two looks at who is late
 AGAIN_S = 30.0  # seconds from a spare that does not start to the next try
 STEP_IN_S = 5.0  # seconds for a spare to say that it is there
 
@@ -55,6 +58,21 @@ class Hiring:
         if spare is not None:
             kill_actor(spare.actor)
         return self._start(node, {"num_cpus": node.cpus, "num_gpus": self._gpus(node)}, None)
+
+    def hire_first(self, fresh: Sequence[Node]) -> tuple[list[Member], list[str], dict[Future[Member | str], Node]]:
+        """Hosts to begin with, sentences on nodes where there are none, and nodes that are still waited for."""
+        pool = ThreadPoolExecutor(max(1, len(fresh)))
+        asked = {pool.submit(self.hire, node): node for node in fresh}
+        pool.shutdown(wait=False)
+        late, deadline = set(asked), float("inf")
+        answers: list[Member | str] = []
+        while late and time.monotonic() < deadline:
+            ready, late = wait(late, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            answers += [one.result() for one in ready]
+            if deadline == float("inf") and any(isinstance(one, Member) for one in answers):
+                deadline = time.monotonic() + LATE_S
+        hired = [one for one in answers if isinstance(one, Member)]
+        return hired, [one for one in answers if isinstance(one, str)], {one: asked[one] for one in late}
 
     def keep_spare(self, host: Member) -> None:
         """Start a process that may stand in for a host, beside it. It has no cores or GPUs of its own: it gets those of

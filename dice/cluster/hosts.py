@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Any
 
 import ray
@@ -54,7 +54,7 @@ class Hosts:
     """Hires a host on every node, and again where one was lost or joins later. Thread-safe.
 
     `wanted` says on which nodes, `gpus` with how many of their GPUs; `check` is given all hosts that there are at
-    first, and says which may join later.
+    first, and says which may join later. So may a node that does not answer now: it may be cut off.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Hosts:
         self._look = threading.Event()
         self._busy: set[str] = set()  # nodes on which a process starts
         self._hirers: list[threading.Thread] = []
+        self._late: set[Future[Member | str]] = set()
         self._waiting: dict[Job, None] = {}  # those to which some places are no good, in order
         self._admit(self._first(check, [node for node in nodes() if wanted(node)]))
         self._watcher = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
@@ -140,6 +141,7 @@ class Hosts:
             kill_actor(member.actor)
         for hirer in self._hirers:
             hirer.join()
+        wait(self._late)
         with self._changed:
             self._members.clear()
             self._changed.notify_all()
@@ -259,7 +261,13 @@ class Hosts:
         if host is not None:
             self._hiring.keep_spare(host)
             self._look.set()  # the host may have been lost meanwhile
-        elif isinstance(hired := self._hiring.hire(node), Member):
+            self._busy.discard(node.id)
+        else:
+            self._join(node, self._hiring.hire(node))
+
+    def _join(self, node: Node, hired: Member | str) -> None:
+        """What came of hiring a host."""
+        if isinstance(hired, Member):
             self._admit([hired])
         else:
             log.info("no host yet: %s", hired)
@@ -268,11 +276,8 @@ class Hosts:
     def _first(
         self, check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]], fresh: list[Node]
     ) -> list[Member]:
-        """The hosts to begin with."""
-        with ThreadPoolExecutor(max(1, len(fresh))) as pool:
-            answers = list(pool.map(self._hiring.hire, fresh))
-        hired = [one for one in answers if isinstance(one, Member)]
-        troubles = [one for one in answers if isinstance(one, str)]
+        """The hosts to begin with. Those that are late join when they are there."""
+        hired, troubles, late = self._hiring.hire_first(fresh)
         for trouble in troubles:
             log.warning("no host: %s", trouble)
         if not hired:
@@ -286,6 +291,11 @@ class Hosts:
             for member in hired:
                 kill_actor(member.actor)
             raise
+        for one, node in late.items():
+            log.warning("%s does not answer yet; the others begin", node)
+            self._busy.add(node.id)
+            one.add_done_callback(lambda done: self._join(late[done], done.result()))
+        self._late = set(late)
         return hired
 
     def _admit(self, hired: list[Member]) -> None:

@@ -88,7 +88,7 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 class Started:
-    """A round of so many prompts and two engines, of which the first is asked for 0, 2, ... and the second for the rest."""
+    """A round of so many prompts, and two engines: the first is asked for 0, 2, ..., the second for the others."""
 
     def __init__(self, count: int) -> None:
         self.first, self.second = Peer(None, Writer()), Peer(None, Writer())

@@ -229,11 +229,3 @@ def test_no_thread_is_left(cluster: RayNodes) -> None:
         assert len(list(hosts.verify_many(map(pair, range(5))))) == 5
     wait_until(lambda: not {one for one in set(threading.enumerate()) - before if one.name.startswith("cluster")})
     wait_until(lambda: not cluster.actors())
-
-
-@pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379"])
-def test_what_is_no_address_is_said(address: str) -> None:
-    from dice.cluster.connect import connect
-
-    with pytest.raises(UserError, match="takes auto or HOST:PORT"):
-        connect(address)
