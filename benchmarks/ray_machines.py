@@ -8,11 +8,9 @@ drops every packet without a word, as a broken switch does: both ends go on, and
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -93,15 +91,17 @@ class RayMachines(RayNodes):
         for chain in ("INPUT", "OUTPUT"):
             _call("ip", "netns", "exec", _name(number), "iptables", "-F", chain)
 
+    def place_of(self, pid: int) -> int:
+        """The node that a process is on."""
+        return next(number for number, name in enumerate(self.nodes) if pid in _inside(name))
+
     def raylet(self, place: int) -> int:
         inside = _inside(self.nodes[place])
         return next(pid for pid in self.processes() if pid in inside and _is_raylet(pid))
 
     def _clear(self) -> None:
         """End all processes and take the cables away."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill(self.processes())
         for number in range(self._count):
             # Both, since what is left of a namespace goes some time later.
             for what in ("link", "netns"):
@@ -124,9 +124,13 @@ class RayMachines(RayNodes):
         ray = str(Path(sys.executable).with_name("ray"))
         command = [*where, ray, "start", *arguments, "--object-store-memory", str(80 << 20), "--disable-usage-stats",
                    "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"A node does not start: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+        def start() -> None:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"A node does not start: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+        self._patiently(start)
 
 
 def _name(number: int) -> str:

@@ -11,9 +11,10 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 LOOPBACK = "127.0.0.1"
 ENVIRONMENT = {
@@ -27,8 +28,11 @@ ENVIRONMENT = {
     "RAY_memory_monitor_refresh_ms": "0",
 }
 RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
-START_S = 600.0  # seconds for a node to start
+START_S = 600.0  # seconds for a node to be known of
+TRIES = 8  # times that a node is started which does not in Ray's 30 s
 END_S = 120.0  # and for all of them to end
+
+T = TypeVar("T")
 
 
 class RayNodes:
@@ -100,10 +104,14 @@ class RayNodes:
     def add(self) -> Any:
         """One more node."""
         own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
-        node = self._cluster.add_node(
-            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
-            object_store_memory=self._store << 20, wait=False, **own,
-        )  # fmt: skip
+
+        def start() -> Any:
+            return self._cluster.add_node(
+                num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
+                object_store_memory=self._store << 20, wait=False, **own,
+            )  # fmt: skip
+
+        node = self._patiently(start)
         self._cluster._wait_for_node(node, START_S)
         self.nodes.append(node)
         return node
@@ -141,14 +149,30 @@ class RayNodes:
                         found.append(int(entry.name))
         return found
 
+    def _patiently(self, start: Callable[[], T]) -> T:
+        """What `start` gives. Ray has a node start in 30 s, whatever else its machine does: what has not is ended, and
+        tried again."""
+        for left in reversed(range(TRIES)):
+            before = set(self.processes())
+            try:
+                return start()
+            except Exception as error:  # Ray's is of no class of its own
+                if "timed out during startup" not in str(error) or not left:
+                    raise
+            self._kill(set(self.processes()) - before)
+        raise AssertionError
+
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _wait_for_the_end(self) -> list[str]:
         deadline = time.monotonic() + END_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         titles = [_title(pid) for pid in left]
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill(left)
         return titles
 
 
