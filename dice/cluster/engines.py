@@ -1,9 +1,11 @@
 """Rollouts on the GPUs of a cluster: one process a GPU decodes a share of the prompts, with weights sent to it.
 
-Weights have a number, the version, and so does every trace. They cross the object store, where each machine has them
-once for all of its GPUs. What a lost process had not written is written again, what a silent one has not is written by
-others, too, once they have nothing else to do: a prompt's randomness is its seed's, so the answer is the one that it
-would have been. A lost one is replaced.
+Weights have a number, the version, and so does every trace. They go from the trainer's GPU to those of all others at a
+time or, where that cannot be, through the object store, where each machine has them once for all of its GPUs.
+
+What a lost process had not written is written again, and it is replaced; what a silent one has not is written by
+others, too, once they have nothing else to do. A prompt's randomness is its seed's, so that the answer is the one that
+it would have been.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dice.cluster.connect import connect, nodes
 from dice.cluster.peer import CONTROL, Peer, first_line, kill_actor
 from dice.cluster.pulse import JOIN_S, Pulses
 from dice.cluster.rounds import POLL_S, Round, Work
+from dice.cluster.weights import HAND_S, Channel, Plan, packed, plan_of, room_for, unpacked
 from dice.decode.generate import DecodeConfig, StepEvent, generate
 from dice.decode.trace import Trace
 from dice.errors import MachineError
@@ -49,6 +52,8 @@ class Engine:
             self._model = SDAR(config)
         self._device = torch.device(device)
         self._version: int | None = None
+        self._plan: Plan = {}
+        self._channel: Channel | None = None
         self._wanted = 0  # the first round that is not over
 
     def where(self) -> str:
@@ -64,14 +69,33 @@ class Engine:
 
     def load(self, version: int, weights: dict[str, Any]) -> None:
         """Take these weights (arrays, see `packed`), and be of this version."""
-        state = {name: _unpacked(one).to(self._device, copy=True) for name, one in weights.items()}
+        self._take({name: unpacked(one).to(self._device, copy=True) for name, one in weights.items()})
+        self._version = version
+
+    def meet(self, rank: int, size: int, address: str, port: int) -> None:
+        """Be one of those that weights are handed over to."""
+        self._channel = Channel(self._device, rank, size, address, port)
+        self._channel.join()
+
+    def receive(self, version: int, plan: Plan) -> None:
+        """Take what is handed over, and be of this version."""
+        assert self._channel is not None
+        self._version = None
+        if self._plan != plan:
+            self._take(room_for(plan, self._device))
+        state = self._model.state_dict()
+        self._channel.hand_over(state[name] for name in plan)
+        self._version = version
+
+    def _take(self, state: dict[str, torch.Tensor]) -> None:
+        self._plan = plan_of(state)
         if self._model.config.tied:
             state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        fresh = self._model.lm_head.weight.is_meta
         self._model.load_state_dict(state, assign=True)
         self._model.tie()
-        if self._version is None:
+        if fresh:
             self._model.init_rope(self._device)
-        self._version = version
 
     def write(
         self,
@@ -109,17 +133,24 @@ class Engine:
 class Engines:
     """`count` processes that decode, each with a GPU of its own where `device` is cuda. Closed, they give it back.
 
-    Raises `MachineError` where the cluster has too few GPUs, or they do not start.
+    `direct`: weights are handed over past the object store; by default where `device` is cuda and the model is on
+    a GPU, too. Raises `MachineError` where the cluster has too few GPUs, or they do not start.
     """
 
-    def __init__(self, address: str, config: SDARConfig, count: int, device: str = "cuda") -> None:
+    def __init__(
+        self, address: str, config: SDARConfig, count: int, device: str = "cuda", *, direct: bool | None = None
+    ) -> None:
         connect(address)
         self._config, self._device = config, device
         gpus = sum(node.gpus for node in nodes())
         if device == "cuda" and gpus < count:
             raise MachineError(f"{count} engines need a GPU each, and the cluster has {gpus}.")
         self._version: int | None = None
-        self._weights: Any = None
+        self._model: SDAR | None = None
+        self._weights: Any = None  # in the object store, once anybody needs them there
+        self._direct = device == "cuda" if direct is None else direct
+        self._channel: Channel | None = None
+        self._met: list[Peer] = []  # by the channel
         self._rounds = self.lost = 0
         self._engines = [self._start() for _ in range(count)]
         try:
@@ -138,6 +169,8 @@ class Engines:
         for engine in self._engines:
             kill_actor(engine.actor)
         self._engines.clear()
+        if self._channel is not None:
+            self._channel.close()
 
     def __enter__(self) -> Engines:
         return self
@@ -185,9 +218,11 @@ class Engines:
         """Weights of another version go to all engines; those that are silent have them before they write again."""
         if version == self._version:
             return
-        state = {name: _packed(one) for name, one in model.state_dict().items()}
-        self._version, self._weights = version, ray.put(state)
-        loading = {engine.actor.load.remote(version, self._weights): engine for engine in self._engines}
+        self._model, self._version, self._weights = model, version, None
+        able = [engine for engine in self._engines if not (engine.silent or engine.lost)]
+        have = self._hand_over(model, version, able) if self._direct and able else []
+        others = [engine for engine in self._engines if engine not in have]
+        loading = {engine.actor.load.remote(version, self._stored()): engine for engine in others}
         while loading := {one: engine for one, engine in loading.items() if not (engine.silent or engine.lost)}:
             for one in ray.wait(list(loading), num_returns=1, timeout=POLL_S)[0]:
                 engine = loading.pop(one)
@@ -199,6 +234,46 @@ class Engines:
                 except RayError as error:
                     self._lose(engine, first_line(error))
 
+    def _hand_over(self, model: SDAR, version: int, engines: list[Peer]) -> list[Peer]:
+        """Those that have the weights by now, from the model's own memory: all, or none where that does not go."""
+        state = model.state_dict()
+        if model.lm_head.weight.device.type != self._device:
+            return []
+        try:
+            if self._channel is None or self._met != engines:
+                self._meet(engines, model.lm_head.weight.device)
+            assert self._channel is not None
+            hearing = [engine.actor.receive.remote(version, plan_of(state)) for engine in engines]
+            self._channel.hand_over(state.values())
+            ray.get(hearing, timeout=HAND_S)
+        except (RayError, GetTimeoutError, RuntimeError) as error:
+            log.warning("Weights cross the object store, since they are not handed over: %s", first_line(error))
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = None
+            self._direct = any(engine.silent or engine.lost for engine in engines)  # else it would fail again
+            return []
+        return engines
+
+    def _meet(self, engines: list[Peer], device: torch.device) -> None:
+        """Make the channel to these."""
+        if self._channel is not None:
+            self._channel.close()
+        address, size = ray.util.get_node_ip_address(), 1 + len(engines)
+        self._channel, self._met = Channel(device, 0, size, address), engines
+        meeting = [
+            engine.actor.meet.remote(rank, size, address, self._channel.port)
+            for rank, engine in enumerate(engines, start=1)
+        ]
+        self._channel.join()
+        ray.get(meeting, timeout=HAND_S)
+
+    def _stored(self) -> Any:
+        """The newest weights in the object store."""
+        if self._weights is None and self._model is not None:
+            self._weights = ray.put({name: packed(one) for name, one in self._model.state_dict().items()})
+        return self._weights
+
     def _start(self) -> Peer:
         actor_class: Any = ray.remote
         there = actor_class(
@@ -207,7 +282,7 @@ class Engines:
         )  # fmt: skip
         engine = there(Engine).remote(self._config, self._device)
         if self._version is not None:
-            engine.load.remote(self._version, self._weights)
+            engine.load.remote(self._version, self._stored())
         return Peer(None, engine, joined=False)
 
     def _doubt(self, engine: Peer) -> None:
@@ -228,15 +303,3 @@ class Engines:
             kill_actor(engine.actor)
             self._engines[self._engines.index(engine)] = self._start()
         return lost
-
-
-def _packed(tensor: torch.Tensor) -> tuple[str, Any]:
-    """As an array of bits, which the object store shares between processes without a copy; NumPy has no bfloat16."""
-    tensor = tensor.detach().cpu().contiguous()
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return str(tensor.dtype).removeprefix("torch."), tensor.view(bits).numpy()
-
-
-def _unpacked(packed: tuple[str, Any]) -> torch.Tensor:
-    dtype, bits = packed
-    return torch.from_numpy(bits.copy() if not bits.flags.writeable else bits).view(getattr(torch, dtype))
