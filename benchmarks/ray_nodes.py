@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "RAY_gcs_server_port_wait_time_s": "600",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # where /dev/shm is small, as in containers
 }
 RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
 START_S = 600.0  # seconds for a node to be known of
@@ -38,8 +39,8 @@ T = TypeVar("T")
 class RayNodes:
     """A cluster of `count` nodes of `cpus` cores each, as they say; all its files are in one folder that goes with it.
 
-    `environment`: further variables of the nodes' processes. `gpus`: the nth node has this machine's nth GPU. `store`:
-    megabytes of each one's object store. One for each process at a time.
+    `environment`: further variables of the nodes' processes. `gpus`: each node has one of this machine's, from the
+    `first_gpu` on. `store`: megabytes of each one's object store. One for each process at a time.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class RayNodes:
         environment: dict[str, str] | None = None,
         *,
         gpus: bool = False,
+        first_gpu: int = 0,
         store: int = 80,
     ) -> None:
+        self._first_gpu = first_gpu
         self._count, self._cpus, self._gpus, self._store = count, cpus, gpus, store
         self.folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))  # sockets have short names
         self._environment = ENVIRONMENT | (environment or {}) | {"RAY_TMPDIR": str(self.folder)}
@@ -103,7 +106,11 @@ class RayNodes:
 
     def add(self) -> Any:
         """One more node."""
-        own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
+        own = (
+            {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(self._first_gpu + len(self.nodes))}}
+            if self._gpus
+            else {}
+        )
 
         def start() -> Any:
             return self._cluster.add_node(

@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dice.cluster.connect import ASK_S, NODE_LABEL, Node
+from dice.cluster.connect import NODE_LABEL, Node
 from dice.cluster.host import Host, MakeVerifier
 from dice.cluster.job import Member
 from dice.cluster.peer import CONTROL, kill_actor
@@ -29,6 +29,8 @@ from dice.verify.supervisor.devices import MAX_CONCURRENT
 log = logging.getLogger(__name__)
 
 SPARE_S = 5.0  # seconds from the start of a host to that of its first spare: short runs need none
+PLACE_S = 60.0  # seconds for Ray to give us the cores and GPUs of a node
+START_S = 600.0  # and for a process to be ready then, which may be one of many on a busy machine
 LATE_S = 15.0  # seconds from the first host to begin with to the last one that is waited for
 LOOK_S = 0.5  # seconds between two looks at who is late
 AGAIN_S = 30.0  # seconds from a spare that does not start to the next try
@@ -119,10 +121,13 @@ class Hiring:
                 **share, scheduling_strategy=PlacementGroupSchedulingStrategy(self._group(node)), max_restarts=0,
                 max_task_retries=0, max_concurrency=places, concurrency_groups={CONTROL: 1},
             )(Host)  # fmt: skip
-            actor = there.remote(self._make, node.cpus, places, devices)
+            actor, group = there.remote(self._make, node.cpus, places, devices), self._group(node)
             self._actors.add(actor)
         try:
-            facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=ASK_S)
+            if not group.wait(PLACE_S):
+                kill_actor(actor)
+                return f"{node}: other work of the cluster has its cores or GPUs, or it is not reached."
+            facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=START_S)
         except Exception as error:  # whatever it is, it is that node's
             kill_actor(actor)
             return f"{node}: {_trouble(error)}"
@@ -159,6 +164,6 @@ def _end(actors: list[Any], groups: list[Any]) -> None:
 
 def _trouble(error: Exception) -> str:
     if isinstance(error, GetTimeoutError):
-        return f"no answer within {ASK_S:.0f} s; its cores or GPUs may be taken by other work of the cluster."
+        return f"its process does not start within {START_S:.0f} s."
     cause = getattr(error, "cause", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[-1].rstrip(".") + "."
