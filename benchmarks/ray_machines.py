@@ -17,9 +17,10 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from ray_nodes import START_S, RayNodes
+from ray_nodes import RayNodes
 
 FIRST_NET, NETS = 100, 150  # 10.100 to 10.249 are tried
+START_S = 120.0  # seconds for a node to start, before it is ended and tried again
 TOOLS = ("ip", "iptables")
 
 
@@ -126,7 +127,10 @@ class RayMachines(RayNodes):
                    "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
 
         def start() -> None:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"A node timed out during startup, {START_S:.0f} s") from None
             if done.returncode != 0:
                 raise RuntimeError(f"A node does not start: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 

@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     # On a busy machine all takes long: nodes that start or do not answer for a while are no faults, and a process is
     # not to be ended since others take the memory.
-    "RAY_gcs_server_port_wait_time_s": "600",
+    "RAY_gcs_server_port_wait_time_s": "60",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # where /dev/shm is small, as in containers

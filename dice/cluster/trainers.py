@@ -268,7 +268,8 @@ def _verdict(codes: dict[int, int], size: int, stopped: StopSignal) -> int:
 def _placed(hosts: int, per_host: int, device: str, fewer: bool, but: Sequence[Node] = ()) -> Iterator[Placed]:
     """A group on so many hosts, or where `fewer` is allowed on those that there are; on none of `but`. Ended with the
     block."""
-    able = sorted((node for node in nodes() if node not in but), key=lambda node: -node.gpus)[:hosts]
+    present = [node for node in nodes() if node not in but]
+    able = sorted(present, key=lambda node: -node.gpus)[:hosts]
     if len(able) < (1 if fewer else hosts):
         raise MachineError(f"{hosts} hosts are to train, and the cluster has {len(able)}.")
     most = 0 if device == "cpu" else able[-1].gpus
@@ -277,8 +278,8 @@ def _placed(hosts: int, per_host: int, device: str, fewer: bool, but: Sequence[N
     count = per_host or most or 1
     # Without a GPU a process takes nothing that Ray counts: verifiers have the cores. A megabyte says: on this host.
     share = {"GPU": float(count)} if most else {"memory": float(1 << 20)}
-    elsewhere = [{NODE_LABEL: f"!in({','.join(node.id for node in but)})"}] * len(able) if but else None
-    group = placement_group([share] * len(able), strategy="STRICT_SPREAD", bundle_label_selector=elsewhere)
+    there = {NODE_LABEL: f"in({','.join(node.id for node in present)})"}  # a head without cores has memory, too
+    group = placement_group([share] * len(able), strategy="STRICT_SPREAD", bundle_label_selector=[there] * len(able))
     trainers: list[Peer] = []
     try:
         if not group.wait(PLACE_S):
@@ -288,10 +289,10 @@ def _placed(hosts: int, per_host: int, device: str, fewer: bool, but: Sequence[N
                 return
             raise MachineError(f"No room for {len(able)} hosts that train: other work of the cluster has their GPUs.")
         for number in range(len(able)):
-            there = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+            place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             actor_class: Any = ray.remote
             actor = actor_class(
-                num_cpus=0, num_gpus=count if most else 0, scheduling_strategy=there, max_restarts=0,
+                num_cpus=0, num_gpus=count if most else 0, scheduling_strategy=place, max_restarts=0,
                 max_task_retries=0, concurrency_groups={CONTROL: 1},
             )(Trainer).remote()  # fmt: skip
             trainers.append(Peer(None, actor))
