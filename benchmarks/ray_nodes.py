@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_AUTH_MODE": "disabled",  # else a head asks for tokens as soon as it finds one in the home folder
     # On a busy machine all takes long: nodes that start or do not answer for a while are no faults, and a process is
     # not to be ended since others take the memory.
     "RAY_gcs_server_port_wait_time_s": "60",
