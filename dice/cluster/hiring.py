@@ -24,6 +24,7 @@ from dice.cluster.connect import NODE_LABEL, Node
 from dice.cluster.host import Host, MakeVerifier
 from dice.cluster.job import Member
 from dice.cluster.peer import CONTROL, kill_actor
+from dice.errors import MachineError
 from dice.verify.supervisor.devices import MAX_CONCURRENT
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,8 @@ class Hiring:
             kill_actor(spare.actor)
         return self._start(node, {"num_cpus": node.cpus, "num_gpus": self._gpus(node)}, None)
 
-    def hire_first(self, fresh: Sequence[Node]) -> tuple[list[Member], list[str], dict[Future[Member | str], Node]]:
-        """Hosts to begin with, sentences on nodes where there are none, and nodes that are still waited for."""
+    def hire_first(self, fresh: Sequence[Node]) -> tuple[list[Member], dict[Future[Member | str], Node]]:
+        """Hosts to begin with, and nodes that are still waited for. Raises `MachineError` where there is no host."""
         pool = ThreadPoolExecutor(max(1, len(fresh)))
         asked = {pool.submit(self.hire, node): node for node in fresh}
         pool.shutdown(wait=False)
@@ -74,7 +75,14 @@ class Hiring:
             if deadline == float("inf") and any(isinstance(one, Member) for one in answers):
                 deadline = time.monotonic() + LATE_S
         hired = [one for one in answers if isinstance(one, Member)]
-        return hired, [one for one in answers if isinstance(one, str)], {one: asked[one] for one in late}
+        troubles = [one for one in answers if isinstance(one, str)]
+        for trouble in troubles:
+            log.warning("no host: %s", trouble)
+        if not hired:
+            self.close()
+            why = troubles[0] if troubles else "it has no node with what is needed to give."
+            raise MachineError(f"No host of the cluster can verify: {why}")
+        return hired, {one: asked[one] for one in late}
 
     def keep_spare(self, host: Member) -> None:
         """Start a process that may stand in for a host, beside it. It has no cores or GPUs of its own: it gets those of

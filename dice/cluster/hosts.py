@@ -28,7 +28,6 @@ from dice.cluster.host import HostFacts, MakeVerifier
 from dice.cluster.job import Answer, Asking, Job, Lost, Member, leave
 from dice.cluster.peer import kill_actor
 from dice.cluster.pulse import Pulses
-from dice.errors import MachineError
 from dice.verify.sandbox.process import Cancelled
 
 log = logging.getLogger(__name__)
@@ -40,6 +39,9 @@ FAULTS_IN_A_ROW = 3  # verdicts of a host that say its machinery failed, before 
 REST_S = 30.0
 FIRST = 8  # of the jobs that wait, those that fresh ones make way for
 NOTICE_S = 1.0  # a waiting job looks again so often, whatever it was told
+
+Check = Callable[[list[HostFacts]], Callable[[HostFacts], bool]]
+"""From all hosts that there are at first to whether another one may join later; may raise."""
 
 
 class Poisonous(Exception):
@@ -62,7 +64,7 @@ class Hosts:
         make: MakeVerifier,
         wanted: Callable[[Node], bool],
         gpus: Callable[[Node], int],
-        check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]],
+        check: Check,
     ) -> None:
         """Raises `MachineError` where no node can verify, and what `check` raises."""
         self.lost, self.hedged = 0, 0
@@ -273,17 +275,9 @@ class Hosts:
             log.info("no host yet: %s", hired)
         self._busy.discard(node.id)
 
-    def _first(
-        self, check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]], fresh: list[Node]
-    ) -> list[Member]:
+    def _first(self, check: Check, fresh: list[Node]) -> list[Member]:
         """The hosts to begin with. Those that are late join when they are there."""
-        hired, troubles, late = self._hiring.hire_first(fresh)
-        for trouble in troubles:
-            log.warning("no host: %s", trouble)
-        if not hired:
-            self._hiring.close()
-            why = troubles[0] if troubles else "it has no node with what is needed to give."
-            raise MachineError(f"No host of the cluster can verify: {why}")
+        hired, late = self._hiring.hire_first(fresh)
         try:
             self._welcome = check([member.facts for member in hired])
         except BaseException:
