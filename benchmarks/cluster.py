@@ -47,14 +47,18 @@ Pair = tuple[Problem, Kernel]
 
 @dataclass(frozen=True)
 class Sleeper:
-    """Makes a verifier whose jobs take as long as their kernels' first line says."""
+    """Makes a verifier whose jobs take as long as their kernels' first line says. `journal`: gets a line with the
+    number of each job that has ended."""
+
+    journal: Path | None = None
 
     def __call__(self, cores: int) -> Verifier:
-        return _Sleeping()
+        return _Sleeping(self.journal)
 
 
 class _Sleeping(Verifier):
-    def __init__(self) -> None:
+    def __init__(self, journal: Path | None) -> None:
+        self._journal = journal
         self.backend = "emulated"
         self.options = Options()
 
@@ -73,7 +77,11 @@ class _Sleeping(Verifier):
     ) -> Verdict:
         first = json.loads(kernel.source.partition("\n")[0])
         time.sleep(first["sleep"])
-        return Verdict("correct", "done", str(first["number"]), errors=("an error of usual length " * 8,))
+        if self._journal is not None:
+            with self._journal.open("a") as file:
+                file.write(f"{first['number']}\n")
+        outcome = first.get("outcome", "correct")
+        return Verdict(outcome, "done", str(first["number"]), errors=("an error of usual length " * 8,))
 
 
 def jobs(seconds: list[float]) -> Iterator[Pair]:
@@ -91,7 +99,8 @@ class Ledger:
     """Where the places of the nodes that live go while there is work: looked at now and then, in seconds of one place.
 
     `empty`: of a node without a host, or with one that has fewer jobs than places. `redone`: of jobs whose host was
-    lost, or that another one answered first.
+    lost, or that another one answered first. `events`: when hosts fell silent, were heard again, or lost, in seconds
+    from the first pair, among what `note` was told of.
     """
 
     def __init__(self, hosts: Any, source: Iterator[Pair]) -> None:
@@ -100,10 +109,14 @@ class Ledger:
         self.verifier = hosts
         self._hosts, self._source, self._last = hosts._hosts, source, False
         self._begun: dict[Any, float] = {}  # askings under way
+        self.events: list[tuple[float, str]] = []
+        self._states: dict[Any, str] = {}
+        self._start = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def pairs(self) -> Iterator[Pair]:
+        self._start = time.monotonic()
         self._thread.start()
         yield from self._source
         self._last = True  # from now on places are empty since no work is left
@@ -112,10 +125,26 @@ class Ledger:
         self._over.set()
         self._thread.join()
 
+    def note(self, what: str) -> None:
+        self.events.append((round(time.monotonic() - self._start, 2), what))
+
+    def between(self, first: str, then: str) -> list[float]:
+        """Seconds from each `first` to the next `then`."""
+        times = [[when for when, what in self.events if what == one] for one in (first, then)]
+        return [round(min(later) - when, 2) for when in times[0] if (later := [one for one in times[1] if one >= when])]
+
+    def _note_states(self) -> None:
+        for member in {*self._states, *self._hosts.members}:
+            state = "lost" if member.lost else "silent" if member.silent else "heard"
+            if self._states.setdefault(member, "heard") != state:
+                self._states[member] = state
+                self.note(state)
+
     def _look(self) -> None:
         before = time.monotonic()
         while not self._over.wait(0.02):
             now = time.monotonic()
+            self._note_states()
             askings = {one for member in self._hosts.members for job in list(member.jobs) for one in list(job.asked)}
             mine = {one for one in askings if one.member in self._hosts.members and not one.member.silent}
             if not self._last:
@@ -154,6 +183,10 @@ def run(
             over.set()
             ledger.close()
             lost_hosts, hedged = hosts.hosts_lost, hosts.jobs_hedged
+            noticed = ledger.between("killed", "lost")
+            cut = {
+                "until_doubted_s": ledger.between("cut", "silent"), "until_heard_s": ledger.between("cut", "heard")
+            }  # fmt: skip
     return {
         "nodes": nodes, "places": PLACES * nodes, "jobs": len(seconds), "wall_s": round(wall, 2),
         "driver_cpu_s": round(used, 2), "sleep_s": round(sum(seconds), 1), "hosts_lost": lost_hosts,
@@ -162,6 +195,8 @@ def run(
         "not_answered": sum(number not in answers for number in range(len(seconds))),
         "answered_twice": sum(count > 1 for number, count in answers.items() if number >= 0),
         "set_aside": answers[-1],
+        **({"until_noticed_s": noticed} if noticed else {}),
+        **(cut if cut["until_doubted_s"] else {}),
     }  # fmt: skip
 
 
@@ -200,6 +235,7 @@ def losses(nodes: int, count: int, mean: float) -> Any:
                 node_lost.append(time.monotonic() - begun)
             else:
                 os.kill(draw.choice(at_work(ledger.verifier)), signal.SIGKILL)
+            ledger.note("killed")
 
     disturbed = run(nodes, seconds, disturb)
     # What the missing node would have done until the end, done by the others.
@@ -223,6 +259,7 @@ def cuts(nodes: int, count: int, mean: float) -> Any:
         assert isinstance(cluster, RayMachines)
         if not over.wait(calm["wall_s"] / 4):
             cluster.cut(nodes - 1)
+            ledger.note("cut")
             over.wait(CUT_S)
             cluster.heal(nodes - 1)
 

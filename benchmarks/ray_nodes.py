@@ -11,25 +11,37 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 LOOPBACK = "127.0.0.1"
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's word for: this machine's address is the loopback one
     "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_AUTH_MODE": "disabled",  # else a head asks for tokens as soon as it finds one in the home folder
+    # On a busy machine all takes long: nodes that start or do not answer for a while are no faults, and a process is
+    # not to be ended since others take the memory.
+    "RAY_gcs_server_port_wait_time_s": "60",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # where /dev/shm is small, as in containers
 }
 RAYS = ("ray::", "/ray/", "dice.cluster.rank")  # in the command of each of its processes and of what trains there
-END_S = 30.0
+START_S = 600.0  # seconds for a node to be known of
+TRIES = 8  # times that a node is started which does not in Ray's 30 s
+END_S = 120.0  # and for all of them to end
+
+T = TypeVar("T")
 
 
 class RayNodes:
     """A cluster of `count` nodes of `cpus` cores each, as they say; all its files are in one folder that goes with it.
 
-    `environment`: further variables of the nodes' processes. `gpus`: the nth node has this machine's nth GPU. `store`:
-    megabytes of each one's object store. One for each process at a time.
+    `environment`: further variables of the nodes' processes. `gpus`: each node has one of this machine's, from the
+    `first_gpu` on. `store`: megabytes of each one's object store. One for each process at a time.
     """
 
     def __init__(
@@ -39,8 +51,10 @@ class RayNodes:
         environment: dict[str, str] | None = None,
         *,
         gpus: bool = False,
+        first_gpu: int = 0,
         store: int = 80,
     ) -> None:
+        self._first_gpu = first_gpu
         self._count, self._cpus, self._gpus, self._store = count, cpus, gpus, store
         self.folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))  # sockets have short names
         self._environment = ENVIRONMENT | (environment or {}) | {"RAY_TMPDIR": str(self.folder)}
@@ -93,11 +107,20 @@ class RayNodes:
 
     def add(self) -> Any:
         """One more node."""
-        own = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(len(self.nodes))}} if self._gpus else {}
-        node = self._cluster.add_node(
-            num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
-            object_store_memory=self._store << 20, **own,
-        )  # fmt: skip
+        own = (
+            {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(self._first_gpu + len(self.nodes))}}
+            if self._gpus
+            else {}
+        )
+
+        def start() -> Any:
+            return self._cluster.add_node(
+                num_cpus=self._cpus, node_ip_address=LOOPBACK, include_dashboard=False,
+                object_store_memory=self._store << 20, wait=False, **own,
+            )  # fmt: skip
+
+        node = self._patiently(start)
+        self._cluster._wait_for_node(node, START_S)
         self.nodes.append(node)
         return node
 
@@ -134,14 +157,30 @@ class RayNodes:
                         found.append(int(entry.name))
         return found
 
+    def _patiently(self, start: Callable[[], T]) -> T:
+        """What `start` gives. Ray has a node start in 30 s, whatever else its machine does: what has not is ended, and
+        tried again."""
+        for left in reversed(range(TRIES)):
+            before = set(self.processes())
+            try:
+                return start()
+            except Exception as error:  # Ray's is of no class of its own
+                if "timed out during startup" not in str(error) or not left:
+                    raise
+            self._kill(set(self.processes()) - before)
+        raise AssertionError
+
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _wait_for_the_end(self) -> list[str]:
         deadline = time.monotonic() + END_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         titles = [_title(pid) for pid in left]
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill(left)
         return titles
 
 

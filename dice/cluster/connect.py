@@ -16,7 +16,11 @@ from dice.errors import MachineError, UserError
 T = TypeVar("T")
 
 REACH_S = 10.0  # seconds for the head to answer
+ANSWER_S = 20.0  # seconds for a node to answer a question that takes no time; a process starts for it
 ASK_S = 180.0  # seconds for a node to answer a question that may start compilers and sandboxes
+NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
+# How a gRPC client begins, and the kind of the first frame that a server answers with: it says its settings, too.
+HELLO, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), 4
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Ray takes the driver's working directory among the folders that its workers import from, where files of other people
 # may lie. The root folder is nobody's.
@@ -102,6 +106,25 @@ def on_every_node(question: Callable[[], T]) -> Iterator[tuple[Node, T | Excepti
             yield node, error
 
 
+def silent_nodes() -> list[Node]:
+    """The nodes that do not answer, of those that Ray believes to be alive: it takes a minute to know of one that is
+    cut off."""
+    import ray
+
+    there: Any = ray.remote(num_cpus=0, max_retries=0)(_answer)
+    asked = {there.options(scheduling_strategy=pinned(node)).remote(): node for node in nodes()}
+    if not asked:
+        return []
+    late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)[1]
+    for one in late:
+        ray.cancel(one)
+    return [asked[one] for one in late]
+
+
+def _answer() -> None:
+    """What a node does to show that it is there."""
+
+
 def pinned(node: Node) -> Any:
     """Ray's word for: on this node or nowhere."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -128,11 +151,17 @@ def _running(address: str) -> str:
             ) from None
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_S):
-            return address
-    except (OSError, ValueError) as error:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_S) as head:
+            if "RAY_USE_TLS" in os.environ:  # it is asked in cipher, which is Ray's to do
+                return address
+            head.sendall(HELLO)
+            said = head.recv(len(HELLO))
+    except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
         raise MachineError(f"No Ray cluster answers at {address}: {reason}.") from None
+    if said[3:4] != bytes((SETTINGS,)):
+        raise MachineError(f"What answers at {address} is no head of a Ray cluster, whose port is 6379 unless chosen.")
+    return address
 
 
 def _mismatch(error: Exception) -> str:

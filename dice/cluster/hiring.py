@@ -11,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import ray
@@ -19,15 +20,20 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dice.cluster.connect import ASK_S, Node
+from dice.cluster.connect import NODE_LABEL, Node
 from dice.cluster.host import Host, MakeVerifier
-from dice.cluster.job import CONTROL, Member, kill_actor
+from dice.cluster.job import Member
+from dice.cluster.peer import CONTROL, kill_actor
+from dice.errors import MachineError
 from dice.verify.supervisor.devices import MAX_CONCURRENT
 
 log = logging.getLogger(__name__)
 
-NODE_LABEL = "ray.io/node-id"  # Ray's own label of each node
 SPARE_S = 5.0  # seconds from the start of a host to that of its first spare: short runs need none
+PLACE_S = 60.0  # seconds for Ray to give us the cores and GPUs of a node
+START_S = 600.0  # and for a process to be ready then, which may be one of many on a busy machine
+LATE_S = 15.0  # seconds from the first host to begin with to the last one that is waited for
+LOOK_S = 0.5  # seconds between two looks at who is late
 AGAIN_S = 30.0  # seconds from a spare that does not start to the next try
 STEP_IN_S = 5.0  # seconds for a spare to say that it is there
 
@@ -55,6 +61,28 @@ class Hiring:
         if spare is not None:
             kill_actor(spare.actor)
         return self._start(node, {"num_cpus": node.cpus, "num_gpus": self._gpus(node)}, None)
+
+    def hire_first(self, fresh: Sequence[Node]) -> tuple[list[Member], dict[Future[Member | str], Node]]:
+        """Hosts to begin with, and nodes that are still waited for. Raises `MachineError` where there is no host."""
+        pool = ThreadPoolExecutor(max(1, len(fresh)))
+        asked = {pool.submit(self.hire, node): node for node in fresh}
+        pool.shutdown(wait=False)
+        late, deadline = set(asked), float("inf")
+        answers: list[Member | str] = []
+        while late and time.monotonic() < deadline:
+            ready, late = wait(late, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            answers += [one.result() for one in ready]
+            if deadline == float("inf") and any(isinstance(one, Member) for one in answers):
+                deadline = time.monotonic() + LATE_S
+        hired = [one for one in answers if isinstance(one, Member)]
+        troubles = [one for one in answers if isinstance(one, str)]
+        for trouble in troubles:
+            log.warning("no host: %s", trouble)
+        if not hired:
+            self.close()
+            why = troubles[0] if troubles else "it has no node with what is needed to give."
+            raise MachineError(f"No host of the cluster can verify: {why}")
+        return hired, {one: asked[one] for one in late}
 
     def keep_spare(self, host: Member) -> None:
         """Start a process that may stand in for a host, beside it. It has no cores or GPUs of its own: it gets those of
@@ -101,10 +129,13 @@ class Hiring:
                 **share, scheduling_strategy=PlacementGroupSchedulingStrategy(self._group(node)), max_restarts=0,
                 max_task_retries=0, max_concurrency=places, concurrency_groups={CONTROL: 1},
             )(Host)  # fmt: skip
-            actor = there.remote(self._make, node.cpus, places, devices)
+            actor, group = there.remote(self._make, node.cpus, places, devices), self._group(node)
             self._actors.add(actor)
         try:
-            facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=ASK_S)
+            if not group.wait(PLACE_S):
+                kill_actor(actor)
+                return f"{node}: other work of the cluster has its cores or GPUs, or it is not reached."
+            facts = ray.get(actor.facts.options(concurrency_group=CONTROL).remote(), timeout=START_S)
         except Exception as error:  # whatever it is, it is that node's
             kill_actor(actor)
             return f"{node}: {_trouble(error)}"
@@ -141,6 +172,6 @@ def _end(actors: list[Any], groups: list[Any]) -> None:
 
 def _trouble(error: Exception) -> str:
     if isinstance(error, GetTimeoutError):
-        return f"no answer within {ASK_S:.0f} s; its cores or GPUs may be taken by other work of the cluster."
+        return f"its process does not start within {START_S:.0f} s."
     cause = getattr(error, "cause", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[-1].rstrip(".") + "."

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Any
 
 import ray
@@ -25,9 +25,9 @@ import ray
 from dice.cluster.connect import Node, nodes
 from dice.cluster.hiring import Hiring
 from dice.cluster.host import HostFacts, MakeVerifier
-from dice.cluster.job import Answer, Asking, Job, Lost, Member, kill_actor, leave
+from dice.cluster.job import Answer, Asking, Job, Lost, Member, leave
+from dice.cluster.peer import kill_actor
 from dice.cluster.pulse import Pulses
-from dice.errors import MachineError
 from dice.verify.sandbox.process import Cancelled
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,9 @@ FAULTS_IN_A_ROW = 3  # verdicts of a host that say its machinery failed, before 
 REST_S = 30.0
 FIRST = 8  # of the jobs that wait, those that fresh ones make way for
 NOTICE_S = 1.0  # a waiting job looks again so often, whatever it was told
+
+Check = Callable[[list[HostFacts]], Callable[[HostFacts], bool]]
+"""From all hosts that there are at first to whether another one may join later; may raise."""
 
 
 class Poisonous(Exception):
@@ -53,7 +56,7 @@ class Hosts:
     """Hires a host on every node, and again where one was lost or joins later. Thread-safe.
 
     `wanted` says on which nodes, `gpus` with how many of their GPUs; `check` is given all hosts that there are at
-    first, and says which may join later.
+    first, and says which may join later. So may a node that does not answer now: it may be cut off.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Hosts:
         make: MakeVerifier,
         wanted: Callable[[Node], bool],
         gpus: Callable[[Node], int],
-        check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]],
+        check: Check,
     ) -> None:
         """Raises `MachineError` where no node can verify, and what `check` raises."""
         self.lost, self.hedged = 0, 0
@@ -76,6 +79,7 @@ class Hosts:
         self._look = threading.Event()
         self._busy: set[str] = set()  # nodes on which a process starts
         self._hirers: list[threading.Thread] = []
+        self._late: set[Future[Member | str]] = set()
         self._waiting: dict[Job, None] = {}  # those to which some places are no good, in order
         self._admit(self._first(check, [node for node in nodes() if wanted(node)]))
         self._watcher = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
@@ -139,6 +143,7 @@ class Hosts:
             kill_actor(member.actor)
         for hirer in self._hirers:
             hirer.join()
+        wait(self._late)
         with self._changed:
             self._members.clear()
             self._changed.notify_all()
@@ -198,6 +203,7 @@ class Hosts:
         """A host says nothing: its jobs look for another one."""
         with self._changed:
             member.silent = True
+            log.info("%s says nothing; others are given its %d pairs, too", member.node, len(member.jobs))
             for job in member.jobs:
                 job.hear(member)
 
@@ -257,26 +263,21 @@ class Hosts:
         if host is not None:
             self._hiring.keep_spare(host)
             self._look.set()  # the host may have been lost meanwhile
-        elif isinstance(hired := self._hiring.hire(node), Member):
+            self._busy.discard(node.id)
+        else:
+            self._join(node, self._hiring.hire(node))
+
+    def _join(self, node: Node, hired: Member | str) -> None:
+        """What came of hiring a host."""
+        if isinstance(hired, Member):
             self._admit([hired])
         else:
             log.info("no host yet: %s", hired)
         self._busy.discard(node.id)
 
-    def _first(
-        self, check: Callable[[list[HostFacts]], Callable[[HostFacts], bool]], fresh: list[Node]
-    ) -> list[Member]:
-        """The hosts to begin with."""
-        with ThreadPoolExecutor(max(1, len(fresh))) as pool:
-            answers = list(pool.map(self._hiring.hire, fresh))
-        hired = [one for one in answers if isinstance(one, Member)]
-        troubles = [one for one in answers if isinstance(one, str)]
-        for trouble in troubles:
-            log.warning("no host: %s", trouble)
-        if not hired:
-            self._hiring.close()
-            why = troubles[0] if troubles else "it has no node with what is needed to give."
-            raise MachineError(f"No host of the cluster can verify: {why}")
+    def _first(self, check: Check, fresh: list[Node]) -> list[Member]:
+        """The hosts to begin with. Those that are late join when they are there."""
+        hired, late = self._hiring.hire_first(fresh)
         try:
             self._welcome = check([member.facts for member in hired])
         except BaseException:
@@ -284,6 +285,11 @@ class Hosts:
             for member in hired:
                 kill_actor(member.actor)
             raise
+        for one, node in late.items():
+            log.warning("%s does not answer yet; the others begin", node)
+            self._busy.add(node.id)
+            one.add_done_callback(lambda done: self._join(late[done], done.result()))
+        self._late = set(late)
         return hired
 
     def _admit(self, hired: list[Member]) -> None:

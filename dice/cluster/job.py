@@ -9,43 +9,36 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
 from dice.cluster.connect import Node
 from dice.cluster.host import HostFacts
+from dice.cluster.peer import CONTROL, Peer, first_line
 from dice.verify.sandbox.process import Cancelled
 
 Ask = Callable[[Any, int], Any]
 """From a host's actor and the job's number to the reference of the answer."""
 
-CONTROL = "control"  # the group of a host's threads that is free even where all of its places are taken
 COPIES = 2  # hosts that are asked at a time: a pair that silences hosts must not go from one to the next
 SUSPECTS = 1 / 4  # of a host's places, for jobs of which each may be what ended a host
 _numbers = itertools.count()
 
 
 @dataclass(eq=False)
-class Member:
-    """A host at work. `jobs`: what it has under way. `heard`: when it last said anything, by this machine's clock;
-    `silent`: that is so long ago that it gets no jobs, and others are asked what it was."""
+class Member(Peer):
+    """A host at work. `jobs`: what it has under way. While it is silent it gets none."""
 
     node: Node
-    actor: Any
     facts: HostFacts
     places: int
     jobs: set[Job] = field(default_factory=set)
     faults: int = 0
     rests_until: float = 0.0
-    lost: bool = False
-    heard: float = field(default_factory=time.monotonic)
-    silent: bool = False
 
     @property
     def load(self) -> float:
@@ -64,9 +57,6 @@ class Member:
         if any(job.losses > 1 or other.losses > 1 for other in others):
             return False
         return len(others) < max(1, int(SUSPECTS * self.places))
-
-    def is_heard(self) -> None:
-        self.heard, self.silent = time.monotonic(), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +165,3 @@ def leave(asking: Asking) -> None:
     """Have a host end what it was asked; one that is silent, when it is heard of again."""
     with contextlib.suppress(RayError):
         asking.member.actor.cancel.options(concurrency_group=CONTROL).remote(asking.number)
-
-
-def kill_actor(actor: Any) -> None:
-    """End a host's process, whatever it does: nothing of it may answer any more."""
-    ray.kill(actor, no_restart=True)
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:200]

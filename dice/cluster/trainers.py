@@ -2,13 +2,15 @@
 
 On every host an actor stands for torchrun's agent: it has the GPUs, starts a process for each, hands on what they
 print, and ends them when it ends itself. The processes find each other by torch.distributed and know nothing of Ray.
-Where one of them is lost the others are ended, and all are started again, which go on from the last checkpoint; on
-fewer hosts where no other is left, since the result of a run does not depend on their number.
+Where one of them is lost, or nothing is heard of a host any more, the others are ended, and all are started again,
+which go on from the last checkpoint; on fewer hosts where no other is left, since the result of a run does not depend
+on their number.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import signal
@@ -23,24 +25,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dice.cluster.connect import connect, nodes
+from dice.cluster import pulse
+from dice.cluster.connect import NODE_LABEL, Node, connect, nodes, silent_nodes
 from dice.cluster.host import end_with_parent
-from dice.cluster.job import kill_actor
+from dice.cluster.peer import CONTROL, Peer, first_line, kill_actor
+from dice.cluster.pulse import Pulses
 from dice.errors import MachineError
 from dice.launch import leave_working_directory, python_command
 
 if TYPE_CHECKING:
     from dice.train.session import StopSignal
 
+log = logging.getLogger(__name__)
+
 TAKEN = "DICE_TRAINERS_GPUS"  # environment variable of a process that trains: GPUs of each node that trainers have
 READY_S = 300.0  # seconds for the hosts' processes to start
 PLACE_S = 60.0  # seconds for Ray to find room for them
 FELLOWS_S = 60.0  # seconds that the other processes have to end, once one has failed
 POLL_S = 0.2  # seconds between two looks at whether we are asked to stop
+LEASE = 2 / 3  # of the time after which a silent host is given up, before it ends itself
 RESTARTS = 8  # times that a run starts again after losses, in one call
 LOST, USAGE, MACHINE = -signal.SIGKILL, 2, 3  # of the exit codes
 
@@ -68,6 +75,7 @@ class Trainer:
         leave_working_directory()
         threading.Thread(target=end_with_parent, args=(os.getppid(),), name="parent", daemon=True).start()
         self._processes: list[subprocess.Popen[str]] = []
+        self._asked = time.monotonic()  # when the driver last wanted a sign of life
 
     def where(self) -> tuple[str, str, int]:
         """The node's id, its address, and a port that is free there."""
@@ -76,9 +84,17 @@ class Trainer:
             port = one.getsockname()[1]
         return str(ray.get_runtime_context().get_node_id()), ray.util.get_node_ip_address(), port
 
-    def run(self, command: Sequence[str], folder: str, environments: Sequence[dict[str, str]]) -> Iterator[Line | End]:
+    def pulse(self) -> None:
+        """A sign of life."""
+        self._asked = time.monotonic()
+
+    def run(
+        self, command: Sequence[str], folder: str, environments: Sequence[dict[str, str]], lease_s: float
+    ) -> Iterator[Line | End]:
         """A process for each of `environments`, in `folder`: what they print, as it comes, and how they end. Raises
-        `OSError` where there is no such folder."""
+        `OSError` where there is no such folder. All end where no sign of life is asked for during `lease_s`."""
+        self._asked = time.monotonic()
+        threading.Thread(target=self._end_with_lease, args=(lease_s,), name="lease", daemon=True).start()
         said: queue.SimpleQueue[Line | End] = queue.SimpleQueue()
         for environment in environments:
             process = subprocess.Popen(
@@ -93,6 +109,13 @@ class Trainer:
             one = said.get()
             left -= isinstance(one, End)
             yield one
+
+    def _end_with_lease(self, lease_s: float) -> None:
+        """A host that the driver does not reach is given up, and others go on in its place: it must have ended by then,
+        since two must not write to one run folder."""
+        while time.monotonic() - self._asked < lease_s:
+            time.sleep(POLL_S)
+        os._exit(1)
 
     def signal(self, number: int) -> None:
         """To all processes here."""
@@ -119,7 +142,7 @@ def _hear(process: subprocess.Popen[str], rank: int, said: queue.SimpleQueue[Lin
 class Placed:
     """The group of a run: an actor for each host, `per_host` processes on each, with a GPU each if `gpus`."""
 
-    trainers: list[Any]
+    trainers: list[Peer]
     per_host: int
     gpus: bool
     places: list[tuple[str, str, int]]
@@ -158,7 +181,8 @@ def train_on_hosts(address: str, command: Sequence[str], hosts: int, per_host: i
     connect(address)
     with stop_signals() as stopped:
         for attempt in range(RESTARTS + 1):
-            with _placed(hosts, per_host, device, fewer=attempt > 0) as placed:
+            silent = silent_nodes() if attempt else []
+            with _placed(hosts, per_host, device, fewer=attempt > 0, but=silent) as placed:
                 code = _run(placed, command, stopped)
             if code != LOST:
                 return code
@@ -172,39 +196,58 @@ def _run(placed: Placed, command: Sequence[str], stopped: StopSignal) -> int:
 
     folder, told, deadline = os.getcwd(), False, float("inf")
     codes: dict[int, int] = {}
-    heard: list[Any] = [
-        trainer.run.options(num_returns="streaming").remote(command, folder, placed.environments(host))
-        for host, trainer in enumerate(placed.trainers)
-    ]
-    while heard and time.monotonic() < deadline:
-        if stopped.is_set() and not told:
-            told = True
-            number = signal.SIGTERM if stopped.reason == TERMINATED else signal.SIGINT
-            for trainer in placed.trainers:
-                trainer.signal.options(concurrency_group="control").remote(number)
-        ready: list[Any] = ray.wait(heard, num_returns=1, timeout=POLL_S)[0]
-        for answers in ready:
-            try:
-                one: Any = ray.get(next(answers))
-            except StopIteration:
-                heard.remove(answers)
-            except ray.exceptions.RayTaskError as error:
-                raise MachineError(f"A host cannot start to train: {error.cause}.") from None
-            except RayError:  # its host is gone
-                heard.remove(answers)
+    lease_s = LEASE * pulse.GIVEN_UP_S
+    heard: dict[Any, Peer] = {
+        one.actor.run.options(num_returns="streaming").remote(command, folder, placed.environments(host), lease_s): one
+        for host, one in enumerate(placed.trainers)
+    }
+    pulses = Pulses(lambda: placed.trainers, _doubt, _lose)
+    try:
+        while heard and time.monotonic() < deadline:
+            if stopped.is_set() and not told:
+                told = True
+                number = signal.SIGTERM if stopped.reason == TERMINATED else signal.SIGINT
+                for one in placed.trainers:
+                    one.actor.signal.options(concurrency_group=CONTROL).remote(number)
+            for answers in ray.wait(list(heard), num_returns=1, timeout=POLL_S)[0]:
+                if not _take(answers, heard[answers], codes):
+                    del heard[answers]
+            if any(one.lost for one in heard.values()):  # its fellows may wait for it for ever
                 codes[-1] = LOST
-            else:
-                _take(one, codes)
-        if deadline == float("inf") and any(codes.values()):
-            deadline = time.monotonic() + FELLOWS_S
+                break
+            if deadline == float("inf") and any(codes.values()):
+                deadline = time.monotonic() + FELLOWS_S
+    finally:
+        pulses.close()
     return _verdict(codes, placed.size, stopped)
 
 
-def _take(one: Line | End, codes: dict[int, int]) -> None:
-    if isinstance(one, End):
+def _take(answers: Any, host: Peer, codes: dict[int, int]) -> bool:
+    """What a host says next; False where that was all."""
+    try:
+        one: Line | End = ray.get(next(answers))
+    except StopIteration:
+        return False
+    except RayTaskError as error:
+        raise MachineError(f"A host cannot start to train: {error.cause}.") from None
+    except RayError as error:
+        _lose(host, first_line(error))
+        return True
+    if isinstance(one, End):  # which is no sign of life: those are asked for all the time, as the host's lease
         codes[one.rank] = one.code
     else:
         print(one.text, end="", flush=True, file=sys.stdout if one.stream == "out" else sys.stderr)
+    return True
+
+
+def _doubt(host: Peer) -> None:
+    host.silent = True
+    log.info("nothing is heard of %s, which trains", host.node)
+
+
+def _lose(host: Peer, why: str) -> None:
+    host.lost = True
+    log.warning("%s, which trains, is lost: %s", host.node, why)
 
 
 def _verdict(codes: dict[int, int], size: int, stopped: StopSignal) -> int:
@@ -222,9 +265,11 @@ def _verdict(codes: dict[int, int], size: int, stopped: StopSignal) -> int:
 
 
 @contextmanager
-def _placed(hosts: int, per_host: int, device: str, fewer: bool) -> Iterator[Placed]:
-    """A group on so many hosts, or where `fewer` is allowed on those that there are. Ended with the block."""
-    able = sorted(nodes(), key=lambda node: -node.gpus)[:hosts]
+def _placed(hosts: int, per_host: int, device: str, fewer: bool, but: Sequence[Node] = ()) -> Iterator[Placed]:
+    """A group on so many hosts, or where `fewer` is allowed on those that there are; on none of `but`. Ended with the
+    block."""
+    present = [node for node in nodes() if node not in but]
+    able = sorted(present, key=lambda node: -node.gpus)[:hosts]
     if len(able) < (1 if fewer else hosts):
         raise MachineError(f"{hosts} hosts are to train, and the cluster has {len(able)}.")
     most = 0 if device == "cpu" else able[-1].gpus
@@ -233,30 +278,34 @@ def _placed(hosts: int, per_host: int, device: str, fewer: bool) -> Iterator[Pla
     count = per_host or most or 1
     # Without a GPU a process takes nothing that Ray counts: verifiers have the cores. A megabyte says: on this host.
     share = {"GPU": float(count)} if most else {"memory": float(1 << 20)}
-    group = placement_group([share] * len(able), strategy="STRICT_SPREAD")
-    trainers: list[Any] = []
+    there = {NODE_LABEL: f"in({','.join(node.id for node in present)})"}  # a head without cores has memory, too
+    group = placement_group([share] * len(able), strategy="STRICT_SPREAD", bundle_label_selector=[there] * len(able))
+    trainers: list[Peer] = []
     try:
         if not group.wait(PLACE_S):
-            if fewer and len(nodes()) < len(able):  # Ray had not known yet that a node was lost
-                with _placed(hosts, per_host, device, fewer) as placed:
+            if fewer and len(nodes()) < len(able) + len(but):  # Ray had not known yet that a node was lost
+                with _placed(hosts, per_host, device, fewer, but) as placed:
                     yield placed
                 return
             raise MachineError(f"No room for {len(able)} hosts that train: other work of the cluster has their GPUs.")
         for number in range(len(able)):
-            there = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+            place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             actor_class: Any = ray.remote
-            trainers.append(
-                actor_class(
-                    num_cpus=0, num_gpus=count if most else 0, scheduling_strategy=there, max_restarts=0,
-                    max_task_retries=0, concurrency_groups={"control": 1},
-                )(Trainer).remote()
-            )  # fmt: skip
+            actor = actor_class(
+                num_cpus=0, num_gpus=count if most else 0, scheduling_strategy=place, max_restarts=0,
+                max_task_retries=0, concurrency_groups={CONTROL: 1},
+            )(Trainer).remote()  # fmt: skip
+            trainers.append(Peer(None, actor))
         try:
-            places = ray.get([one.where.remote() for one in trainers], timeout=READY_S)
+            places = ray.get([one.actor.where.remote() for one in trainers], timeout=READY_S)
         except (RayError, GetTimeoutError) as error:
-            raise MachineError(f"A host does not start to train: {str(error).partition(chr(10))[0]}") from None
+            raise MachineError(f"A host does not start to train: {first_line(error)}") from None
+        by_id = {node.id: node for node in nodes()}
+        for one, (node_id, _, _) in zip(trainers, places, strict=True):
+            one.node = by_id.get(node_id)
+            one.is_heard()
         yield Placed(trainers, count, bool(most), places)
     finally:
-        for trainer in trainers:
-            kill_actor(trainer)
+        for one in trainers:
+            kill_actor(one.actor)
         remove_placement_group(group)

@@ -25,6 +25,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("ray") is not None:
         monkeypatch.setattr("dice.cluster.pulse.SILENT_S", PATIENCE_S)
         monkeypatch.setattr("dice.cluster.pulse.GIVEN_UP_S", PATIENCE_S)
+        monkeypatch.setattr("dice.cluster.hiring.LATE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -54,11 +54,14 @@ def written(write: Write, one: SDAR, version: int) -> dict[int, Trace]:
 
 
 @pytest.mark.slow  # two processes with PyTorch start
-def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes, direct: bool) -> None:
     from dice.cluster.engines import Engines
 
-    with Engines(cluster.address, SHAPE, 2, "cpu") as engines:
+    with Engines(cluster.address, SHAPE, 2, "cpu", direct=direct) as engines:
+        assert (engines._channel is None) and engines._weights is None
         first, other = written(engines.write, model(), 0), written(engines.write, model(seed=1), 1)
+        assert (engines._channel is not None, engines._weights is None) == (direct, direct)
     assert first == written(write_here, model(), 0)
     assert other == written(write_here, model(seed=1), 1)
     assert {trace.weights for trace in first.values()} == {0} and {trace.weights for trace in other.values()} == {1}
@@ -66,12 +69,14 @@ def test_two_engines_write_bit_for_bit_what_this_process_does(cluster: RayNodes)
 
 
 @pytest.mark.slow  # three processes with PyTorch start
-def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes, direct: bool) -> None:
+    """By one that gets the weights through the object store, and those of another version as all others do."""
     from dice.cluster.engines import Engines
 
     found: dict[int, Trace] = {}
     one = model()
-    with Engines(cluster.address, SHAPE, 2, "cpu") as engines:
+    with Engines(cluster.address, SHAPE, 2, "cpu", direct=direct) as engines:
 
         def take(place: int, trace: Trace) -> None:
             if len(found) == 2:
@@ -86,6 +91,8 @@ def test_what_a_lost_engine_had_to_write_is_written_again(cluster: RayNodes) -> 
         write_here(one, 3, PROMPTS, long, SEEDS, lambda: None, again.__setitem__)
         assert found == again
         assert written(engines.write, one, 3) == written(write_here, one, 3)  # the new one has the weights, too
+        assert written(engines.write, model(seed=1), 4) == written(write_here, model(seed=1), 4)
+        assert (engines._channel is not None) == direct
 
 
 @pytest.mark.slow

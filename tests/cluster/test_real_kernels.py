@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -122,32 +121,13 @@ def test_doctor_tells_of_every_node(cluster: RayNodes) -> None:
     ("arguments", "code", "sentence"),
     [
         (("--cluster", "127.0.0.1:1"), 3, "No Ray cluster answers at 127.0.0.1:1: Connection refused."),
-        (("--cluster", "somewhere"), 2, "--cluster takes auto or HOST:PORT of the cluster's head, not 'somewhere'."),
-        (
-            ("--cluster", "auto"),
-            3,
-            "No Ray cluster runs on this machine: start one (ray start --head) or give HOST:PORT.",
-        ),
         (("--mixed-hosts",), 2, "--mixed-hosts is of a cluster; give --cluster, too."),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(
-    arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In processes of their own: this one has joined a cluster, and a process joins one."""
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster of somebody else is found
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if "auto" in arguments and any(b"raylet" in command for command in _commands()):
-        pytest.skip("a Ray cluster of somebody else runs on this machine")
+def test_what_cannot_be_is_said_in_a_sentence(arguments: tuple[str, ...], code: int, sentence: str) -> None:
+    """In processes of their own: this one has joined a cluster, and a process joins one. More in test_connect.py."""
     done = dice("verify", RELU, RIGHT, *arguments)
     assert (done.returncode, done.stderr.strip()) == (code, f"dice: {sentence}")
-
-
-def _commands() -> Iterator[bytes]:
-    """Of all processes that run."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            yield path.read_bytes()
 
 
 def test_without_ray_it_is_named_and_all_else_works() -> None:

@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ray_machines import RayMachines, why_not
 from ray_nodes import RayNodes
 
 from dice.errors import MachineError
 from tests.cluster.conftest import ray_nodes
+from tests.cluster.fakes import wait_until
 from tests.conftest import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.xdist_group("cluster")  # they share the nodes
@@ -152,3 +156,57 @@ def test_a_signal_reaches_all_and_another_number_of_hosts_goes_on(
     assert "Resuming after step" in finished(start(flags, out, *on(cluster, 1), steps=20))
     finished(start(flags, tmp_path / "whole", steps=20))
     assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+
+
+def strike_when(path: Path, strike: Callable[[], None]) -> None:
+    """In a thread: this one has the signals, as training needs it."""
+
+    def work() -> None:
+        wait_until(path.exists)
+        strike()
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+@pytest.mark.slow  # a run of two processes starts, and again
+def test_a_host_that_hangs_is_given_up_and_the_run_goes_on(
+    cluster: RayNodes, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """Of which Ray never says that it is lost."""
+    from dice.cluster.trainers import train_on_hosts
+
+    monkeypatch.setattr("dice.cluster.pulse.GIVEN_UP_S", 30.0)
+    out, steps, hanging = tmp_path / "run", 60, list[int]()
+    command = ["train", "sft", "--recipe", "tiny_sft", *flags, "--max-steps", str(steps), "--out", str(out)]
+
+    def hang() -> None:
+        hanging.append(cluster.titled("ray::Trainer")[-1])
+        os.kill(hanging[0], signal.SIGSTOP)
+
+    strike_when(out / "checkpoints" / "step-00000002", hang)
+    assert train_on_hosts(cluster.address, command, 2, 1, "cpu") == 0
+    said = capfd.readouterr().out
+    assert said.count("was lost; starting again") == 1 and "Resuming after step" in said
+    wait_until(lambda: hanging[0] not in cluster.processes() and not ranks(cluster))
+    finished(start(flags, tmp_path / "whole", steps=steps))
+    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+
+
+@pytest.mark.slow  # nodes with networks of their own start
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_host_that_is_cut_off_ends_itself_and_another_one_goes_on(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """Before Ray knows that the node is gone; both see the same disk, on which only one of them may write."""
+    from dice.cluster.trainers import train_on_hosts
+
+    monkeypatch.setattr("dice.cluster.pulse.GIVEN_UP_S", 15.0)
+    out, steps = tmp_path / "run", 1000
+    command = ["train", "sft", "--recipe", "tiny_sft", *flags, "--max-steps", str(steps), "--out", str(out)]
+    command += ["--checkpoint-every", "20"]
+    with RayMachines(2, environment={"PYTHONPATH": str(ROOT)}) as machines:
+        strike_when(out / "checkpoints" / "step-00000020", lambda: machines.cut(machines.place_of(ranks(machines)[0])))
+        assert train_on_hosts(machines.address, command, 1, 1, "cpu") == 0
+    said = capfd.readouterr().out
+    assert said.count("was lost; starting again") == 1 and "Resuming after step" in said
+    assert len(losses(out)) == steps

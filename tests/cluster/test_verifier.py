@@ -211,6 +211,21 @@ def test_hosts_that_would_spoil_results_are_refused(
             assert {kind.toolchain for kind in hosts.kinds} > {"g++ 9"}
 
 
+def test_hosts_whose_cores_others_have_are_named(cluster: RayNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    nodes_of(cluster)
+    taken = placement_group([{"CPU": 1.0}] * NODES, strategy="STRICT_SPREAD")
+    try:
+        ray.get(taken.ready())
+        monkeypatch.setattr("dice.cluster.hiring.PLACE_S", 0.5)
+        with pytest.raises(MachineError, match="can verify: .*: other work of the cluster has its cores or GPUs"):
+            verifier(cluster, make=Fake())
+    finally:
+        remove_placement_group(taken)
+
+
 @pytest.mark.slow
 def test_several_drivers_each_take_a_part_of_the_hosts(cluster: RayNodes) -> None:
     with (
@@ -229,11 +244,3 @@ def test_no_thread_is_left(cluster: RayNodes) -> None:
         assert len(list(hosts.verify_many(map(pair, range(5))))) == 5
     wait_until(lambda: not {one for one in set(threading.enumerate()) - before if one.name.startswith("cluster")})
     wait_until(lambda: not cluster.actors())
-
-
-@pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379"])
-def test_what_is_no_address_is_said(address: str) -> None:
-    from dice.cluster.connect import connect
-
-    with pytest.raises(UserError, match="takes auto or HOST:PORT"):
-        connect(address)
