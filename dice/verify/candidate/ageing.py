@@ -3,40 +3,45 @@
 Host code may keep variables from one call to the next, and so may kernels (`__device__`). Most of them say that
 something was done already, which is honest. One that counts may have a library compute until it believes that nobody
 looks any more, or answer from then on what it answered before. So it is called many times, on one and on other
-inputs in turns; and what of its memory rises by the same steps from call
-to call is set to where a million calls more would have brought it.
+inputs in turns; and what of its memory rises by the same steps from call to call is set to where a million calls more
+would have brought it: its variables, and what these point to on the heap. A state that goes by no steps (random numbers
+of its own, a chain of them) is only called.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from dice.verify.candidate.passing import follows
 from dice.verify.tensors import transport
 
-CALLS = 100
-CPU_S = 1.0  # for all of them
+CALLS, CPU_S = 100, 1.0  # at least so many, in so much of the processor at most;
+MORE_CALLS, MORE_CPU_S = 2000, 0.4  # and up to so many, as long as they take no more than this
 LEAP = 1 << 20  # calls more, as counters have it
 MOST_STEP = 1 << 10  # of a counter, so that none overflows
 MOST_BYTES = 16 << 20  # of a library's variables
+DEPTH, MOST_BLOCKS, BLOCK_BYTES = 4, 512, 256  # of what these point to: a tensor's values are three pointers away
 _LOAD, _TLS, _WRITABLE = 1, 7, 2  # kinds of segments, and a flag of theirs
 
 
 def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str]) -> tuple[int, int, Any]:
     """The number of the first call whose output is not that of the first one on the same inputs, the place of these,
-    and that output; the number 0 where there is none. `call`: on the inputs at a place of so many. `libraries`: the
-    paths of those that are called."""
+    and that output; where there is none, the number 0, a place and what the last call on the inputs there gave.
+    `call`: on the inputs at a place of so many. `libraries`: the paths of those that are called."""
     first = [transport.map_tensors(torch.clone, call(place)) for place in range(inputs)]
     variables = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
+    variables += _pointed_to(variables)
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
-    while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
+    while number < MORE_CALLS and (len(memory) < 3 or _has_time(number, time.process_time() - started)):
         place = random.randrange(inputs)  # no count of calls tells which are next
         number += 1
         output = call(place)
@@ -50,19 +55,78 @@ def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str
         output = call(place)
         if follows(first[place], output):
             return number + LEAP, place, output
-    return 0, 0, None
+    return 0, place, output
+
+
+def _has_time(calls: int, spent: float) -> bool:
+    return spent < (CPU_S if calls < CALLS else MORE_CPU_S)
 
 
 def _leap(address: int, step: torch.Tensor, next_step: torch.Tensor) -> None:
-    """Move on what made the same small step twice."""
+    """Move on what made the same small step twice, and is no part of a pointer."""
     counts = (step == next_step) & (step != 0) & (step.abs() <= MOST_STEP)
-    for index in counts.nonzero().reshape(-1).tolist():
-        word = ctypes.c_int32.from_address(address + 4 * index)
-        word.value += int(step[index]) * LEAP
+    places = counts.nonzero().reshape(-1).tolist()
+    mapped = _mappings() if places else []
+    for at in (address + 4 * index for index in places):
+        whole = ctypes.c_uint64.from_address(at - at % 8).value
+        if _mapping(whole, mapped) is None:
+            ctypes.c_int32.from_address(at).value += int(step[(at - address) // 4]) * LEAP
 
 
 def _words(address: int, size: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.int32)
+
+
+class _Mapping(NamedTuple):
+    begin: int
+    end: int
+    is_heap: bool  # memory of no file that may be read and written
+
+
+def _mappings() -> list[_Mapping]:
+    """Of this process; none where the system does not tell."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, rights, _, _, file, *name = line.split(maxsplit=5)
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            is_plain = file == "0" and (not name or name[0] == "[heap]" or name[0].startswith("[anon"))
+            found.append(_Mapping(begin, end, is_plain and rights.startswith("rw")))
+    return found
+
+
+def _mapping(address: int, mapped: list[_Mapping]) -> _Mapping | None:
+    return next((one for one in mapped if one.begin <= address < one.end), None)
+
+
+def _pointed_to(variables: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Addresses and sizes of blocks on the heap that pointers in these variables lead to, one through another: the
+    beginnings of them, of whose lengths nothing is known."""
+    mapped = [one for one in _mappings() if one.is_heap]
+    blocks: dict[int, int] = {}
+    looked_at = list(variables)
+    own = [range(address, address + size) for address, size in looked_at]
+    for _ in range(DEPTH):
+        words = [word for place in looked_at for word in _pointers(*place)]
+        looked_at = []
+        for word in words:
+            where = _mapping(word, mapped)
+            if where is None or word in blocks or any(word in variable for variable in own):
+                continue
+            if len(blocks) == MOST_BLOCKS:
+                return list(blocks.items())
+            blocks[word] = min(BLOCK_BYTES, (where.end - word) // 4 * 4)
+            looked_at.append((word, blocks[word]))
+    return [place for place in blocks.items() if place[1]]
+
+
+def _pointers(address: int, size: int) -> list[int]:
+    begin = -(-address // 8) * 8
+    count = (address + size - begin) // 8
+    if count <= 0:
+        return []
+    words = torch.frombuffer(bytearray(ctypes.string_at(begin, 8 * count)), dtype=torch.int64)
+    return [word for word in words[(words > 0) & (words % 4 == 0)].tolist()]
 
 
 class _Segment(ctypes.Structure):

@@ -240,8 +240,7 @@ class Server(ABC):
             return running.forward(self.model, own, command.seeds[place], self.device)
 
         number, place, output = ageing.first_other(call, len(inputs), binding.loaded())
-        if number:
-            self.values.write(output, command.inputs[place], command.output)
+        self.values.write(output, command.inputs[place], command.output)
         return m.RanOften(number, place)
 
     def _profile(self, command: m.ProfileForward) -> m.Profiled:

@@ -16,6 +16,9 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
+| `below sentinels` | all below minus 3e8, of as large a spread; where the reference takes maxima or | a maximum that begins |
+| | minima, softmax among them, and no product before a softmax | at -1e4 or so |
+| `above sentinels` | the same above, for minima | |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,8 +52,19 @@ NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
 OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
 FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
+BELOW, ABOVE = "below sentinels", "above sentinels"
+SENTINEL, SENTINEL_HALF = (
+    3e8,
+    2e4,
+)  # not more: from 1e9 on are what masks write, and exp2(x log2(e) - m log2(e)) overflows
 AWAY_FROM_ZERO = (OFFSET, OFFSET_ABOVE, FAR_BELOW, FAR_ABOVE)  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
+# Families of operators that begin somewhere and keep what is larger, or smaller.
+_SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
+_MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
+_MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
+_POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
+_MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 
@@ -62,13 +76,14 @@ def plan(
     cheap: bool = False,
     amplified: Sequence[tuple[int, float]] = (),
     varied: Sequence[tuple[int, str]] = (),
+    beyond: Sequence[str] = (),
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
     `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
     constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
     by how much to amplify them. `varied`: what all draws leave alike, by its place among `steady.leaves`, and the kind
-    of other values for it.
+    of other values for it. `beyond`: families that are `beyond_sentinels`.
     """
     draw = random.Random(seed)
     rotated = draw.sample(ROTATED, len(ROTATED))
@@ -80,6 +95,7 @@ def plan(
     used = {step.family for step in steps}
     if cheap and trials > 1:
         steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
+    steps += [Step(f"extra {family}", family, core=False) for family in beyond]
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
     for place, kind in varied:
@@ -88,6 +104,17 @@ def plan(
     draw.shuffle(steps)
     first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
     return (*first, *(step for step in steps if step.family != "fresh"))
+
+
+def beyond_sentinels(families: Collection[str]) -> tuple[str, ...]:
+    """Families of values beyond any that a maximum or a minimum may begin at, for a reference that has PyTorch compute
+    these families of operators. Not where a softmax may follow on a product: of values so far apart it takes one, and
+    roundings of the product decide which."""
+    if _SOFTMAXES.intersection(families):
+        return () if "contraction" in families else (BELOW,)
+    if _MINIMA.intersection(families):
+        return BELOW, ABOVE
+    return (BELOW,) if _MAXIMA.intersection(families) else ()
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
@@ -250,6 +277,15 @@ def _offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
     return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
 
 
+def _beyond(tensor: torch.Tensor, side: int) -> torch.Tensor:
+    size = SENTINEL_HALF if tensor.dtype == torch.float16 else SENTINEL
+    least, most = (float(value) for value in tensor.float().aminmax())
+    if not least < most:
+        return tensor
+    place = (tensor.float() - least) / (most - least)  # in the same order
+    return ((place - 2 if side < 0 else place + 1) * size).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
+
+
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
     return (tensor / step).round_().mul_(step) if step > 0 else tensor
@@ -267,4 +303,6 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
     FAR_ABOVE: lambda tensor: _offset(tensor, FAR),
+    BELOW: lambda tensor: _beyond(tensor, -1),
+    ABOVE: lambda tensor: _beyond(tensor, 1),
 }

@@ -223,8 +223,8 @@ class RunMuted:
 
 @dataclass(frozen=True, slots=True)
 class RunOften:
-    """Many forwards, on one of these inputs after the other, until one gives another output than the first on the same
-    inputs. `seeds`: of the forwards. Answered by `RanOften`."""
+    """Many forwards, on these inputs in turns, until one gives another output than the first on the same inputs.
+    `seeds`: of the forwards. Answered by `RanOften`."""
 
     inputs: tuple[str, ...]
     output: str
@@ -356,8 +356,8 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class RanOften:
-    """`other`: the number of the first call with another output than the first on the same inputs, which was written;
-    else 0. `place`: of these inputs."""
+    """`other`: the number of the first call with another output than the first on the same inputs; else 0. `place`: of
+    these inputs. What that call gave was written, or else what the last one did."""
 
     other: int
     place: int = 0
@@ -662,7 +662,10 @@ class CeilingsMeasured:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTimed:
+    """`no_compiler`: there are no times, since torch.compile finds no C compiler here."""
+
     ms: tuple[float, ...]
+    no_compiler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

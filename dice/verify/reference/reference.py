@@ -91,7 +91,8 @@ class Reference:
             self._ahead = {derive(secret, f"trial {number}"): draw for number, draw in enumerate((first, second))}
         drawn, seed = self.device.place(first), derive(secret, "plan")
         with unchanged(self.model):
-            expected = self.forward(self.model, drawn, seed)
+            with evidence.Census() as census:
+                expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
@@ -103,7 +104,11 @@ class Reference:
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
-        return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified, varied=varied)
+        beyond = inputs.beyond_sentinels(census.work.calls)
+        has_fresh = fresh is not None
+        return inputs.plan(
+            trials, seed, fresh=has_fresh, cheap=cheap, amplified=amplified, varied=varied, beyond=beyond
+        )
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)

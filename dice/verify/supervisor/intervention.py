@@ -82,8 +82,9 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 
 def call_often(attempt: Attempt) -> None:
-    """Call the libraries that keep something from call to call, many times on two inputs. Raises `VerdictReached` where
-    an answer is then another, and wrong. A process that ends meanwhile tells nothing."""
+    """Call the libraries that keep something from call to call, many times on two inputs, after all others and those
+    that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same inputs,
+    or the last. A process that ends meanwhile tells nothing."""
     kept = any(built.foreign.variable for built in attempt.files.shown)
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
         return
@@ -100,11 +101,12 @@ def call_often(attempt: Attempt) -> None:
             said = attempt.talk.ask(m.RunOften(tuple(names), OUTPUT, tuple(seeds)), m.RanOften)
     except VerdictReached:
         return
-    if not said.other or not 0 <= said.place < len(names):
+    if not 0 <= said.place < len(names):
         return
     judged = attempt.ask_reference(m.JudgeOutput(names[said.place], OUTPUT), m.Judged, OUTPUT)
     if not judged.equal:
         what = f"call {said.other}, as the library counts them, and not the first on the same inputs"
+        what = what if said.other else "called again after all other calls"
         raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
 
 

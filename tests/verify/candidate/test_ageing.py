@@ -18,6 +18,9 @@ SOURCE = """
 static int calls;
 static long beside[3] = {7, 8, 9};
 extern "C" int late(int after) { beside[1] += 2; return ++calls > after; }
+struct Kept { long flags; long* calls; };
+static Kept* kept = new Kept{3, new long(0)};
+extern "C" int late_on_the_heap(int after) { return ++*kept->calls > after; }
 extern "C" int initialised() { static bool done; done = true; return done; }
 thread_local int turns;
 extern "C" int late_in_thread(int after) { return ++turns > after; }
@@ -52,15 +55,28 @@ def test_an_answer_that_was_given_before_is_found() -> None:
     assert ageing.first_other(call, 2, [])[0] > 20
 
 
-@pytest.mark.parametrize("function", ["late", "late_in_thread"])
+@pytest.mark.parametrize("function", ["late", "late_in_thread", "late_on_the_heap"])
 def test_counters_are_set_to_where_many_calls_bring_them(library: ctypes.CDLL, function: str) -> None:
     number, _, _ = ageing.first_other(answers(getattr(library, function), 100_000), 1, [library._name])
     assert number > ageing.LEAP
 
 
 def test_what_was_done_before_changes_nothing(library: ctypes.CDLL) -> None:
-    found = ageing.first_other(lambda place: torch.ones(3) * library.initialised(), 2, [library._name])
-    assert found == (0, 0, None)
+    number, place, output = ageing.first_other(answers(library.initialised), 1, [library._name])
+    assert (number, place, output.tolist()) == (0, 0, [0.0] * 3)
+
+
+def test_what_the_last_call_gave_is_told_where_none_differs() -> None:
+    """Who had turned lazy before gives the same all the time, and it is wrong."""
+    assert ageing.first_other(lambda place: torch.zeros(3), 1, [])[2].tolist() == [0.0] * 3
+
+
+def test_an_address_is_no_counter() -> None:
+    address = ctypes.c_uint64(ctypes.addressof(ctypes.create_string_buffer(64)))
+    words = torch.tensor([64, 0], dtype=torch.int32)
+    before = address.value
+    ageing._leap(ctypes.addressof(address), words, words)
+    assert address.value == before
 
 
 @pytest.mark.parametrize(

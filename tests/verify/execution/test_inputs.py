@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dice.verify.execution.inputs import LARGE, ROTATED, SCALE, SMALL, disturb, is_free, plan, vary
+from dice.verify.execution.inputs import (
+    ABOVE,
+    BELOW,
+    LARGE,
+    ROTATED,
+    SCALE,
+    SMALL,
+    beyond_sentinels,
+    disturb,
+    is_free,
+    plan,
+    vary,
+)
 from dice.verify.ipc.messages import Step
 
 FLOATS = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
@@ -34,7 +46,23 @@ def test_families_are_what_they_say() -> None:
     assert not changed("zeros").any()
 
 
-@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED])
+def test_values_beyond_sentinels_keep_their_order() -> None:
+    below, above = changed(BELOW), changed(ABOVE)
+    assert float(below.max()) < -1e8 and float(below.min()) > -1e9
+    assert float(above.min()) > 1e8 and float(above.max()) < 1e9
+    assert torch.equal(below.argmax(dim=1), FLOATS.argmax(dim=1))
+    (half,) = vary([FLOATS.half()], Step("", BELOW))
+    assert float(half.max()) < -1e4 and bool(half.isfinite().all())
+
+
+def test_they_are_asked_for_where_something_begins() -> None:
+    assert beyond_sentinels({"max", "mul"}) == (BELOW, ABOVE)
+    assert beyond_sentinels({"softmax"}) == beyond_sentinels({"max_pool2d_with_indices", "contraction"}) == (BELOW,)
+    assert not beyond_sentinels({"softmax", "contraction"}) and not beyond_sentinels({"add", "relu"})
+    assert BELOW in {step.family for step in plan(5, 0, beyond=(BELOW,))}
+
+
+@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED, BELOW, ABOVE])
 @pytest.mark.parametrize("kind", BOUND)
 def test_labels_masks_and_indices_keep_their_draw(kind: str, family: str) -> None:
     tensor = BOUND[kind]
