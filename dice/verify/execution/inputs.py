@@ -16,9 +16,9 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
-| `below sentinels` | all below minus 3e8, of as large a spread; where the reference takes maxima or | a maximum that begins |
-| | minima, softmax among them, and no product before a softmax | at -1e4 or so |
-| `above sentinels` | the same above, for minima | |
+| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima, softmax | a maximum that |
+| | among them, but no softmax of what a product may give | begins at -1e4 |
+| `above sentinels` | the same above zero, for minima | |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |

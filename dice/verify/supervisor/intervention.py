@@ -83,8 +83,8 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 def call_often(attempt: Attempt) -> None:
     """Call the libraries that keep something from call to call, many times on two inputs, after all others and those
-    that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same inputs,
-    or the last. A process that ends meanwhile tells nothing."""
+    that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
+    inputs, or the last. A process that ends meanwhile tells nothing."""
     kept = any(built.foreign.variable for built in attempt.files.shown)
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
         return
