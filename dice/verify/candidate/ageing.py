@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -23,8 +24,8 @@ import torch
 from dice.verify.candidate.passing import follows
 from dice.verify.tensors import transport
 
-CALLS, CPU_S = 100, 1.0  # at least so many, in so much of the processor at most;
-MORE_CALLS, MORE_CPU_S = 2000, 0.4  # and up to so many, as long as they take no more than this
+CALLS, CPU_S = 2000, 1.0  # so many, in so much of the processor at most
+AGED_CPU_S = 0.5  # for those after a counter on the heap was moved on
 LEAP = 1 << 20  # calls more, as counters have it
 MOST_STEP = 1 << 10  # of a counter, so that none overflows
 MOST_BYTES = 16 << 20  # of a library's variables
@@ -32,45 +33,88 @@ DEPTH, MOST_BLOCKS, BLOCK_BYTES = 4, 512, 256  # of what these point to: a tenso
 _LOAD, _TLS, _WRITABLE = 1, 7, 2  # kinds of segments, and a flag of theirs
 
 
-def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str]) -> tuple[int, int, Any]:
-    """The number of the first call whose output is not that of the first one on the same inputs, the place of these,
-    and that output; where there is none, the number 0, a place and what the last call on the inputs there gave.
-    `call`: on the inputs at a place of so many. `libraries`: the paths of those that are called."""
+class Counter(NamedTuple):
+    """A word of memory, 4 bytes long, that rises by the same step from call to call."""
+
+    address: int
+    step: int
+    kind: type[ctypes.c_int32] | type[ctypes.c_float]
+
+    def leap(self) -> None:
+        word = self.kind.from_address(self.address)
+        word.value += self.step * LEAP
+
+
+def first_other(
+    call: Callable[[int], Any], inputs: int, libraries: Iterable[str], kept: Iterable[torch.Tensor] = ()
+) -> tuple[int, dict[int, Any]]:
+    """The number of the first call whose output is not that of the first one on the same inputs, and that output under
+    the place of these; where there is none, the number 0 and what the last calls gave. `call`: on the inputs at a place
+    of so many. `libraries`: the paths of those that are called. `kept`: tensors on the host that go from call to call.
+    """
     first = [transport.map_tensors(torch.clone, call(place)) for place in range(inputs)]
-    variables = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
-    variables += _pointed_to(variables)
+    own = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
+    own += [(tensor.data_ptr(), tensor.nbytes // 4 * 4) for tensor in kept if tensor.device.type == "cpu"]
+    variables = [*own, *_pointed_to(own)]
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
-    while number < MORE_CALLS and (len(memory) < 3 or _has_time(number, time.process_time() - started)):
+    while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
         place = random.randrange(inputs)  # no count of calls tells which are next
         number += 1
         output = call(place)
         if follows(first[place], output):
-            return number, place, output
+            return number, {place: output}
         if len(memory) < 3:
             memory.append([_words(*variable) for variable in variables])
-    for variable, (one, two, three) in zip(variables, zip(*memory, strict=True), strict=True):
-        _leap(variable[0], two - one, three - two)
-    for place in range(inputs):
+    found = [_counters(*each) for each in zip(variables, *memory, strict=True)]
+    return _aged(call, first, number, found[: len(own)], found[len(own) :])
+
+
+def _aged(
+    call: Callable[[int], Any], first: list[Any], number: int, own: list[list[Counter]], far: list[list[Counter]]
+) -> tuple[int, dict[int, Any]]:
+    """The same after many calls more, as counters have it: all of its `own` are moved on, and of what these point to,
+    which may be somebody else's, one after the other for one call."""
+    for counter in itertools.chain(*own):
+        counter.leap()
+    last = {}
+    for place in range(len(first)):
+        last[place] = call(place)
+        if follows(first[place], last[place]):
+            return number + LEAP, {place: last[place]}
+    started = time.process_time()
+    for counter in itertools.chain(*far):
+        if time.process_time() - started > AGED_CPU_S:
+            break
+        place, before = random.randrange(len(first)), ctypes.string_at(counter.address, 4)
+        counter.leap()
         output = call(place)
+        ctypes.memmove(counter.address, before, 4)
         if follows(first[place], output):
-            return number + LEAP, place, output
-    return 0, place, output
+            return number + LEAP, {place: output}
+    return 0, last
 
 
-def _has_time(calls: int, spent: float) -> bool:
-    return spent < (CPU_S if calls < CALLS else MORE_CPU_S)
+def _counters(variable: tuple[int, int], one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> list[Counter]:
+    """What made the same small step twice, as whole numbers or as floats that are whole, and no part of a pointer is."""
+    whole, mapped = _steps(one, two, three), _mappings()
+    floats = _steps(*(words.view(torch.float32) for words in (one, two, three)))
+    floats = torch.where(floats == floats.round(), floats, 0.0)
+    found = []
+    for index in ((whole != 0) | (floats != 0)).nonzero().reshape(-1).tolist():
+        address = variable[0] + 4 * index
+        at = ctypes.c_uint64.from_address(address - address % 8).value
+        if _mapping(at, mapped) is None:
+            is_whole = bool(whole[index])
+            kind = ctypes.c_int32 if is_whole else ctypes.c_float
+            found.append(Counter(address, int((whole if is_whole else floats)[index]), kind))
+    return found
 
 
-def _leap(address: int, step: torch.Tensor, next_step: torch.Tensor) -> None:
-    """Move on what made the same small step twice, and is no part of a pointer."""
-    counts = (step == next_step) & (step != 0) & (step.abs() <= MOST_STEP)
-    places = counts.nonzero().reshape(-1).tolist()
-    mapped = _mappings() if places else []
-    for at in (address + 4 * index for index in places):
-        whole = ctypes.c_uint64.from_address(at - at % 8).value
-        if _mapping(whole, mapped) is None:
-            ctypes.c_int32.from_address(at).value += int(step[(at - address) // 4]) * LEAP
+def _steps(one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> torch.Tensor:
+    """What each rose by, where that is the same twice and small; else 0."""
+    step = two - one
+    return torch.where((step == three - two) & (step.abs() <= MOST_STEP), step, torch.zeros_like(step))
 
 
 def _words(address: int, size: int) -> torch.Tensor:

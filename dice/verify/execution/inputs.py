@@ -16,9 +16,10 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
-| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima, softmax | a maximum that |
-| | among them, but no softmax of what a product may give | begins at -1e4 |
+| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima, or softmax | a maximum |
+| | of what no product gives | from -1e4 |
 | `above sentinels` | the same above zero, for minima | |
+| `opposed` | 60 spreads, or 30, above and below zero in turns, before softmax of a product | attention's, too |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
@@ -28,6 +29,7 @@ families, each used only where the reference itself stays finite and as exact as
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -57,7 +59,16 @@ SENTINEL, SENTINEL_HALF = (
     3e8,
     2e4,
 )  # not more: from 1e9 on are what masks write, and exp2(x log2(e) - m log2(e)) overflows
-AWAY_FROM_ZERO = (OFFSET, OFFSET_ABOVE, FAR_BELOW, FAR_ABOVE)  # families in which a rounding weighs more
+OPPOSED, OPPOSED_NEARER = "opposed", "opposed nearer"
+_OPPOSED = {OPPOSED: 60.0, OPPOSED_NEARER: 30.0}  # spreads: a product of 64 such numbers is a sentinel, and rounds well
+AWAY_FROM_ZERO = (
+    OPPOSED,
+    OPPOSED_NEARER,
+    OFFSET,
+    OFFSET_ABOVE,
+    FAR_BELOW,
+    FAR_ABOVE,
+)  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
@@ -106,12 +117,12 @@ def plan(
     return (*first, *(step for step in steps if step.family != "fresh"))
 
 
-def beyond_sentinels(families: Collection[str]) -> tuple[str, ...]:
+def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...]:
     """Families of values beyond any that a maximum or a minimum may begin at, for a reference that has PyTorch compute
-    these families of operators. Not where a softmax may follow on a product: of values so far apart it takes one, and
-    roundings of the product decide which."""
+    these families of operators on so many measured inputs. Where a softmax may follow on a product, as far as roundings
+    allow: of values far apart it takes one, and those of the product decide which."""
     if _SOFTMAXES.intersection(families):
-        return () if "contraction" in families else (BELOW,)
+        return (BELOW,) if "contraction" not in families else (OPPOSED,) if measured > 1 else ()
     if _MINIMA.intersection(families):
         return BELOW, ABOVE
     return (BELOW,) if _MAXIMA.intersection(families) else ()
@@ -123,6 +134,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return steady.replaced(inputs, step.place, step.kind, seed)
     if step.index >= 0:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    if away := _OPPOSED.get(step.family):
+        return _opposed(inputs, away)
     if step.family in (NOT_FINITE, ONE_NAN):
         return _spoiled(inputs, seed, step.family == ONE_NAN)
     change = _CHANGES.get(step.family)
@@ -139,6 +152,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
         return (step, replace(step, family=ONE_NAN))
     if step.family == OFFSET:
         return (step, replace(step, family=OFFSET_ABOVE))
+    if step.family == OPPOSED:
+        return (step, replace(step, family=OPPOSED_NEARER))
     if step.family == FAR_BELOW:
         return (step, replace(step, family=FAR_ABOVE))
     if step.family != "large":
@@ -183,6 +198,20 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
         return there if (there.shape, there.dtype) == (tensor.shape, tensor.dtype) else tensor
 
     return _at(inputs, index, other)
+
+
+def mixed(inputs: Any, others: Any) -> Any:
+    """Of each measured input the first half, and the second of another draw; the rest as it is."""
+    tensors = iter(transport.tensors(others))
+
+    def mix(tensor: torch.Tensor) -> torch.Tensor:
+        other = next(tensors, tensor)
+        if not is_free(tensor) or (other.shape, other.dtype) != (tensor.shape, tensor.dtype):
+            return tensor
+        half = tensor.numel() // 2
+        return torch.cat((tensor.reshape(-1)[:half], other.reshape(-1)[half:])).reshape(tensor.shape)
+
+    return transport.map_tensors(mix, inputs)
 
 
 def nudge(inputs: Any, usual: Any) -> Any:
@@ -284,6 +313,15 @@ def _beyond(tensor: torch.Tensor, side: int) -> torch.Tensor:
         return tensor
     place = (tensor.float() - least) / (most - least)  # in the same order
     return ((place - 2 if side < 0 else place + 1) * size).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
+
+
+def _opposed(inputs: Any, spreads: float) -> Any:
+    signs = itertools.cycle((1.0, -1.0))
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return _changed(lambda part: _offset(part, next(signs) * spreads), tensor) if is_free(tensor) else tensor
+
+    return transport.map_tensors(move, inputs)
 
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:

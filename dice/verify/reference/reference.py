@@ -104,7 +104,8 @@ class Reference:
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
-        beyond = inputs.beyond_sentinels(census.work.calls)
+        measured = sum(map(inputs.is_free, transport.tensors(drawn)))
+        beyond = inputs.beyond_sentinels(census.work.calls, measured)
         has_fresh = fresh is not None
         return inputs.plan(
             trials, seed, fresh=has_fresh, cheap=cheap, amplified=amplified, varied=varied, beyond=beyond
@@ -139,7 +140,10 @@ class Reference:
         seed = derive(secret, step.name)
         must_suit = step.family != "given"
         try:
-            drawn = self._ahead.pop(seed, None) or self.subject.draw(seed)
+            if step.mixes:
+                drawn = inputs.mixed(*(self.subject.draw(derive(secret, name)) for name in step.mixes))
+            else:
+                drawn = self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit

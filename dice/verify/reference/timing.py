@@ -68,7 +68,7 @@ class TimedReference:
         return m.OperatorsTimed(tuple(kind for kind, _ in found), tuple(ms for _, ms in found))
 
     def time_compiled(self) -> m.CompiledTimed:
-        """No times where torch.compile cannot take the reference here, for lack of a C compiler, of memory, or for other
+        """No times where torch.compile cannot take the reference here, for lack of a compiler, of memory, or for other
         reasons: that is no fault of the problem's."""
         try:
             with self._as_users_run_it():

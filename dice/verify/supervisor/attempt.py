@@ -62,6 +62,7 @@ class Attempt:
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn = ""
         self.remarks: tuple[m.Step, ...] = ()
+        self.keeps = False  # whether a forward writes to buffers
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
 
@@ -153,6 +154,7 @@ class Attempt:
         self.replay.trial = command
         with record.clock("run"):
             ran = self._ran(command)
+        self.keeps = self.keeps or bool(ran.kept)
         record.note_launches(ran.launches, step.core, drawn.sizes)
         record.note_work(drawn, ran, self.report.library_families)
         if protocol.ours:

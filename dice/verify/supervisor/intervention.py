@@ -22,6 +22,11 @@ OFTEN_S = 10.0  # for many calls on the same inputs, of which the processor take
 CENTRED = m.Step("muted", "centred", core=False)
 GIVEN = m.Step("muted given", "given")
 OFTEN = (m.Step("often", "given"), m.Step("often otherwise", "given"))
+# One half of the one and one of the other: who remembers answers by a part of an input gives one that is over.
+MIXED = tuple(
+    m.Step(f"often mixed {number}", "mixed", core=False, mixes=pair)
+    for number, pair in enumerate((("often", "often otherwise"), ("often otherwise", "often")))
+)
 OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
@@ -82,15 +87,17 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 
 def call_often(attempt: Attempt) -> None:
-    """Call the libraries that keep something from call to call, many times on two inputs, after all others and those
-    that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
+    """Call the libraries that keep something from call to call, many times on several inputs, after all others and
+    those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
     inputs, or the last. A process that ends meanwhile tells nothing."""
-    kept = any(built.foreign.variable for built in attempt.files.shown)
+    kept = attempt.keeps or any(built.foreign.variable for built in attempt.files.shown)
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
         return
     names, seeds = [], []
-    for step in OFTEN:
+    for step in (*OFTEN, *MIXED):
         drawn = attempt.set_up(step)
+        if not drawn.family:  # halves of two draws are none
+            continue
         if not drawn.shareable or drawn.asked_back or drawn.rng:  # of large trials only one is kept
             return
         names.append(attempt.drawn)
@@ -101,13 +108,15 @@ def call_often(attempt: Attempt) -> None:
             said = attempt.talk.ask(m.RunOften(tuple(names), OUTPUT, tuple(seeds)), m.RanOften)
     except VerdictReached:
         return
-    if not 0 <= said.place < len(names):
-        return
-    judged = attempt.ask_reference(m.JudgeOutput(names[said.place], OUTPUT), m.Judged, OUTPUT)
-    if not judged.equal:
-        what = f"call {said.other}, as the library counts them, and not the first on the same inputs"
-        what = what if said.other else "called again after all other calls"
-        raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
+    what = f"call {said.other}, as the library counts them, and not the first on the same inputs"
+    what = what if said.other else "called again after all other calls"
+    for place in said.places[: len(names)]:
+        if not 0 <= place < len(names):
+            return
+        output = f"{OUTPUT} {place}"
+        judged = attempt.ask_reference(m.JudgeOutput(names[place], output), m.Judged, output)
+        if not judged.equal:
+            raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
 
 
 def remark(attempt: Attempt) -> None:

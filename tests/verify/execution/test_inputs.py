@@ -9,12 +9,14 @@ from dice.verify.execution.inputs import (
     ABOVE,
     BELOW,
     LARGE,
+    OPPOSED,
     ROTATED,
     SCALE,
     SMALL,
     beyond_sentinels,
     disturb,
     is_free,
+    mixed,
     plan,
     vary,
 )
@@ -56,10 +58,25 @@ def test_values_beyond_sentinels_keep_their_order() -> None:
 
 
 def test_they_are_asked_for_where_something_begins() -> None:
-    assert beyond_sentinels({"max", "mul"}) == (BELOW, ABOVE)
-    assert beyond_sentinels({"softmax"}) == beyond_sentinels({"max_pool2d_with_indices", "contraction"}) == (BELOW,)
-    assert not beyond_sentinels({"softmax", "contraction"}) and not beyond_sentinels({"add", "relu"})
+    assert beyond_sentinels({"max", "mul"}, 1) == (BELOW, ABOVE)
+    assert (
+        beyond_sentinels({"softmax"}, 1) == beyond_sentinels({"max_pool2d_with_indices", "contraction"}, 1) == (BELOW,)
+    )
+    assert beyond_sentinels({"softmax", "contraction"}, 3) == (OPPOSED,)
+    assert not beyond_sentinels({"softmax", "contraction"}, 1) and not beyond_sentinels({"add", "relu"}, 2)
     assert BELOW in {step.family for step in plan(5, 0, beyond=(BELOW,))}
+
+
+def test_opposed_inputs_have_products_far_below_zero() -> None:
+    query, keys = vary([FLOATS, FLOATS.flip(0)], Step("", OPPOSED))
+    assert float((query @ keys.T).max()) < -10 * float((FLOATS @ FLOATS.T).max())
+
+
+def test_half_of_a_mixed_input_is_of_another_draw() -> None:
+    index = torch.arange(9)
+    half, kept = mixed([FLOATS, index], [FLOATS + 1, index + 1])
+    assert torch.equal(half[:20], FLOATS[:20]) and torch.equal(half[20:], FLOATS[20:] + 1)
+    assert torch.equal(kept, index)
 
 
 @pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED, BELOW, ABOVE])
