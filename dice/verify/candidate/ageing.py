@@ -96,7 +96,7 @@ def _aged(
 
 
 def _counters(variable: tuple[int, int], one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> list[Counter]:
-    """What made the same small step twice, as whole numbers or as floats that are whole, and no part of a pointer is."""
+    """What made the same small step twice, in whole numbers or floats that are whole; no part of a pointer is one."""
     whole, mapped = _steps(one, two, three), _mappings()
     floats = _steps(*(words.view(torch.float32) for words in (one, two, three)))
     floats = torch.where(floats == floats.round(), floats, 0.0)
