@@ -102,7 +102,7 @@ def call_often(attempt: Attempt) -> None:
             return
         names.append(attempt.drawn)
         seeds.append(drawn.seed)
-    attempt.talk.run_left = min(attempt.talk.run_left, OFTEN_S)
+    attempt.talk.run_left = min(attempt.talk.run_timeout_s, OFTEN_S)  # whatever the muted forwards left
     try:
         with attempt.record.clock("run"):
             said = attempt.talk.ask(m.RunOften(tuple(names), OUTPUT, tuple(seeds)), m.RanOften)
