@@ -18,6 +18,7 @@ from typing import get_args
 
 from dice.verdict import Backend
 from dice.verify.build.cache import Cache, builds_shown
+from dice.verify.build.compiler_process import PATIENCE
 from dice.verify.build.libraries import found, look_up, publish
 from dice.verify.build.sources import LIBRARY, MAX_SOURCE_BYTES, Built, Foreign, Headers, Sources
 from dice.verify.ipc import untrusted
@@ -234,7 +235,7 @@ class BuildService:
         with zygote.spawn(BUILDER, limits) as child:
             child.send(order)
             try:
-                return _read(wait_for(child, others, time.monotonic() + timeout_s + GRACE_S))
+                return _read(wait_for(child, others, time.monotonic() + PATIENCE * timeout_s + GRACE_S))
             except DeadlineExceeded:
                 return _answer("timeout", "The compiler did not finish in time.")
             except ChildEnded as end:
