@@ -16,9 +16,9 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
-| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima, or softmax | a maximum |
-| | of what no product gives | from -1e4 |
+| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima | a maximum from -1e4 |
 | `above sentinels` | the same above zero, for minima | |
+| `far below, near together` | 16 wide below minus 1.2e5, for softmax of what no product gives | a softmax from -1e4 |
 | `opposed` | 60 spreads, or 30, above and below zero in turns, before softmax of a product | attention's, too |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
 | | | difference of two means |
@@ -54,14 +54,13 @@ NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
 OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
 FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
-BELOW, ABOVE = "below sentinels", "above sentinels"
-SENTINEL, SENTINEL_HALF = (
-    3e8,
-    2e4,
-)  # not more: from 1e9 on are what masks write, and exp2(x log2(e) - m log2(e)) overflows
+BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
+SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
+TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
 OPPOSED, OPPOSED_NEARER = "opposed", "opposed nearer"
 _OPPOSED = {OPPOSED: 60.0, OPPOSED_NEARER: 30.0}  # spreads: a product of 64 such numbers is a sentinel, and rounds well
 AWAY_FROM_ZERO = (
+    TOGETHER,
     OPPOSED,
     OPPOSED_NEARER,
     OFFSET,
@@ -82,12 +81,12 @@ ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trial
 def plan(
     trials: int,
     seed: int,
-    *,
-    fresh: bool = False,
-    cheap: bool = False,
     amplified: Sequence[tuple[int, float]] = (),
     varied: Sequence[tuple[int, str]] = (),
     beyond: Sequence[str] = (),
+    *,
+    fresh: bool = False,
+    cheap: bool = False,
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
@@ -122,7 +121,7 @@ def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...
     these families of operators on so many measured inputs. Where a softmax may follow on a product, as far as roundings
     allow: of values far apart it takes one, and those of the product decide which."""
     if _SOFTMAXES.intersection(families):
-        return (BELOW,) if "contraction" not in families else (OPPOSED,) if measured > 1 else ()
+        return (TOGETHER,) if "contraction" not in families else (OPPOSED,) if measured > 1 else ()
     if _MINIMA.intersection(families):
         return BELOW, ABOVE
     return (BELOW,) if _MAXIMA.intersection(families) else ()
@@ -306,13 +305,24 @@ def _offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
     return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
 
 
-def _beyond(tensor: torch.Tensor, side: int) -> torch.Tensor:
+def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
     size = SENTINEL_HALF if tensor.dtype == torch.float16 else SENTINEL
+    return _between(tensor, begin * size, size)
+
+
+def _together(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.itemsize < 4:  # which holds no differences there
+        return tensor
+    return _between(tensor, -TOGETHER_AT - TOGETHER_WIDTH, TOGETHER_WIDTH)
+
+
+def _between(tensor: torch.Tensor, begin: float, width: float) -> torch.Tensor:
+    """The values in the same order, from `begin` on. Zeros stay zero."""
     least, most = (float(value) for value in tensor.float().aminmax())
     if not least < most:
         return tensor
-    place = (tensor.float() - least) / (most - least)  # in the same order
-    return ((place - 2 if side < 0 else place + 1) * size).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
+    place = (tensor.float() - least) / (most - least)
+    return (place * width + begin).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
 
 
 def _opposed(inputs: Any, spreads: float) -> Any:
@@ -341,6 +351,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
     FAR_ABOVE: lambda tensor: _offset(tensor, FAR),
-    BELOW: lambda tensor: _beyond(tensor, -1),
+    BELOW: lambda tensor: _beyond(tensor, -2),
     ABOVE: lambda tensor: _beyond(tensor, 1),
+    TOGETHER: _together,
 }

@@ -22,7 +22,7 @@ _DISTANCES = ("aten::_cdist_forward", "aten::_euclidean_dist")  # of each with e
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int | None:
     """Floating-point operations of a call; None where PyTorch has no formula for them."""
     if func.name() in _DISTANCES:
-        return 2 * result.numel() * int(args[0].shape[-1])
+        return 2 * int(result.numel()) * int(args[0].shape[-1])
     formula = flop_registry.get(getattr(func, "_overloadpacket", None))
     if formula is not None:
         with contextlib.suppress(Exception):  # a formula that is for other arguments

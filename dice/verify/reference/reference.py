@@ -106,10 +106,8 @@ class Reference:
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         beyond = inputs.beyond_sentinels(census.work.calls, measured)
-        has_fresh = fresh is not None
-        return inputs.plan(
-            trials, seed, fresh=has_fresh, cheap=cheap, amplified=amplified, varied=varied, beyond=beyond
-        )
+        more = (amplified, varied, beyond)
+        return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)
@@ -140,10 +138,8 @@ class Reference:
         seed = derive(secret, step.name)
         must_suit = step.family != "given"
         try:
-            if step.mixes:
-                drawn = inputs.mixed(*(self.subject.draw(derive(secret, name)) for name in step.mixes))
-            else:
-                drawn = self._ahead.pop(seed, None) or self.subject.draw(seed)
+            halves = [self.subject.draw(derive(secret, name)) for name in step.mixes]
+            drawn = inputs.mixed(*halves) if halves else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit

@@ -13,6 +13,7 @@ from dice.verify.execution.inputs import (
     ROTATED,
     SCALE,
     SMALL,
+    TOGETHER,
     beyond_sentinels,
     disturb,
     is_free,
@@ -53,15 +54,16 @@ def test_values_beyond_sentinels_keep_their_order() -> None:
     assert float(below.max()) < -1e8 and float(below.min()) > -1e9
     assert float(above.min()) > 1e8 and float(above.max()) < 1e9
     assert torch.equal(below.argmax(dim=1), FLOATS.argmax(dim=1))
+    together = changed(TOGETHER)
+    assert float(together.max()) < -1e5 and float(together.max() - together.min()) < 20
     (half,) = vary([FLOATS.half()], Step("", BELOW))
     assert float(half.max()) < -1e4 and bool(half.isfinite().all())
 
 
 def test_they_are_asked_for_where_something_begins() -> None:
     assert beyond_sentinels({"max", "mul"}, 1) == (BELOW, ABOVE)
-    assert (
-        beyond_sentinels({"softmax"}, 1) == beyond_sentinels({"max_pool2d_with_indices", "contraction"}, 1) == (BELOW,)
-    )
+    assert beyond_sentinels({"max_pool2d_with_indices", "contraction"}, 1) == (BELOW,)
+    assert beyond_sentinels({"softmax", "max"}, 1) == (TOGETHER,)
     assert beyond_sentinels({"softmax", "contraction"}, 3) == (OPPOSED,)
     assert not beyond_sentinels({"softmax", "contraction"}, 1) and not beyond_sentinels({"add", "relu"}, 2)
     assert BELOW in {step.family for step in plan(5, 0, beyond=(BELOW,))}
