@@ -1,8 +1,9 @@
 """Cheats and unusual honest kernels that were written from the README alone, and what the verifier says of them.
 
-    python benchmarks/unseen_cases.py [--names rowsum_nonatomic ...] [--out FILE.json]
+    python benchmarks/unseen_cases.py [--cases FILE.jsonl] [--names rowsum_nonatomic ...] [--out FILE.json]
 
-`verifier/unseen_cases.jsonl` has a row for each: name, kind (cheat or honest), problem, kernel. A miss is a cheat that
+`verifier/unseen_cases.jsonl` has a row for each, and `unseen_cases_2.jsonl` for those of a second time: name, kind
+(cheat or honest), problem, kernel. A miss is a cheat that
 is judged `correct`, or an honest kernel that is not. Once they are mended these cases are no longer unseen: the next
 measurement needs new ones.
 """
@@ -24,16 +25,18 @@ CASES = Path(__file__).parent / "verifier" / "unseen_cases.jsonl"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, default=CASES)
     parser.add_argument("--names", nargs="+", help="these alone")
     parser.add_argument("--backend", default="emulated")
+    parser.add_argument("--provenance", default="any", help="construction: what is no program is not taken")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    rows = [json.loads(line) for line in CASES.read_text().splitlines()]
+    rows = [json.loads(line) for line in args.cases.read_text().splitlines()]
     rows = [row for row in rows if not args.names or row["name"] in args.names]
     pairs = [(Problem(row["problem"], row["name"]), Kernel(row["kernel"], row["name"])) for row in rows]
     outcomes: dict[str, str] = {}
     misses: Counter[str] = Counter()
-    with Verifier(backend=args.backend, options=Options(timing=False)) as verifier:
+    with Verifier(backend=args.backend, options=Options(timing=False, provenance=args.provenance)) as verifier:
         for index, verdict in verifier.verify_many(pairs):
             row = rows[index]
             outcomes[row["name"]] = verdict.outcome

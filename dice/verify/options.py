@@ -50,7 +50,7 @@ class Options:
     seed: int | None = None  # None: secret and random, the only choice a hostile candidate cannot prepare for
     timing: bool = True  # on the cuda backend
     timing_s: float = 3.0  # at most this long for one candidate; shorter leaves the speed-up's interval wider
-    compile_timeout_s: float = 120.0
+    compile_timeout_s: float = 120.0  # of the processor; on the clock, some times as long
     run_timeout_s: float = 60.0  # everything the candidate does, compiling excepted
     memory_mb: int = 8192  # host memory
     large_bytes: int = 64 << 20  # inputs and outputs of a trial from this size on cross no file, and stay on a GPU

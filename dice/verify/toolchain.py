@@ -57,6 +57,21 @@ def _find_compiler(named: str, path: str) -> str:
     return os.path.abspath(found)  # compilers run in folders of their own
 
 
+def c_compiler() -> str | None:
+    """Path of the C compiler that torch.compile finds: $CC, else the first of the usual names on the PATH."""
+    named = os.environ.get("CC")
+    found = (shutil.which(name) for name in ((named,) if named else ("clang", "gcc", "cc")))
+    return next((os.path.abspath(path) for path in found if path), None)
+
+
+def compiler_paths(compiler: str) -> list[str]:
+    """What running a compiler takes, beside the system's folders: itself, which may be a link from elsewhere, and the
+    folder that one outside /usr brings its parts in."""
+    prefix = Path(compiler).resolve().parent.parent
+    everybodys = (Path("/"), Path("/usr"), Path.home(), *Path.home().parents)
+    return [compiler] if prefix in everybodys else [compiler, str(prefix)]
+
+
 @cache
 def host_compiler_version() -> str:
     return _first_line([host_compiler(), "--version"])

@@ -254,6 +254,17 @@ SPELT_OUT = {
         lambda a, b: a @ b.T,
         [(9, 32), (8, 32)],
     ),
+    "distances that PyTorch multiplies out itself": (torch.cdist, lambda a, b: a @ b.T, [(48, 32), (40, 32)]),
+    "differences by products": (
+        lambda a, b: (a[:, None] - b).square().sum(-1),
+        lambda a, b: a @ b.T + a.square().sum(1)[:, None] + b.square().sum(1),
+        [(48, 32), (40, 32)],
+    ),
+    "absolute differences by products": (
+        lambda a, b: torch.linalg.vector_norm(a[:, None] - b, dim=-1),
+        lambda a, b: a @ b.T,
+        [(48, 32), (40, 32)],
+    ),
     "a norm by both moments": (lambda x: NORM(x, [32]), lambda x: x.mean(1) + (x * x).mean(1), [(8, 32)]),
     "a norm by sums of products": (
         lambda x: NORM(x, [32]),
@@ -274,6 +285,16 @@ OWN_WORK = {
     "the last sum of a split product": (torch.mm, lambda a, b: torch.ones(4, 8, 7).sum(0), [(8, 32), (32, 7)]),
     "the products of an attention": (lambda q, k: torch.nn.functional.scaled_dot_product_attention(q, k, k),
                                      lambda q, k: (q @ k.mT) @ k, [(2, 2, 16, 8), (2, 2, 16, 8)]),
+    "the elements of a sum by a product with ones": (
+        lambda x: (x * x + x).sum(-1),
+        lambda x: x @ torch.ones(32),
+        [(40, 48, 32)],
+    ),
+    "the squares of distances": (
+        lambda a, b: (a[:, None] - b).square().sum(-1),
+        lambda a, b: a.square().sum(1)[:, None] + b.square().sum(1),
+        [(48, 32), (40, 32)],
+    ),
     "factors of weights": (lambda x: torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)),
                            lambda x: torch.rsqrt(torch.ones(4) + 1e-5), [(8, 4, 16)]),
 }  # fmt: skip

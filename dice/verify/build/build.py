@@ -20,7 +20,7 @@ from dice.verify.build import object_files, split_build
 from dice.verify.build.cache import Cache, content_key
 from dice.verify.build.commands import compiler_for
 from dice.verify.build.compiler import Compiler
-from dice.verify.build.compiler_process import MAX_MEMORY_BYTES, Finished, run_all
+from dice.verify.build.compiler_process import MAX_MEMORY_BYTES, PATIENCE, Finished, run_all
 from dice.verify.build.cuda import CudaCompiler
 from dice.verify.build.diagnostics import error_lines, headers_to_blame
 from dice.verify.build.libraries import found, look_up, publish
@@ -105,7 +105,7 @@ def compile_into(
 
     Raises as `build` does, and `SharedMissing`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE * timeout_s
     if sources.size > MAX_SOURCE_BYTES:
         raise CompileError("", [f"error: the sources are larger than {MAX_SOURCE_BYTES >> 20} MB"])
     cpp, cuda = "\n".join(sources.cpp), "\n".join(sources.cuda)
@@ -115,7 +115,7 @@ def compile_into(
             raise Unsupported(reason)
     flags = safe_flags(sources.cflags), safe_flags(sources.cuda_cflags)
     compiler = compiler_for(backend, arch, shared, *flags, sanitize)
-    plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline)
+    plan = _Plan(cpp, cuda, bindings_for(sources.functions), sources.implicit_headers, compiler, deadline, timeout_s)
     headers, log = plan.compile(scratch)
     if headers == "full":
         variable = object_files.variable(scratch.glob("*.o"), whole=True)
@@ -152,6 +152,7 @@ class _Plan:
     implicit_headers: bool
     compiler: Compiler
     deadline: float
+    cpu_s: float
 
     def compile(self, scratch: Path) -> tuple[Headers, str]:
         """Leave `LIBRARY` in `scratch`; returns which headers it took and the log."""
@@ -207,10 +208,9 @@ class _Plan:
         return log + self._run([self.compiler.link(objects, scratch / LIBRARY, headers)], scratch, LinkError)
 
     def _run_some(self, commands: list[list[str]], scratch: Path) -> list[Finished]:
-        left = self.deadline - time.monotonic()
-        results = run_all(commands, scratch, max(left, 0.1))
+        results = run_all(commands, scratch, max(self.deadline - time.monotonic(), 0.1), self.cpu_s)
         if any(_was_killed(result) for result in results):  # a source may make its compiler say so, but not end so
-            results = run_all(commands, scratch, max(self.deadline - time.monotonic(), 0.1))
+            results = run_all(commands, scratch, max(self.deadline - time.monotonic(), 0.1), self.cpu_s)
         if any(result.status is None for result in results):
             raise CompileTimeout("", message="The compiler did not finish in time.")
         for result in results:

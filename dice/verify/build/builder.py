@@ -91,8 +91,7 @@ def visible(backend: str, cache_dir: Path) -> list[str]:
         str(toolchain.torch_folder() / "utils" / "cpp_extension.py"),
         sysconfig.get_path("include"),
         sysconfig.get_path("stdlib"),
-        toolchain.host_compiler(),  # which may be a link from elsewhere
-        _prefix(Path(toolchain.host_compiler())),
+        *toolchain.compiler_paths(toolchain.host_compiler()),
     ]
     if backend == "emulated":
         paths.append(str(emulator.runtime(cache_dir).parent))
@@ -100,9 +99,3 @@ def visible(backend: str, cache_dir: Path) -> list[str]:
         toolkit = toolchain.cuda_toolkit()
         paths += [str(toolkit.home), str(toolkit.nvcc)]  # which may be a link from elsewhere too
     return [path for path in dict.fromkeys(paths) if path and Path(path).exists()]
-
-
-def _prefix(compiler: Path) -> str:
-    """Folder that a compiler outside /usr brings its parts in."""
-    prefix = compiler.resolve().parent.parent
-    return "" if prefix in (Path("/"), Path("/usr"), Path.home()) or prefix in Path.home().parents else str(prefix)

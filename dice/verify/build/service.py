@@ -18,6 +18,7 @@ from typing import get_args
 
 from dice.verdict import Backend
 from dice.verify.build.cache import Cache, builds_shown
+from dice.verify.build.compiler_process import PATIENCE
 from dice.verify.build.libraries import found, look_up, publish
 from dice.verify.build.sources import LIBRARY, MAX_SOURCE_BYTES, Built, Foreign, Headers, Sources
 from dice.verify.ipc import untrusted
@@ -43,7 +44,7 @@ BUILDER_MEMORY_MB = 6 << 10
 LEAST_MEMORY_MB = 5 << 10
 BUILDER_FILES_MB = 4 << 10  # what one build may leave on the disk, at any moment
 GRACE_S = 10.0  # the builder ends its compilers itself; this much later it is ended
-PREPARE_TIMEOUT_S = 600.0
+PREPARE_TIMEOUT_S = 3600.0  # for several shared parts in turn, on a machine with other work
 MAX_LIBRARY_BYTES = 512 << 20
 MAX_FAILURES = 512  # refused sources that are remembered
 BUILT_ONCE = {
@@ -234,7 +235,7 @@ class BuildService:
         with zygote.spawn(BUILDER, limits) as child:
             child.send(order)
             try:
-                return _read(wait_for(child, others, time.monotonic() + timeout_s + GRACE_S))
+                return _read(wait_for(child, others, time.monotonic() + PATIENCE * timeout_s + GRACE_S))
             except DeadlineExceeded:
                 return _answer("timeout", "The compiler did not finish in time.")
             except ChildEnded as end:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dice.verify import emulator, toolchain
 from dice.verify.build.cache import Cache, content_key
-from dice.verify.build.compiler_process import run_all
+from dice.verify.build.compiler_process import PATIENCE, run_all
 from dice.verify.sandbox.scratch import is_crowded_out
 from dice.verify.toolchain import (
     CUDA_API_HEADERS,
@@ -26,7 +26,7 @@ from dice.verify.toolchain import (
 SIZES = "sizes"
 
 
-HEADER_TIMEOUT_S = 300.0  # PyTorch's own headers take half a minute and are precompiled once
+HEADER_TIMEOUT_S = 300.0  # of the processor: PyTorch's own headers take half a minute and are precompiled once
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,11 @@ class Shared:
         with cache.scratch() as scratch:
             folder = scratch / "result"
             folder.mkdir()
-            (finished,) = run_all([make(folder)], scratch, HEADER_TIMEOUT_S)
+            (finished,) = run_all([make(folder)], scratch, PATIENCE * HEADER_TIMEOUT_S, HEADER_TIMEOUT_S)
             if finished.status != 0 and is_crowded_out(scratch):
                 raise ToolchainError(f"There is no space left on the disk of {self.cache_dir} for what builds share.")
+            if finished.status is None:
+                raise ToolchainError(f"{what} was not built in time: the machine is too busy, or too slow.")
             if finished.status != 0:
                 raise ToolchainError(
                     f"The C++ compiler cannot read the headers of extensions: {finished.log.strip()[:500]}"

@@ -3,37 +3,59 @@
 Host code may keep variables from one call to the next, and so may kernels (`__device__`). Most of them say that
 something was done already, which is honest. One that counts may have a library compute until it believes that nobody
 looks any more, or answer from then on what it answered before. So it is called many times, on one and on other
-inputs in turns; and what of its memory rises by the same steps from call
-to call is set to where a million calls more would have brought it.
+inputs in turns; and what of its memory rises by the same steps from call to call is set to where a million calls more
+would have brought it: its variables, and what these point to on the heap. A state that goes by no steps (random numbers
+of its own, a chain of them) is only called.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from dice.verify.candidate.passing import follows
 from dice.verify.tensors import transport
 
-CALLS = 100
-CPU_S = 1.0  # for all of them
+CALLS, CPU_S = 2000, 1.0  # so many, in so much of the processor at most
+AGED_CPU_S = 0.5  # for those after a counter on the heap was moved on
 LEAP = 1 << 20  # calls more, as counters have it
 MOST_STEP = 1 << 10  # of a counter, so that none overflows
 MOST_BYTES = 16 << 20  # of a library's variables
+DEPTH, MOST_BLOCKS, BLOCK_BYTES = 4, 512, 256  # of what these point to: a tensor's values are three pointers away
 _LOAD, _TLS, _WRITABLE = 1, 7, 2  # kinds of segments, and a flag of theirs
 
 
-def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str]) -> tuple[int, int, Any]:
-    """The number of the first call whose output is not that of the first one on the same inputs, the place of these,
-    and that output; the number 0 where there is none. `call`: on the inputs at a place of so many. `libraries`: the
-    paths of those that are called."""
+class Counter(NamedTuple):
+    """A word of memory, 4 bytes long, that rises by the same step from call to call."""
+
+    address: int
+    step: int
+    kind: type[ctypes.c_int32] | type[ctypes.c_float]
+
+    def leap(self) -> None:
+        word = self.kind.from_address(self.address)
+        word.value += self.step * LEAP
+
+
+def first_other(
+    call: Callable[[int], Any], inputs: int, libraries: Iterable[str], kept: Iterable[torch.Tensor] = ()
+) -> tuple[int, dict[int, Any]]:
+    """The number of the first call whose output is not that of the first one on the same inputs, and that output under
+    the place of these; where there is none, the number 0 and what the last calls gave. `call`: on the inputs at a place
+    of so many. `libraries`: the paths of those that are called. `kept`: tensors on the host that go from call to call.
+    """
     first = [transport.map_tensors(torch.clone, call(place)) for place in range(inputs)]
-    variables = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
+    own = [variable for path in libraries for variable in _variables(path)]  # a thread's are there by now
+    own += [(tensor.data_ptr(), tensor.nbytes // 4 * 4) for tensor in kept if tensor.device.type == "cpu"]
+    variables = [*own, *_pointed_to(own)]
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
     while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
@@ -41,28 +63,114 @@ def first_other(call: Callable[[int], Any], inputs: int, libraries: Iterable[str
         number += 1
         output = call(place)
         if follows(first[place], output):
-            return number, place, output
+            return number, {place: output}
         if len(memory) < 3:
             memory.append([_words(*variable) for variable in variables])
-    for variable, (one, two, three) in zip(variables, zip(*memory, strict=True), strict=True):
-        _leap(variable[0], two - one, three - two)
-    for place in range(inputs):
+    found = [_counters(*each) for each in zip(variables, *memory, strict=True)]
+    return _aged(call, first, number, found[: len(own)], found[len(own) :])
+
+
+def _aged(
+    call: Callable[[int], Any], first: list[Any], number: int, own: list[list[Counter]], far: list[list[Counter]]
+) -> tuple[int, dict[int, Any]]:
+    """The same after many calls more, as counters have it: all of its `own` are moved on, and of what these point to,
+    which may be somebody else's, one after the other for one call."""
+    for counter in itertools.chain(*own):
+        counter.leap()
+    last = {}
+    for place in range(len(first)):
+        last[place] = call(place)
+        if follows(first[place], last[place]):
+            return number + LEAP, {place: last[place]}
+    started = time.process_time()
+    for counter in itertools.chain(*far):
+        if time.process_time() - started > AGED_CPU_S:
+            break
+        place, before = random.randrange(len(first)), ctypes.string_at(counter.address, 4)
+        counter.leap()
         output = call(place)
+        ctypes.memmove(counter.address, before, 4)
         if follows(first[place], output):
-            return number + LEAP, place, output
-    return 0, 0, None
+            return number + LEAP, {place: output}
+    return 0, last
 
 
-def _leap(address: int, step: torch.Tensor, next_step: torch.Tensor) -> None:
-    """Move on what made the same small step twice."""
-    counts = (step == next_step) & (step != 0) & (step.abs() <= MOST_STEP)
-    for index in counts.nonzero().reshape(-1).tolist():
-        word = ctypes.c_int32.from_address(address + 4 * index)
-        word.value += int(step[index]) * LEAP
+def _counters(variable: tuple[int, int], one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> list[Counter]:
+    """What made the same small step twice, in whole numbers or floats that are whole; no part of a pointer is one."""
+    whole, mapped = _steps(one, two, three), _mappings()
+    floats = _steps(*(words.view(torch.float32) for words in (one, two, three)))
+    floats = torch.where(floats == floats.round(), floats, 0.0)
+    found = []
+    for index in ((whole != 0) | (floats != 0)).nonzero().reshape(-1).tolist():
+        address = variable[0] + 4 * index
+        at = ctypes.c_uint64.from_address(address - address % 8).value
+        if _mapping(at, mapped) is None:
+            is_whole = bool(whole[index])
+            kind = ctypes.c_int32 if is_whole else ctypes.c_float
+            found.append(Counter(address, int((whole if is_whole else floats)[index]), kind))
+    return found
+
+
+def _steps(one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> torch.Tensor:
+    """What each rose by, where that is the same twice and small; else 0."""
+    step = two - one
+    return torch.where((step == three - two) & (step.abs() <= MOST_STEP), step, torch.zeros_like(step))
 
 
 def _words(address: int, size: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.int32)
+
+
+class _Mapping(NamedTuple):
+    begin: int
+    end: int
+    is_heap: bool  # memory of no file that may be read and written
+
+
+def _mappings() -> list[_Mapping]:
+    """Of this process; none where the system does not tell."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, rights, _, _, file, *name = line.split(maxsplit=5)
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            is_plain = file == "0" and (not name or name[0] == "[heap]" or name[0].startswith("[anon"))
+            found.append(_Mapping(begin, end, is_plain and rights.startswith("rw")))
+    return found
+
+
+def _mapping(address: int, mapped: list[_Mapping]) -> _Mapping | None:
+    return next((one for one in mapped if one.begin <= address < one.end), None)
+
+
+def _pointed_to(variables: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Addresses and sizes of blocks on the heap that pointers in these variables lead to, one through another: the
+    beginnings of them, of whose lengths nothing is known."""
+    mapped = [one for one in _mappings() if one.is_heap]
+    blocks: dict[int, int] = {}
+    looked_at = list(variables)
+    own = [range(address, address + size) for address, size in looked_at]
+    for _ in range(DEPTH):
+        words = [word for place in looked_at for word in _pointers(*place)]
+        looked_at = []
+        for word in words:
+            where = _mapping(word, mapped)
+            if where is None or word in blocks or any(word in variable for variable in own):
+                continue
+            if len(blocks) == MOST_BLOCKS:
+                return list(blocks.items())
+            blocks[word] = min(BLOCK_BYTES, (where.end - word) // 4 * 4)
+            looked_at.append((word, blocks[word]))
+    return [place for place in blocks.items() if place[1]]
+
+
+def _pointers(address: int, size: int) -> list[int]:
+    begin = -(-address // 8) * 8
+    count = (address + size - begin) // 8
+    if count <= 0:
+        return []
+    words = torch.frombuffer(bytearray(ctypes.string_at(begin, 8 * count)), dtype=torch.int64)
+    return [word for word in words[(words > 0) & (words % 4 == 0)].tolist()]
 
 
 class _Segment(ctypes.Structure):

@@ -277,7 +277,8 @@ class Recording:
         Recording.current = None
 
 
-# What PyTorch computes by one call of a library on a GPU, and takes apart where there is no data.
+# What PyTorch computes by one call of a library on a GPU, and takes apart where there is no data. Taken apart it is,
+# too, where gradients are wanted of it.
 _WHOLE: tuple[tuple[Any, str, str], ...] = (
     (F, "scaled_dot_product_attention", "aten::scaled_dot_product_attention"),
     (torch, "batch_norm", "aten::batch_norm"),
@@ -289,7 +290,11 @@ _OPERATORS = {getattr(owner, name): operator for owner, name, operator in _WHOLE
 
 def _as_one(recorder: Recorder, operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     is_packed = operator.endswith(".input") and not isinstance(args[2], list)  # another operator
-    return function(*args, **kwargs) if is_packed else recorder.whole(operator, function, args, kwargs)
+    given = transport.tensors([*args, *kwargs.values()])
+    # Its backward takes what it has kept, which is in the program where its parts are.
+    wants_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    apart = is_packed or wants_gradients
+    return function(*args, **kwargs) if apart else recorder.whole(operator, function, args, kwargs)
 
 
 @contextlib.contextmanager

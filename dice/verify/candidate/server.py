@@ -42,6 +42,7 @@ class Server(ABC):
         self.values = Values(Path(file.inputs), Path(file.outputs), self.device)
         self.stage = "load"
         self.model: Any = None
+        self.given: frozenset[str] = frozenset()  # names of the reference's parameters and buffers
         self.bench: Any = None
         self.reads = Reads()
         self.tf32 = False  # for convolutions, in what is not timed
@@ -125,6 +126,7 @@ class Server(ABC):
         loadable, fewer = False, False
         if isinstance(model, torch.nn.Module):
             state = transport.show(self.values.inputs, command.state)
+            self.given = frozenset(state)
             loadable = _takes(model, state) or _ignores_some(model, state)
             fewer = trees.elements(model.state_dict()) < trees.elements(state)
             varied = loadable and command.varied
@@ -231,18 +233,21 @@ class Server(ABC):
     def _often(self, command: m.RunOften) -> m.RanOften:
         inputs = [self.values.read(name) for name in command.inputs]
         buffers = dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
-        kept = {name: buffer.clone() for name, buffer in buffers.items()}
+        kept = {
+            name: buffer.clone() for name, buffer in buffers.items() if name in self.given
+        }  # as the reference's are
 
         def call(place: int) -> Any:
-            for name, buffer in buffers.items():
-                buffer.copy_(kept[name])
+            for name, value in kept.items():
+                buffers[name].copy_(value)
             own = transport.map_tensors(torch.clone, inputs[place])
             return running.forward(self.model, own, command.seeds[place], self.device)
 
-        number, place, output = ageing.first_other(call, len(inputs), binding.loaded())
-        if number:
-            self.values.write(output, command.inputs[place], command.output)
-        return m.RanOften(number, place)
+        own = [buffer for name, buffer in buffers.items() if name not in kept]
+        number, outputs = ageing.first_other(call, len(inputs), binding.loaded(), own)
+        for place, output in outputs.items():
+            self.values.write(output, command.inputs[place], f"{command.output} {place}")
+        return m.RanOften(number, tuple(outputs))
 
     def _profile(self, command: m.ProfileForward) -> m.Profiled:
         inputs = self.values.read(command.inputs)

@@ -2,7 +2,9 @@
 
 A product of matrices is a sum over the products of elements, a softmax two reductions and an exponential. Who has
 PyTorch multiply with broadcasting and add up, or exponentiate and add up, and has a kernel do what is left, left the
-work to PyTorch by another name. Arithmetic of single elements (a factor, a quotient, a bound) is nobody's heart.
+work to PyTorch by another name. Arithmetic of single elements (a factor, a quotient, a bound) is nobody's heart; but a
+product of matrices makes the elements that it adds up as it goes, and who has PyTorch take one in place of a sum over
+differences of all pairs, as distances are, left those to it as well.
 """
 
 from __future__ import annotations
@@ -40,20 +42,28 @@ _ORDERS = frozenset(("sort", "topk", "kthvalue", "median", "nanmedian", "mode", 
 
 def of(func: Any, args: Sequence[Any], result: Any, flops: int | None, elements: int) -> Essence:
     """How many elements a call adds up (or compares, for a maximum), sends through curves, and puts in order. `flops`:
-    of a product, where PyTorch has a formula; `elements`: of its inputs or outputs."""
+    of a product, where PyTorch has a formula; `elements`: of its inputs or outputs. And what it adds up without writing
+    it."""
     name = func.name().partition("::")[2]
     base, _, overload = name.partition(".")
     if family(func.name()) == "contraction":
-        return (_products(flops, args), _scores(args) if "scaled_dot_product" in base else 0, 0)
+        products = _products(flops, args)
+        return (
+            products,
+            _scores(args) if "scaled_dot_product" in base else 0,
+            0,
+            products if products > elements else 0,
+        )
     base = base.removesuffix("_").removeprefix("_").removeprefix("native_").removeprefix("cudnn_")
-    if base == "cdist_forward":
-        return (result.numel() * args[0].shape[-1], 0, 0)
+    if base in ("cdist_forward", "euclidean_dist"):
+        pairs = result.numel() * args[0].shape[-1]
+        return (pairs, 0, 0, pairs)
     if base.startswith("embedding_bag"):
-        return (args[1].numel() * args[0].shape[-1], 0, 0)
+        return (args[1].numel() * args[0].shape[-1], 0, 0, 0)
     if overload == "other" or "no_training" in base or (base.startswith("batch_norm") and not _trains(args)):
         return NO_ESSENCE  # the larger of two tensors, and what is normalised by numbers that are known
     sums = (base in _SUMS) + (base in _TWICE)
-    return (sums * elements, (base in _CURVES) * elements, (base in _ORDERS) * elements)
+    return (sums * elements, (base in _CURVES) * elements, (base in _ORDERS) * elements, 0)
 
 
 def _products(flops: int | None, args: Sequence[Any]) -> int:

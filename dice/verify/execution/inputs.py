@@ -16,6 +16,10 @@ families, each used only where the reference itself stays finite and as exact as
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
+| `below sentinels` | from minus 6e8 to minus 3e8, where the reference takes maxima or minima | a maximum from -1e4 |
+| `above sentinels` | the same above zero, for minima | |
+| `far below, near together` | 16 wide below minus 1.2e5, for softmax of what no product gives | a softmax from -1e4 |
+| `opposed` | 60 spreads, or 30, above and below zero in turns, before softmax of a product | attention's, too |
 | `far below zero`, `far above zero` | the same by 1,000 times their spread | a label only: variance as the |
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
@@ -25,9 +29,10 @@ families, each used only where the reference itself stays finite and as exact as
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,26 +54,46 @@ NUDGE = 4.0  # roundings
 LARGE_AS_DRAWN = "large as drawn"
 OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
 FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
-AWAY_FROM_ZERO = (OFFSET, OFFSET_ABOVE, FAR_BELOW, FAR_ABOVE)  # families in which a rounding weighs more
+BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
+SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
+TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
+OPPOSED, OPPOSED_NEARER = "opposed", "opposed nearer"
+_OPPOSED = {OPPOSED: 60.0, OPPOSED_NEARER: 30.0}  # spreads: a product of 64 such numbers is a sentinel, and rounds well
+AWAY_FROM_ZERO = (
+    TOGETHER,
+    OPPOSED,
+    OPPOSED_NEARER,
+    OFFSET,
+    OFFSET_ABOVE,
+    FAR_BELOW,
+    FAR_ABOVE,
+)  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
+# Families of operators that begin somewhere and keep what is larger, or smaller.
+_SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
+_MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
+_MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
+_POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
+_MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 
 def plan(
     trials: int,
     seed: int,
+    amplified: Sequence[tuple[int, float]] = (),
+    varied: Sequence[tuple[int, str]] = (),
+    beyond: Sequence[str] = (),
     *,
     fresh: bool = False,
     cheap: bool = False,
-    amplified: Sequence[tuple[int, float]] = (),
-    varied: Sequence[tuple[int, str]] = (),
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
     `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
     constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
     by how much to amplify them. `varied`: what all draws leave alike, by its place among `steady.leaves`, and the kind
-    of other values for it.
+    of other values for it. `beyond`: families that are `beyond_sentinels`.
     """
     draw = random.Random(seed)
     rotated = draw.sample(ROTATED, len(ROTATED))
@@ -80,6 +105,7 @@ def plan(
     used = {step.family for step in steps}
     if cheap and trials > 1:
         steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
+    steps += [Step(f"extra {family}", family, core=False) for family in beyond]
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
     for place, kind in varied:
@@ -90,12 +116,25 @@ def plan(
     return (*first, *(step for step in steps if step.family != "fresh"))
 
 
+def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...]:
+    """Families of values beyond any that a maximum or a minimum may begin at, for a reference that has PyTorch compute
+    these families of operators on so many measured inputs. Where a softmax may follow on a product, as far as roundings
+    allow: of values far apart it takes one, and those of the product decide which."""
+    if _SOFTMAXES.intersection(families):
+        return (TOGETHER,) if "contraction" not in families else (OPPOSED,) if measured > 1 else ()
+    if _MINIMA.intersection(families):
+        return BELOW, ABOVE
+    return (BELOW,) if _MAXIMA.intersection(families) else ()
+
+
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     """The inputs with the step's family applied. `seed` decides the values where others are drawn."""
     if step.kind:
         return steady.replaced(inputs, step.place, step.kind, seed)
     if step.index >= 0:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    if away := _OPPOSED.get(step.family):
+        return _opposed(inputs, away)
     if step.family in (NOT_FINITE, ONE_NAN):
         return _spoiled(inputs, seed, step.family == ONE_NAN)
     change = _CHANGES.get(step.family)
@@ -112,6 +151,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
         return (step, replace(step, family=ONE_NAN))
     if step.family == OFFSET:
         return (step, replace(step, family=OFFSET_ABOVE))
+    if step.family == OPPOSED:
+        return (step, replace(step, family=OPPOSED_NEARER))
     if step.family == FAR_BELOW:
         return (step, replace(step, family=FAR_ABOVE))
     if step.family != "large":
@@ -156,6 +197,20 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
         return there if (there.shape, there.dtype) == (tensor.shape, tensor.dtype) else tensor
 
     return _at(inputs, index, other)
+
+
+def mixed(inputs: Any, others: Any) -> Any:
+    """Of each measured input the first half, and the second of another draw; the rest as it is."""
+    tensors = iter(transport.tensors(others))
+
+    def mix(tensor: torch.Tensor) -> torch.Tensor:
+        other = next(tensors, tensor)
+        if not is_free(tensor) or (other.shape, other.dtype) != (tensor.shape, tensor.dtype):
+            return tensor
+        half = tensor.numel() // 2
+        return torch.cat((tensor.reshape(-1)[:half], other.reshape(-1)[half:])).reshape(tensor.shape)
+
+    return transport.map_tensors(mix, inputs)
 
 
 def nudge(inputs: Any, usual: Any) -> Any:
@@ -250,6 +305,35 @@ def _offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
     return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
 
 
+def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
+    size = SENTINEL_HALF if tensor.dtype == torch.float16 else SENTINEL
+    return _between(tensor, begin * size, size)
+
+
+def _together(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.itemsize < 4:  # which holds no differences there
+        return tensor
+    return _between(tensor, -TOGETHER_AT - TOGETHER_WIDTH, TOGETHER_WIDTH)
+
+
+def _between(tensor: torch.Tensor, begin: float, width: float) -> torch.Tensor:
+    """The values in the same order, from `begin` on. Zeros stay zero."""
+    least, most = (float(value) for value in tensor.float().aminmax())
+    if not least < most:
+        return tensor
+    place = (tensor.float() - least) / (most - least)
+    return (place * width + begin).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
+
+
+def _opposed(inputs: Any, spreads: float) -> Any:
+    signs = itertools.cycle((1.0, -1.0))
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return _changed(lambda part: _offset(part, next(signs) * spreads), tensor) if is_free(tensor) else tensor
+
+    return transport.map_tensors(move, inputs)
+
+
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
     return (tensor / step).round_().mul_(step) if step > 0 else tensor
@@ -267,4 +351,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
     FAR_ABOVE: lambda tensor: _offset(tensor, FAR),
+    BELOW: lambda tensor: _beyond(tensor, -2),
+    ABOVE: lambda tensor: _beyond(tensor, 1),
+    TOGETHER: _together,
 }

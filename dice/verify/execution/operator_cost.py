@@ -16,10 +16,13 @@ FLOPS_PER_BYTE = 20
 REPEATS = 5
 CYCLES_PER_S = 2e9  # of a GPU's clock, for how long it is to be kept busy
 LONGEST_S = 1.0
+_DISTANCES = ("aten::_cdist_forward", "aten::_euclidean_dist")  # of each with each, by a product or one by one
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int | None:
     """Floating-point operations of a call; None where PyTorch has no formula for them."""
+    if func.name() in _DISTANCES:
+        return 2 * int(result.numel()) * int(args[0].shape[-1])
     formula = flop_registry.get(getattr(func, "_overloadpacket", None))
     if formula is not None:
         with contextlib.suppress(Exception):  # a formula that is for other arguments

@@ -29,7 +29,7 @@ class Step:
     `fresh`: with the second set of parameters.
     `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
     `number`: the place among KernelBench's seeds. `remark`: the label of who is wrong here, where that is no fault.
-    `arguments`: with other arguments of the constructor.
+    `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Step:
     number: int = -1
     remark: str = ""
     arguments: bool = False
+    mixes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +224,8 @@ class RunMuted:
 
 @dataclass(frozen=True, slots=True)
 class RunOften:
-    """Many forwards, on one of these inputs after the other, until one gives another output than the first on the same
-    inputs. `seeds`: of the forwards. Answered by `RanOften`."""
+    """Many forwards, on these inputs in turns, until one gives another output than the first on the same inputs.
+    `seeds`: of the forwards. Answered by `RanOften`."""
 
     inputs: tuple[str, ...]
     output: str
@@ -356,11 +357,12 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class RanOften:
-    """`other`: the number of the first call with another output than the first on the same inputs, which was written;
-    else 0. `place`: of these inputs."""
+    """`other`: the number of the first call with another output than the first on the same inputs; else 0. What it gave
+    was written, or else what the last calls on all inputs did: `places` are theirs, and stand behind `output` in the
+    names of what was written."""
 
     other: int
-    place: int = 0
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -662,7 +664,10 @@ class CeilingsMeasured:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTimed:
+    """`no_compiler`: there are no times, since torch.compile finds no C compiler here."""
+
     ms: tuple[float, ...]
+    no_compiler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

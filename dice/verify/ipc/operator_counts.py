@@ -18,8 +18,9 @@ MAX_CALLS = 500  # of one family that are told apart; the last stands for all th
 MOST = 1 << 60  # that a candidate may claim: no integer of thousands of digits
 
 Number = TypeVar("Number", int, float)
-Essence = tuple[int, int, int]  # elements that a call adds up, sends through curves, puts in order
-NO_ESSENCE: Essence = (0, 0, 0)
+# Elements that a call adds up, sends through curves, puts in order; and of the first those that it makes as it adds.
+Essence = tuple[int, int, int, int]
+NO_ESSENCE: Essence = (0, 0, 0, 0)
 CAST = "cast"  # between whole numbers and floats, which rounds
 
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
@@ -161,12 +162,12 @@ def _count(value: object) -> int:
 def _essence(value: object) -> Essence:
     if not isinstance(value, list | tuple) or len(value) != len(NO_ESSENCE):
         return NO_ESSENCE
-    sums, curves, orders = map(_count, value)
-    return sums, curves, orders
+    sums, curves, orders, made = map(_count, value)
+    return sums, curves, orders, made
 
 
 def _sum(one: Essence, other: Essence) -> Essence:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
 
 def replaced_share(reference: OperatorCounts, candidate: OperatorCounts) -> float:

@@ -3,7 +3,8 @@
 Each operator that PyTorch computes in the reference either runs in the candidate, too, or was replaced. Calls are told
 apart by their family and by what they cost, so that one of two layers is not taken for the other. One that PyTorch
 computes for the file by other operators, which come to the same at heart (`execution/essence.py`), was not replaced: a
-kernel that divides what PyTorch exponentiated and added up is no softmax.
+kernel that divides what PyTorch exponentiated and added up is no softmax, and one that takes the root of what PyTorch
+multiplied out no distance.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dice.verdict import Replaced
-from dice.verify.ipc.operator_counts import OperatorCounts, is_passing
+from dice.verify.ipc.operator_counts import NO_ESSENCE, OperatorCounts, is_passing
 
 LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
 FINISHING = 0.01  # of a call: with less, such as a last sum over partial sums, it is not left to PyTorch
 SAME = 0.9  # of what a call is at heart: with so much of it in other operators, PyTorch computes it all the same
+PREPARES = (0.5, 4.0)  # times what a sum costs, takes a step that only makes the elements for it
+MOST_PREPARING = 3  # such as a difference, its square and a weight
 ADDED = 0.01  # of the reference's work, by operators that the reference does not have
 
 
@@ -33,11 +36,13 @@ def of(
         weights = ms
     operators, left, total, remaining = 0, dict[str, int](), 0.0, 0.0
     by_kind = {kind: _left(costs, _told(kind, reference, candidate)) for kind, costs in reference.costs.items()}
-    spelt_out = _find_spelt_out(by_kind, reference, candidate)
+    spelt_out, multiplied_out = _find_spelt_out(by_kind, reference, candidate)
     for kind, costs in reference.costs.items():
         if spelt_out and not any(reference.at_heart(kind)):  # it takes a difference or a factor of its own to spell one
             told = sorted(_told(kind, reference, candidate), reverse=True)
             by_kind[kind] = _left(costs, told[spelt_out:])
+    for cost in multiplied_out:
+        _mark_preparing(by_kind, reference, cost)
     for kind, shares in by_kind.items():
         operators += len(shares)
         running = sum(share >= FINISHING for share in shares)
@@ -78,26 +83,41 @@ def _left(reference: Sequence[int], candidate: Sequence[int]) -> list[float]:
     return left
 
 
-def _find_spelt_out(left: dict[str, list[float]], reference: OperatorCounts, candidate: OperatorCounts) -> int:
+def _find_spelt_out(
+    left: dict[str, list[float]], reference: OperatorCounts, candidate: OperatorCounts
+) -> tuple[int, list[int]]:
     """Mark those of the reference's calls as left to PyTorch which it computes for the candidate by other operators:
     by what it adds up, bends or sorts beyond what it does of the same families in the reference. The dearest first.
-    How many there are."""
-    spare, found = [0, 0, 0], 0
+    How many there are, and what those cost which a product adds up that makes their elements as it goes."""
+    spare, found, multiplied_out = [0] * len(NO_ESSENCE), 0, list[int]()
     for kind in candidate.essences:
         for place, pair in enumerate(zip(candidate.at_heart(kind), reference.at_heart(kind), strict=True)):
             spare[place] += max(0, pair[0] - pair[1])
     calls = [(cost, kind, at) for kind, costs in reference.costs.items() for at, cost in enumerate(costs)]
-    for _, kind, at in sorted(calls, reverse=True):
+    for cost, kind, at in sorted(calls, reverse=True):
         essence = reference.essences.get(kind, [])[at : at + 1]
         missing = 1 - left[kind][at]
-        needed = [missing * amount for amount in (essence[0] if essence else ())]
+        needed = [missing * amount for amount in (essence[0][:-1] if essence else ())]
         if missing <= 1 - SAME or not any(needed):
             continue
         if all(spare[place] >= SAME * amount for place, amount in enumerate(needed)):
             left[kind][at] = 1.0
-            spare = [max(0, round(has - amount)) for has, amount in zip(spare, needed, strict=True)]
+            by_product = needed[0] > 0 and not essence[0][-1] and spare[-1] >= SAME * needed[0]
+            multiplied_out += [cost] if by_product else []
+            taken = [*needed, needed[0] if by_product else 0]
+            spare = [max(0, round(has - amount)) for has, amount in zip(spare, taken, strict=True)]
             found += 1
-    return found
+    return found, multiplied_out
+
+
+def _mark_preparing(left: dict[str, list[float]], reference: OperatorCounts, sum_cost: int) -> None:
+    """Mark those calls that only make the elements of a sum which PyTorch computes for the candidate by a product: that
+    makes them as it goes. They handle as many elements as the sum does, and are nothing at heart."""
+    least, most = (share * sum_cost for share in PREPARES)
+    plain = (kind for kind in reference.costs if not any(reference.at_heart(kind)))
+    calls = [(kind, at) for kind in plain for at, cost in enumerate(reference.costs[kind]) if least <= cost <= most]
+    for kind, at in [call for call in calls if left[call[0]][call[1]] < 1.0][:MOST_PREPARING]:
+        left[kind][at] = 1.0
 
 
 def _added(reference: OperatorCounts, candidate: OperatorCounts) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ class Reference:
             self._ahead = {derive(secret, f"trial {number}"): draw for number, draw in enumerate((first, second))}
         drawn, seed = self.device.place(first), derive(secret, "plan")
         with unchanged(self.model):
-            expected = self.forward(self.model, drawn, seed)
+            with evidence.Census() as census:
+                expected = self.forward(self.model, drawn, seed)
             forward = functools.partial(self.forward, self.model, seed=seed)
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
@@ -103,7 +104,10 @@ class Reference:
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
-        return inputs.plan(trials, seed, fresh=fresh is not None, cheap=cheap, amplified=amplified, varied=varied)
+        measured = sum(map(inputs.is_free, transport.tensors(drawn)))
+        beyond = inputs.beyond_sentinels(census.work.calls, measured)
+        more = (amplified, varied, beyond)
+        return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = copy.deepcopy(self.model)
@@ -134,7 +138,8 @@ class Reference:
         seed = derive(secret, step.name)
         must_suit = step.family != "given"
         try:
-            drawn = self._ahead.pop(seed, None) or self.subject.draw(seed)
+            halves = [self.subject.draw(derive(secret, name)) for name in step.mixes]
+            drawn = inputs.mixed(*halves) if halves else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit

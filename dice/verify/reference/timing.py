@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dice.verify import toolchain
 from dice.verify.execution import evidence, operator_cost, stopwatch
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc import messages as m
@@ -67,7 +68,7 @@ class TimedReference:
         return m.OperatorsTimed(tuple(kind for kind, _ in found), tuple(ms for _, ms in found))
 
     def time_compiled(self) -> m.CompiledTimed:
-        """No times where torch.compile cannot take the reference here, for lack of a C compiler in the jail among other
+        """No times where torch.compile cannot take the reference here, for lack of a compiler, of memory, or for other
         reasons: that is no fault of the problem's."""
         try:
             with self._as_users_run_it():
@@ -76,7 +77,7 @@ class TimedReference:
         except ReferenceFailed:
             if self.device.is_broken():
                 raise
-            return m.CompiledTimed(())
+            return m.CompiledTimed((), no_compiler=toolchain.c_compiler() is None)
 
     def trial(self, seed: int, call: int) -> Trial:
         """One of the candidate's timed calls as a trial: its own inputs, and the reference's output for them."""

@@ -8,7 +8,7 @@ import statistics
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ MATRIX = 8192
 REPEATS = 5
 HEAVY_ELEMENTS = 1 << 28  # of inputs and outputs: no memory for float64, nor time for second looks
 MOST_OPERATORS = 2000  # of a forward on tensors without data: a loop over steps repeats itself
+IMPORTING_S = 0.01  # between looks at whether an import has ended
+_IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 SHAPES_S, SHAPES_CPU_S = 3.0, 2.0  # for such a forward: not everything that is slow computes
 
 
@@ -96,7 +98,17 @@ class _Alarm:
         signal.signal(self._number, self._handler)
 
 
-def _stop(number: int, frame: object) -> None:
+_TIMERS = {signal.SIGALRM: signal.ITIMER_REAL, signal.SIGPROF: signal.ITIMER_PROF}
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Raise `Enough`, but not amid an import: a module that was interrupted in its first lines is broken for as long as
+    the process lives, and PyTorch imports its parts when they are first used."""
+    while frame is not None:
+        if frame.f_code.co_filename in _IMPORTING:
+            signal.setitimer(_TIMERS[signal.Signals(number)], IMPORTING_S)
+            return
+        frame = frame.f_back
     raise Enough
 
 

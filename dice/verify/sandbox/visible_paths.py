@@ -31,6 +31,8 @@ def candidate_view(cache_dir: Path) -> tuple[str, ...]:
     paths += [folder for name in ("LD_LIBRARY_PATH",) for folder in os.environ.get(name, "").split(os.pathsep)]
     paths += [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     paths += map(str, cache_dir.glob("emulator-*"))
+    if compiler := toolchain.c_compiler():  # for torch.compile of the reference
+        paths += toolchain.compiler_paths(compiler)
     return tuple(dict.fromkeys(path for path in paths if path.startswith("/") and os.path.exists(path)))
 
 

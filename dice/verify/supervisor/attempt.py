@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Attempt:
     """`constructs`: the candidate runs a program, which another process makes of the file. Raises `NotCaptured` where
     there is none. `report`: on the file's text. `replay`: what the candidate was told, for a tool that runs it again.
-    `drawn`: the last trial's name."""
+    `drawn`: the last trial's name. `keeps`: a forward writes to buffers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Attempt:
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
         self._signature: object = None  # of the inputs that the runner's program is for
-        self.drawn = ""
+        self.drawn, self.keeps = "", False
         self.remarks: tuple[m.Step, ...] = ()
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
@@ -148,11 +148,11 @@ class Attempt:
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
-        order, back = number % ORDERS, drawn.asked_back
-        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, back, LEFT)
+        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, number % ORDERS, repeat, drawn.rng, drawn.asked_back, LEFT)
         self.replay.trial = command
         with record.clock("run"):
             ran = self._ran(command)
+        self.keeps = self.keeps or bool(ran.kept)
         record.note_launches(ran.launches, step.core, drawn.sizes)
         record.note_work(drawn, ran, self.report.library_families)
         if protocol.ours:
@@ -194,8 +194,7 @@ class Attempt:
         """The step's inputs, under the name `drawn` in the folder of inputs."""
         # Parameters that only a candidate with the reference's names can take make another trial.
         name = f"{step.name} loaded" if step.fresh and self._loadable else step.name
-        command = m.DrawTrial(name, step, self._loadable)
-        varied = step.family != "given" or step.fresh
+        command, varied = m.DrawTrial(name, step, self._loadable), step.family != "given" or step.fresh
         if self._borrows:  # both sides have let go of the last trial's before there is more
             self.talk.ask(m.ReleaseMemory(), m.MemoryReleased)
             self._borrows = False

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from dice.verify.build.compiler_process import PATIENCE
 from dice.verify.build.sources import Sources
 from dice.verify.ipc.encoding import Raw, claim, is_a
 from dice.verify.ipc.messages import Build, Failed, Fault, Loaded, RunFile, Started
@@ -26,7 +27,7 @@ MOST_BUILDS = 32  # of one job: each costs the supervisor some work, even where 
 class Dialogue:
     """With one candidate, until it ends or the job knows enough. What it learns goes to the job's `record`.
 
-    `run_left`: seconds for all that the candidate does, builds excepted, which have `compile_timeout_s` together.
+    `run_left`: seconds for all that the candidate does, builds excepted. `compile_left`: on the clock, for those.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Dialogue:
         self.services, self.options, self.candidate, self.files = job.services, job.options, candidate, files
         self.record, self.feedback, self.replay = record, feedback, replay
         self.run_timeout_s = self.run_left = run_timeout_s
-        self.compile_left = job.options.compile_timeout_s
+        self.compile_left = PATIENCE * job.options.compile_timeout_s
         self.builds = 0
 
     def tell(self, message: Any) -> None:
@@ -128,7 +129,7 @@ class Dialogue:
             raise VerdictReached("runtime_error", stage, f"it asked for over {MOST_BUILDS} builds.")
         started = time.monotonic()
         others = (self.candidate,)
-        left = max(1.0, self.compile_left)
+        left = min(max(1.0, self.compile_left), self.options.compile_timeout_s)
         services = self.services
         answer = services.builds.build(services.spawner, sources, wanted.name, left, others, self.options.sanitize)
         if answer.built is not None:

@@ -18,10 +18,15 @@ MOSTLY = "mostly_right"  # what a muted forward shows where its kernels make a f
 WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
 MUTED_S = 10.0  # for all muted forwards of a job
 REMARKS_S = 5.0  # for all that a label is for
-OFTEN_S = 10.0  # for many calls on the same inputs, of which the processor takes a second
+OFTEN_S = 60.0  # for many calls, of which the processor takes two seconds at most: others may be at work
 CENTRED = m.Step("muted", "centred", core=False)
 GIVEN = m.Step("muted given", "given")
 OFTEN = (m.Step("often", "given"), m.Step("often otherwise", "given"))
+# One half of the one and one of the other: who remembers answers by a part of an input gives one that is over.
+MIXED = tuple(
+    m.Step(f"often mixed {number}", "mixed", core=False, mixes=pair)
+    for number, pair in enumerate((("often", "often otherwise"), ("often otherwise", "often")))
+)
 OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
@@ -82,30 +87,36 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 
 def call_often(attempt: Attempt) -> None:
-    """Call the libraries that keep something from call to call, many times on two inputs. Raises `VerdictReached` where
-    an answer is then another, and wrong. A process that ends meanwhile tells nothing."""
-    kept = any(built.foreign.variable for built in attempt.files.shown)
+    """Call the libraries that keep something from call to call, many times on several inputs, after all others and
+    those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
+    inputs, or the last. A process that ends meanwhile tells nothing."""
+    kept = attempt.keeps or any(built.foreign.variable for built in attempt.files.shown)
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
         return
     names, seeds = [], []
-    for step in OFTEN:
+    for step in (*OFTEN, *MIXED):
         drawn = attempt.set_up(step)
+        if not drawn.family:  # halves of two draws are none
+            continue
         if not drawn.shareable or drawn.asked_back or drawn.rng:  # of large trials only one is kept
             return
         names.append(attempt.drawn)
         seeds.append(drawn.seed)
-    attempt.talk.run_left = min(attempt.talk.run_left, OFTEN_S)
+    attempt.talk.run_left = min(attempt.talk.run_timeout_s, OFTEN_S)  # whatever the muted forwards left
     try:
         with attempt.record.clock("run"):
             said = attempt.talk.ask(m.RunOften(tuple(names), OUTPUT, tuple(seeds)), m.RanOften)
     except VerdictReached:
         return
-    if not said.other or not 0 <= said.place < len(names):
-        return
-    judged = attempt.ask_reference(m.JudgeOutput(names[said.place], OUTPUT), m.Judged, OUTPUT)
-    if not judged.equal:
-        what = f"call {said.other}, as the library counts them, and not the first on the same inputs"
-        raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
+    what = f"call {said.other}, as the library counts them, and not the first on the same inputs"
+    what = what if said.other else "called again after all other calls"
+    for place in said.places[: len(names)]:
+        if not 0 <= place < len(names):
+            return
+        output = f"{OUTPUT} {place}"
+        judged = attempt.ask_reference(m.JudgeOutput(names[place], output), m.Judged, output)
+        if not judged.equal:
+            raise VerdictReached("wrong", "compare", f"{what}: {judged.message}", judged.errors)
 
 
 def remark(attempt: Attempt) -> None:

@@ -234,14 +234,24 @@ def facts(contest: Contest, ask_reference: Ask, cache_dir: Path, problem: str, c
 
 def _compiled_ms(path: Path, name: str, ask_reference: Ask) -> float | None:
     """Median time of the reference under torch.compile, None where that cannot take it. Compiling takes many seconds,
-    so either is kept for the machine."""
+    so a time is kept for the machine, and that it has no compiler; what failed for another reason, such as memory that
+    others had just then, is tried again."""
 
     def measure() -> dict[str, Any]:
-        ms = ask_reference(m.TimeCompiled(), m.CompiledTimed).ms
-        return {"ms": statistics.median(ms) if ms else None}
+        said = ask_reference(m.TimeCompiled(), m.CompiledTimed)
+        if not said.ms and not said.no_compiler:
+            raise _NoBaseline
+        return {"ms": statistics.median(said.ms) if said.ms else None}
 
-    ms = roofline.stored(path, name, measure)["ms"]
+    try:
+        ms = roofline.stored(path, name, measure)["ms"]
+    except _NoBaseline:
+        return None
     return None if ms is None else float(ms)
+
+
+class _NoBaseline(Exception):
+    """There is none this time."""
 
 
 def check_report(answer: m.RoundTimed, asked: m.TimeRound) -> None:

@@ -18,6 +18,9 @@ SOURCE = """
 static int calls;
 static long beside[3] = {7, 8, 9};
 extern "C" int late(int after) { beside[1] += 2; return ++calls > after; }
+struct Kept { long flags; long* calls; };
+static Kept* kept = new Kept{3, new long(0)};
+extern "C" int late_on_the_heap(int after) { return ++*kept->calls > after; }
 extern "C" int initialised() { static bool done; done = true; return done; }
 thread_local int turns;
 extern "C" int late_in_thread(int after) { return ++turns > after; }
@@ -38,8 +41,8 @@ def answers(function: Callable[..., int], *arguments: int) -> Callable[[int], to
 
 
 def test_what_counts_its_calls_is_found(library: ctypes.CDLL) -> None:
-    number, _, output = ageing.first_other(answers(library.late, 25), 2, [library._name])
-    assert (number, output.tolist()) == (26, [0.0, 0.0, 0.0])
+    number, outputs = ageing.first_other(answers(library.late, 25), 2, [library._name])
+    assert (number, [output.tolist() for output in outputs.values()]) == (26, [[0.0, 0.0, 0.0]])
 
 
 def test_an_answer_that_was_given_before_is_found() -> None:
@@ -52,15 +55,38 @@ def test_an_answer_that_was_given_before_is_found() -> None:
     assert ageing.first_other(call, 2, [])[0] > 20
 
 
-@pytest.mark.parametrize("function", ["late", "late_in_thread"])
+@pytest.mark.parametrize("function", ["late", "late_in_thread", "late_on_the_heap"])
 def test_counters_are_set_to_where_many_calls_bring_them(library: ctypes.CDLL, function: str) -> None:
-    number, _, _ = ageing.first_other(answers(getattr(library, function), 100_000), 1, [library._name])
+    number, _ = ageing.first_other(answers(getattr(library, function), 100_000), 1, [library._name])
     assert number > ageing.LEAP
 
 
 def test_what_was_done_before_changes_nothing(library: ctypes.CDLL) -> None:
-    found = ageing.first_other(lambda place: torch.ones(3) * library.initialised(), 2, [library._name])
-    assert found == (0, 0, None)
+    number, outputs = ageing.first_other(answers(library.initialised), 1, [library._name])
+    assert number == 0 and outputs[0].tolist() == [0.0] * 3
+
+
+def test_what_the_last_call_gave_is_told_where_none_differs() -> None:
+    """Who had turned lazy before gives the same all the time, and it is wrong."""
+    _, outputs = ageing.first_other(lambda place: torch.full((3,), 5.0 + place), 2, [])
+    assert {place: output.tolist() for place, output in outputs.items()} == {0: [5.0] * 3, 1: [6.0] * 3}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
+def test_a_count_in_a_tensor_is_found(dtype: torch.dtype) -> None:
+    count = torch.zeros(2, dtype=dtype)
+
+    def call(place: int) -> torch.Tensor:
+        count[1] += 1
+        return torch.ones(3) * float(count[1] < 1e5)
+
+    assert ageing.first_other(call, 1, [], [count])[0] > ageing.LEAP
+
+
+def test_an_address_is_no_counter() -> None:
+    address = ctypes.c_uint64(ctypes.addressof(ctypes.create_string_buffer(64)))
+    words = [torch.tensor([64 * number, 0], dtype=torch.int32) for number in range(3)]
+    assert not ageing._counters((ctypes.addressof(address), 8), *words)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,21 @@ class Trains(nn.Module):
         return self.module.train()(x), self.module.running_mean
 
 
+class Differentiates(nn.Module):
+    """Gives what a function does, and its gradients, as a module that is trained in its own forward."""
+
+    def __init__(self, function: Forward):
+        super().__init__()
+        self.function = function
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = self.function(self.norm.train(), x)
+            return y.detach(), torch.autograd.grad(y, [x], torch.ones_like(y) + y.detach())
+
+
 X = torch.rand(4, 5)
 IMAGE = torch.rand(2, 3, 8, 8)
 
@@ -103,6 +118,27 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.rand(2, 3, 8),)),
     "buffers and literals": (Table, (X,)),
     "recurrence, gated": (lambda: nn.GRU(5, 6, 2, bidirectional=True), (torch.rand(3, 2, 5),)),
+    "gradients of attention": (
+        lambda: Differentiates(lambda norm, x: F.scaled_dot_product_attention(x, x * 2, x.sin(), is_causal=True)),
+        (torch.rand(2, 3, 6, 4),),
+    ),
+    "gradients of a normalisation": (lambda: Differentiates(lambda norm, x: norm(x).square()), (X,)),
+    "gradients of both, called as PyTorch's own": (
+        lambda: Differentiates(
+            lambda norm, x: torch.batch_norm(
+                F.scaled_dot_product_attention(x, x, x)[:, 0],
+                norm.weight,
+                norm.bias,
+                None,
+                None,
+                True,
+                0.1,
+                1e-5,
+                False,
+            )
+        ),
+        (torch.rand(4, 3, 5),),
+    ),
     "normalisation that keeps statistics": (lambda: Trains(nn.BatchNorm1d(5)), (X,)),
     "views": (lambda: Of(lambda self, x: x.t()[1:].contiguous().view(-1).flip(0)[::2]), (X,)),
     "writes to its input": (lambda: Of(lambda self, x: x.mul_(2)), (X,)),

@@ -5,7 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dice.verify.execution.inputs import LARGE, ROTATED, SCALE, SMALL, disturb, is_free, plan, vary
+from dice.verify.execution.inputs import (
+    ABOVE,
+    BELOW,
+    LARGE,
+    OPPOSED,
+    ROTATED,
+    SCALE,
+    SMALL,
+    TOGETHER,
+    beyond_sentinels,
+    disturb,
+    is_free,
+    mixed,
+    plan,
+    vary,
+)
 from dice.verify.ipc.messages import Step
 
 FLOATS = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
@@ -34,7 +49,39 @@ def test_families_are_what_they_say() -> None:
     assert not changed("zeros").any()
 
 
-@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED])
+def test_values_beyond_sentinels_keep_their_order() -> None:
+    below, above = changed(BELOW), changed(ABOVE)
+    assert float(below.max()) < -1e8 and float(below.min()) > -1e9
+    assert float(above.min()) > 1e8 and float(above.max()) < 1e9
+    assert torch.equal(below.argmax(dim=1), FLOATS.argmax(dim=1))
+    together = changed(TOGETHER)
+    assert float(together.max()) < -1e5 and float(together.max() - together.min()) < 20
+    (half,) = vary([FLOATS.half()], Step("", BELOW))
+    assert float(half.max()) < -1e4 and bool(half.isfinite().all())
+
+
+def test_they_are_asked_for_where_something_begins() -> None:
+    assert beyond_sentinels({"max", "mul"}, 1) == (BELOW, ABOVE)
+    assert beyond_sentinels({"max_pool2d_with_indices", "contraction"}, 1) == (BELOW,)
+    assert beyond_sentinels({"softmax", "max"}, 1) == (TOGETHER,)
+    assert beyond_sentinels({"softmax", "contraction"}, 3) == (OPPOSED,)
+    assert not beyond_sentinels({"softmax", "contraction"}, 1) and not beyond_sentinels({"add", "relu"}, 2)
+    assert BELOW in {step.family for step in plan(5, 0, beyond=(BELOW,))}
+
+
+def test_opposed_inputs_have_products_far_below_zero() -> None:
+    query, keys = vary([FLOATS, FLOATS.flip(0)], Step("", OPPOSED))
+    assert float((query @ keys.T).max()) < -10 * float((FLOATS @ FLOATS.T).max())
+
+
+def test_half_of_a_mixed_input_is_of_another_draw() -> None:
+    index = torch.arange(9)
+    half, kept = mixed([FLOATS, index], [FLOATS + 1, index + 1])
+    assert torch.equal(half[:20], FLOATS[:20]) and torch.equal(half[20:], FLOATS[20:] + 1)
+    assert torch.equal(kept, index)
+
+
+@pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED, BELOW, ABOVE])
 @pytest.mark.parametrize("kind", BOUND)
 def test_labels_masks_and_indices_keep_their_draw(kind: str, family: str) -> None:
     tensor = BOUND[kind]

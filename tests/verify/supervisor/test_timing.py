@@ -245,12 +245,16 @@ def test_the_compiled_baseline_is_measured_once_per_problem(tmp_path: Path) -> N
         (tmp_path / "seen").touch()
 
 
-def test_what_torch_compile_cannot_take_has_no_baseline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("no_compiler", [True, False])
+def test_a_baseline_that_failed_is_tried_again_where_there_is_a_compiler(tmp_path: Path, no_compiler: bool) -> None:
     class NotCompiled(Reference):
         def answer(self, command: Any) -> Any:
-            return m.CompiledTimed(()) if isinstance(command, m.TimeCompiled) else super().answer(command)
+            said = m.CompiledTimed((), no_compiler)
+            return said if isinstance(command, m.TimeCompiled) else super().answer(command)
 
     assert timing.facts(claims(2.0), NotCompiled(4.0), tmp_path, "p", True)["compile_ms"] is None
+    later = timing.facts(claims(2.0), Reference(4.0), tmp_path, "p", True)["compile_ms"]
+    assert later == (None if no_compiler else 2.0)
 
 
 def test_the_median_interval_covers_as_often_as_it_says() -> None:
