@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -23,7 +24,7 @@ from dice.verify.options import BackendUnavailable, Options, probe_cuda, resolve
 from dice.verify.sandbox.cancel import Cancellation, Spawner
 from dice.verify.sandbox.process import Cancelled, MachineryError, Zygote
 from dice.verify.sandbox.visible_paths import candidate_view
-from dice.verify.stream import Pair, Progress, run_stream
+from dice.verify.stream import Pair, Places, Progress, run_stream
 from dice.verify.supervisor import guarantees, sanitizer
 from dice.verify.supervisor.assignment import Services, candidate_limits, worker_threads
 from dice.verify.supervisor.devices import Device, Devices
@@ -183,11 +184,13 @@ class Verifier:
         what runs, and so does telling the `cancellation`: the iterator raises `Cancelled` then.
         """
         workers = workers or self.default_workers
+        places = Places(workers)
 
         def run(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
-            return self._verify(problem, kernel, self.options, workers, own)
+            return self._verify(problem, kernel, self.options, workers, own, places=places)
 
-        return run_stream(run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation)
+        told: dict[str, Any] = {"ordered": ordered, "progress": progress, "cancellation": cancellation}
+        return run_stream(run, pairs, workers, places=places, **told)
 
     @property
     def default_workers(self) -> int:
@@ -205,15 +208,16 @@ class Verifier:
         workers: int,
         cancellation: Cancellation,
         on_stage: Callable[[str], None] = _tell_nobody,
+        places: Places | None = None,
     ) -> Verdict:
         if options.sanitize and self.backend == "cuda":
             sanitizer.require()
         if self._cache is None:
-            return self._run(problem, kernel, options, workers, cancellation, on_stage)
+            return self._run(problem, kernel, options, workers, cancellation, on_stage, places)
         key = cache_key(problem, kernel, options, self.backend, self._device_name(), toolchain(self.backend))
         verdict = self._cache.find(key)
         if verdict is None:
-            verdict = self._run(problem, kernel, options, workers, cancellation, on_stage)
+            verdict = self._run(problem, kernel, options, workers, cancellation, on_stage, places)
             self._cache.keep(key, verdict)
         return verdict
 
@@ -225,6 +229,7 @@ class Verifier:
         workers: int,
         cancellation: Cancellation,
         on_stage: Callable[[str], None],
+        places: Places | None,
     ) -> Verdict:
         """Run a job until it is through, or our own processes were lost too often."""
         ours, failure, was_killed = 0, "", False
@@ -236,6 +241,8 @@ class Verifier:
                 self._builds.prepare(spawner)
                 with self._devices.device() as device:
                     services = self._services(device, spawner, workers)
+                    if places is not None:
+                        services = replace(services, step_aside=places.given_up)
                     for whole in (False, True):
                         job = Job(services, problem, kernel, options, whole, on_stage)
                         verdict = job.run(device.gpu_lock)
