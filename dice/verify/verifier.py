@@ -10,11 +10,11 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -189,8 +189,9 @@ class Verifier:
         def run(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
             return self._verify(problem, kernel, self.options, workers, own, places=places)
 
-        told: dict[str, Any] = {"ordered": ordered, "progress": progress, "cancellation": cancellation}
-        return run_stream(run, pairs, workers, places=places, **told)
+        return run_stream(
+            run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation, places=places
+        )
 
     @property
     def default_workers(self) -> int:
@@ -212,12 +213,12 @@ class Verifier:
     ) -> Verdict:
         if options.sanitize and self.backend == "cuda":
             sanitizer.require()
+        asked = problem, kernel, options, workers, cancellation, on_stage, places
         if self._cache is None:
-            return self._run(problem, kernel, options, workers, cancellation, on_stage, places)
+            return self._run(*asked)
         key = cache_key(problem, kernel, options, self.backend, self._device_name(), toolchain(self.backend))
-        verdict = self._cache.find(key)
-        if verdict is None:
-            verdict = self._run(problem, kernel, options, workers, cancellation, on_stage, places)
+        if (verdict := self._cache.find(key)) is None:
+            verdict = self._run(*asked)
             self._cache.keep(key, verdict)
         return verdict
 
@@ -240,9 +241,7 @@ class Verifier:
                 spawner = Spawner(zygote, cancellation)
                 self._builds.prepare(spawner)
                 with self._devices.device() as device:
-                    services = self._services(device, spawner, workers)
-                    if places is not None:
-                        services = replace(services, step_aside=places.given_up)
+                    services = self._services(device, spawner, workers, places)
                     for whole in (False, True):
                         job = Job(services, problem, kernel, options, whole, on_stage)
                         verdict = job.run(device.gpu_lock)
@@ -284,17 +283,16 @@ class Verifier:
             log.info("checking %s failed: %s", problem.name, error)
             return None
 
-    def _services(self, device: Device, spawner: Spawner, workers: int) -> Services:
+    def _services(self, device: Device, spawner: Spawner, workers: int, places: Places | None = None) -> Services:
         with self._view_lock:
             if not self._view:
-                cache_dir = self.options.cache_dir
-                view = candidate_view(cache_dir)
+                view = candidate_view(self.options.cache_dir)
                 limits = candidate_limits(self.options.memory_mb, view)
-                self._lacking = guarantees.broken(spawner, cache_dir, limits)
+                self._lacking = guarantees.broken(spawner, self.options.cache_dir, limits)
                 self._view = view
-        threads = worker_threads(workers)
         kept = self._builds, self._examinations, device.references
-        return Services(self.backend, spawner, *kept, self._view, threads, self._lacking)
+        more = worker_threads(workers), self._lacking, places.given_up if places else nullcontext
+        return Services(self.backend, spawner, *kept, self._view, *more)
 
     def _describe(self, verdict: Verdict) -> Verdict:
         return replace(verdict, toolchain=toolchain(self.backend), device=self._device_name())
