@@ -102,7 +102,7 @@ scores() {
 verifier() {
     local out=$work/verifier
     LINES_SHOWN=20 logged agreement "$python" "$here/kernelbench_agreement.py" --kernelbench "$bench" --out "$out" --stock 0
-    LINES_SHOWN=20 logged rates "${dice[@]}" bench verify --candidates 192 --workers "$(nproc)" --stock-candidates 4 --stock-alone 0 \
+    LINES_SHOWN=20 logged rates "${dice[@]}" bench verify --candidates 192 --workers "$(nproc)" --stock-candidates 0 --stock-alone 1 \
         --budget 150 --out "$out"
     logged sample "$python" "$here/synth_sample.py" --pairs 600 --seed 20261125 --backend cuda --timing-seconds 0 \
         --out "$out/sample.json" && mark verifier

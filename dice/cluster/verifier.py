@@ -17,6 +17,7 @@ from dice.verdict import Verdict
 from dice.verify import Options, Verifier
 from dice.verify.options import default_cache_dir
 from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.stream import Places
 from dice.verify.supervisor.job import ProblemFault
 from dice.verify.verdict_cache import FILE, VerdictCache, cache_key, harness_version
 
@@ -111,8 +112,9 @@ class ClusterVerifier(Verifier):
         workers: int,
         cancellation: Cancellation,
         on_stage: Callable[[str], None] = lambda stage: None,
+        places: Places | None = None,
     ) -> Verdict:
-        """Stages are the host's own; nobody is told of them."""
+        """Stages are the host's own, and so is who waits there; nobody is told of them."""
         if self._cache is None:
             return self._ask(problem, kernel, options, cancellation)[0]
         for kind in self.kinds:

@@ -9,6 +9,7 @@ its children) stands in for it without a change here, for pairs, verdicts and op
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -31,6 +32,38 @@ WINDOW = 4  # pairs pulled and not yet handed out, for each worker: enough for o
 REMEMBERED = 1 << 16  # pairs whose verdict is kept in case they come again
 RATE_OVER = 256  # verdicts that the rate is taken over
 FEEDER_PATIENCE_S = 1.0  # a source may block for ever in its own code; its thread is then left to it
+
+
+class Places:
+    """How many of a stream's jobs work at a time. One that only waits gives its place up meanwhile, and then has it
+    back at once: what it waited for is its own by then, and others wait for it in their turn."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._taken = count, 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken < self._count)
+            self._taken += 1
+        try:
+            yield
+        finally:
+            self._move(-1)
+
+    @contextlib.contextmanager
+    def given_up(self) -> Iterator[None]:
+        self._move(-1)
+        try:
+            yield
+        finally:
+            self._move(1)
+
+    def _move(self, step: int) -> None:
+        with self._changed:
+            self._taken += step
+            self._changed.notify()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +109,16 @@ def run_stream(
     ordered: bool = False,
     progress: Callable[[Progress], None] | None = None,
     cancellation: Cancellation | None = None,
+    places: Places | None = None,
 ) -> Generator[tuple[int, Verdict], None, None]:
     """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
 
     `pairs` is read by a thread of its own and may be endless: never more than `WINDOW * workers` pairs are read and
     not yet handed out. Equal pairs are verified once. Closing the iterator kills the jobs under way. What `pairs` or
-    `run` raise is raised here. So is `Cancelled`, once another thread has told the `cancellation`.
+    `run` raise is raised here. So is `Cancelled`, once another thread has told the `cancellation`. `places`: as many as
+    workers, which jobs may give up: of those that wait there are never more than are read and not yet handed out.
     """
-    stream = _Stream(run, max(1, workers))
+    stream = _Stream(run, max(1, workers), places)
     feeder = threading.Thread(target=stream.feed, args=(pairs,), name="verify-feed", daemon=True)
     report = _Reporter(progress, len(pairs) if isinstance(pairs, Sized) else None)
     try:
@@ -118,7 +153,7 @@ def _in_order(finished: Iterator[_Done], ordered: bool) -> Iterator[_Done]:
 class _Stream:
     """The state that the feeder, the workers and the consumer share."""
 
-    def __init__(self, run: Run, workers: int):
+    def __init__(self, run: Run, workers: int, places: Places | None):
         self.room = threading.Semaphore(WINDOW * workers)
         self.total: int | None = None
         self._run = run
@@ -126,7 +161,8 @@ class _Stream:
         self._known: OrderedDict[Key, Verdict | _Waiting] = OrderedDict()
         self._lock = threading.Lock()
         self._cancellation = Cancellation()
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="verify")
+        self._places = places or Places(workers)
+        self._pool = ThreadPoolExecutor(WINDOW * workers if places else workers, thread_name_prefix="verify")
 
     def feed(self, pairs: Iterable[Pair]) -> None:
         """Read the source whenever there is room."""
@@ -164,7 +200,9 @@ class _Stream:
 
     def _work(self, key: Key, problem: Problem, kernel: Kernel) -> None:
         try:
-            verdict = self._run(problem, kernel, self._cancellation)
+            with self._places.taken():
+                self._cancellation.check()
+                verdict = self._run(problem, kernel, self._cancellation)
         except Cancelled:
             return
         except BaseException as error:  # noqa: B036 - carried to the consumer's thread

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from dice.verify.options import BackendUnavailable, Options, probe_cuda, resolve
 from dice.verify.sandbox.cancel import Cancellation, Spawner
 from dice.verify.sandbox.process import Cancelled, MachineryError, Zygote
 from dice.verify.sandbox.visible_paths import candidate_view
-from dice.verify.stream import Pair, Progress, run_stream
+from dice.verify.stream import Pair, Places, Progress, run_stream
 from dice.verify.supervisor import guarantees, sanitizer
 from dice.verify.supervisor.assignment import Services, candidate_limits, worker_threads
 from dice.verify.supervisor.devices import Device, Devices
@@ -183,11 +184,14 @@ class Verifier:
         what runs, and so does telling the `cancellation`: the iterator raises `Cancelled` then.
         """
         workers = workers or self.default_workers
+        places = Places(workers)
 
         def run(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
-            return self._verify(problem, kernel, self.options, workers, own)
+            return self._verify(problem, kernel, self.options, workers, own, places=places)
 
-        return run_stream(run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation)
+        return run_stream(
+            run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation, places=places
+        )
 
     @property
     def default_workers(self) -> int:
@@ -205,15 +209,16 @@ class Verifier:
         workers: int,
         cancellation: Cancellation,
         on_stage: Callable[[str], None] = _tell_nobody,
+        places: Places | None = None,
     ) -> Verdict:
         if options.sanitize and self.backend == "cuda":
             sanitizer.require()
+        asked = problem, kernel, options, workers, cancellation, on_stage, places
         if self._cache is None:
-            return self._run(problem, kernel, options, workers, cancellation, on_stage)
+            return self._run(*asked)
         key = cache_key(problem, kernel, options, self.backend, self._device_name(), toolchain(self.backend))
-        verdict = self._cache.find(key)
-        if verdict is None:
-            verdict = self._run(problem, kernel, options, workers, cancellation, on_stage)
+        if (verdict := self._cache.find(key)) is None:
+            verdict = self._run(*asked)
             self._cache.keep(key, verdict)
         return verdict
 
@@ -225,6 +230,7 @@ class Verifier:
         workers: int,
         cancellation: Cancellation,
         on_stage: Callable[[str], None],
+        places: Places | None,
     ) -> Verdict:
         """Run a job until it is through, or our own processes were lost too often."""
         ours, failure, was_killed = 0, "", False
@@ -235,7 +241,7 @@ class Verifier:
                 spawner = Spawner(zygote, cancellation)
                 self._builds.prepare(spawner)
                 with self._devices.device() as device:
-                    services = self._services(device, spawner, workers)
+                    services = self._services(device, spawner, workers, places)
                     for whole in (False, True):
                         job = Job(services, problem, kernel, options, whole, on_stage)
                         verdict = job.run(device.gpu_lock)
@@ -277,17 +283,16 @@ class Verifier:
             log.info("checking %s failed: %s", problem.name, error)
             return None
 
-    def _services(self, device: Device, spawner: Spawner, workers: int) -> Services:
+    def _services(self, device: Device, spawner: Spawner, workers: int, places: Places | None = None) -> Services:
         with self._view_lock:
             if not self._view:
-                cache_dir = self.options.cache_dir
-                view = candidate_view(cache_dir)
+                view = candidate_view(self.options.cache_dir)
                 limits = candidate_limits(self.options.memory_mb, view)
-                self._lacking = guarantees.broken(spawner, cache_dir, limits)
+                self._lacking = guarantees.broken(spawner, self.options.cache_dir, limits)
                 self._view = view
-        threads = worker_threads(workers)
         kept = self._builds, self._examinations, device.references
-        return Services(self.backend, spawner, *kept, self._view, threads, self._lacking)
+        more = worker_threads(workers), self._lacking, places.given_up if places else nullcontext
+        return Services(self.backend, spawner, *kept, self._view, *more)
 
     def _describe(self, verdict: Verdict) -> Verdict:
         return replace(verdict, toolchain=toolchain(self.backend), device=self._device_name())

@@ -22,7 +22,8 @@ from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
 from dice.verify.sandbox.process import Cancelled
-from dice.verify.stream import WINDOW, Pair, Progress, run_stream
+from dice.verify.stream import WINDOW, Pair, Places, Progress, run_stream
+from dice.verify.supervisor.gpu_lock import GpuLock
 from tests.conftest import PATIENCE_S
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -116,6 +117,49 @@ def test_no_more_jobs_at_once_than_workers() -> None:
 
     assert len(list(run_stream(run, pairs(60), 3))) == 60
     assert most == [3]
+
+
+@pytest.mark.parametrize("large", [3, 2 * WINDOW - 1])
+def test_jobs_that_wait_for_memory_keep_no_small_job_from_its_place(large: int) -> None:
+    workers, memory, places = 2, GpuLock(memory=100), Places(2)
+    running, most, lock, go = [0], [0], threading.Lock(), threading.Event()
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        is_large = number_of(kernel) < large
+        with contextlib.ExitStack() as room:
+            room.enter_context(memory.reserve_memory(95 if is_large else 1, places.given_up))
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            if is_large:
+                assert go.wait(PATIENCE_S)
+            with lock:
+                running[0] -= 1
+        return at_once(problem, kernel, cancellation)
+
+    found = run_stream(run, pairs(large + 12), workers, places=places)
+    small = [next(found)[0] for _ in range(12)]
+    assert sorted(small) == list(range(large, large + 12))  # while the first large one has the memory
+    go.set()
+    assert sorted(index for index, _ in found) == list(range(large))
+    assert most[0] <= workers and memory._taken == places._taken == 0
+
+
+def test_who_waits_for_a_place_is_called_off_with_the_others() -> None:
+    places, begun = Places(1), threading.Event()
+
+    def run(problem: Problem, kernel: Kernel, cancellation: Cancellation) -> Verdict:
+        begun.set()
+        wait_until(lambda: cancellation.cancelled)
+        raise Cancelled
+
+    off = Cancellation()
+    threading.Thread(target=lambda: (begun.wait(PATIENCE_S), off.cancel()), daemon=True).start()
+    stream = run_stream(run, pairs(9), 1, places=places, cancellation=off)
+    with pytest.raises(Cancelled):
+        next(stream)
+    stream.close()
+    assert not verify_threads() and places._taken == 0
 
 
 def test_equal_pairs_are_verified_once_also_while_the_first_runs() -> None:

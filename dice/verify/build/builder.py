@@ -31,7 +31,8 @@ def main(link: socket.socket) -> None:
 def warm_up() -> None:
     """Ask the compilers for their versions and read the headers once, for all builders that are forked from here."""
     emulator.compile_flags()  # reads /proc
-    for known in (toolchain.host_compiler_version, parts.shadow_hash, parts.emulator_hash, parts.recipe_hash):
+    asked = toolchain.host_compiler_version, toolchain.cuda_toolkit
+    for known in (*asked, parts.shadow_hash, parts.emulator_hash, parts.recipe_hash):
         with contextlib.suppress(toolchain.ToolchainError):  # said again, to the user, when something is to be built
             known()
 

@@ -17,7 +17,7 @@ from dice.verify.reference import input_rounding, orders
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import ReferenceFailed, Trial, blame, unchanged
-from dice.verify.tensors import compare, transport, trees
+from dice.verify.tensors import compare, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
@@ -143,7 +143,7 @@ def judge_muted(
     telling = [leaf for leaf in _traces(reference, trial, seed) if not leaf.tells_nothing]
     if not telling or (filled and telling[0].has_idle_step):
         return "tells_nothing"
-    if actual is not None and judge(reference, trial, actual).equal:
+    if actual is not None and _may_be_equal(reference, trial, actual) and judge(reference, trial, actual).equal:
         return "copies_inputs" if filled else "decoy"
     if filled:
         return "honest"
@@ -152,16 +152,22 @@ def judge_muted(
     return "copies_result" if all(evidence.is_given_away(leaf, witnesses) for leaf in telling) else "honest"
 
 
+def _may_be_equal(reference: Reference, trial: Trial, actual: Any) -> bool:
+    """Whether a large output may be the trial's: of most muted ones a few elements tell that they are not. Only where
+    nothing allows a right output more than its own size does."""
+    more = trial.exact is not None or trial.double or any(trial.roundings)
+    if more or not reference.protocol.ours or orders.leaves_open(trial.work, trial.stable, trial.expected):
+        return True
+    return sampled.are_alike(*map(reference.device.place, (trial.expected, actual)))
+
+
 def _is_mostly_right(expected: Any, actual: Any) -> bool:
     """Whether all but a tenth of the elements of each tensor are right. Both are on the device: of gigabytes a CPU
     would make half a minute."""
     ours, theirs = transport.tensors(expected), transport.tensors(actual)
     if not ours or [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
         return False
-    numbers = (
-        tensor.nan_to_num(torch.finfo(tensor.dtype).max) if tensor.is_floating_point() else tensor for tensor in theirs
-    )
-    return all(compare.stray_share(one, other) <= PART_SHARE for one, other in zip(ours, numbers, strict=True))
+    return not any(sampled.stray_often(*pair, PART_SHARE) for pair in zip(ours, theirs, strict=True))
 
 
 def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Traces]:

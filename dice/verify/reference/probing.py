@@ -12,7 +12,7 @@ from dice.verify.execution import evidence, inputs, running, steady
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
-from dice.verify.tensors import compare, transport, trees
+from dice.verify.tensors import sampled, transport, trees
 
 Forward = Callable[[Any], Any]
 MAX_PROBED = 32  # inputs looked at one by one
@@ -58,7 +58,7 @@ def _factor_that_matters(
             return factor if factor == 1.0 else 0.0  # other values do not suit the problem: nothing to learn
         if not (trees.is_finite(before) and trees.is_finite(after)):
             break
-        if not compare.compare(before, trees.between(before, after)).equal:
+        if not sampled.is_half_equal(before, after):
             return factor
         reacts = reacts or not trees.identical(before, after)
     return 0.0 if reacts else None
@@ -76,7 +76,7 @@ def _reacts_otherwise(forward: Forward, drawn: Any, again: Any, expected: Any, s
         with contextlib.suppress(ReferenceFailed):
             after = forward(other)
             usable = trees.shape_of(after) == trees.shape_of(expected) and trees.is_finite(after)
-            if usable and not compare.compare(expected, after).equal:
+            if usable and not sampled.are_equal(expected, after):
                 return True
     return False
 
@@ -125,4 +125,4 @@ def _matters(forward: Forward, drawn: Any, expected: Any, place: int, kind: str,
         return False
     if trees.shape_of(other) != trees.shape_of(expected) or not trees.is_finite(other):
         return False
-    return not compare.compare(expected, other).equal
+    return not sampled.are_equal(expected, other)

@@ -28,7 +28,7 @@ from dice.verify.reference import workload
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, derive, unchanged
-from dice.verify.tensors import compare, transport, trees
+from dice.verify.tensors import sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 MOST_ARGUMENTS = 12  # looked at, each by constructing a model or two
@@ -188,7 +188,7 @@ def _output(reference: Reference, model: torch.nn.Module | None, drawn: Any, see
 def _reacts(output: Any, given: Any) -> bool:
     if given is None or trees.shape_of(given) != trees.shape_of(output) or not trees.is_finite(given):
         return False
-    return not compare.compare(output, given).equal
+    return not sampled.are_equal(output, given)
 
 
 def _is_partly_finite(output: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +25,8 @@ TMP_MB = 256  # a candidate's /tmp and /dev/shm, which count for nothing else
 @dataclass(frozen=True)
 class Services:
     """What jobs are run with. `view`: the paths that a candidate sees. `threads`: for each process of a job.
-    `lacking`: guarantees that the sandbox does not give here."""
+    `lacking`: guarantees that the sandbox does not give here. `step_aside`: other jobs are under way instead, for the
+    length of a block in which this one only waits."""
 
     backend: Backend
     spawner: Spawner
@@ -33,6 +36,7 @@ class Services:
     view: tuple[str, ...]
     threads: int
     lacking: tuple[str, ...] = ()
+    step_aside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
 @dataclass(frozen=True)

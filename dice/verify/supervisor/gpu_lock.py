@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # Contexts that are made at once: the driver makes one at a time, and who waits there for many others, seems to hang.
 CONTEXTS = threading.BoundedSemaphore(4)
@@ -53,14 +53,19 @@ class GpuLock:
         return self.exclusive() if whole else self.shared(slow)
 
     @contextlib.contextmanager
-    def reserve_memory(self, size: int) -> Iterator[None]:
+    def reserve_memory(
+        self, size: int, aside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    ) -> Iterator[None]:
         """So much memory, to the end of the block. Enter it before a turn: whoever waits here has none. First come,
-        first served, but where that one does not fit yet, others that do may pass it a few times."""
+        first served, but where that one does not fit yet, others that do may pass it a few times. `aside` is entered
+        for as long as it waits, if it has to."""
         own = _Waiting(min(size, self.memory))
         with self._changed:
             self._queue.append(own)
             try:
-                self._changed.wait_for(lambda: self._may_enter(own))
+                if not self._may_enter(own):
+                    with aside():
+                        self._changed.wait_for(lambda: self._may_enter(own))
                 for other in self._queue[: self._queue.index(own)]:
                     other.passed += 1
                 self._taken += own.size

@@ -151,7 +151,8 @@ class Job:
         record.scale = opened.scale
         # All at once, and before anything is on the GPU: who waits holds nothing that others wait for.
         needed = opened.needed + (CONTEXT_BYTES if self.assignment.backend == "cuda" else 0)
-        room.enter_context(record.after(gpu.reserve_memory(NEVER if self.assignment.whole else needed)))
+        needed = NEVER if self.assignment.whole else needed
+        room.enter_context(record.after(gpu.reserve_memory(needed, self.assignment.services.step_aside)))
         attempt.make_context()
         with self._turn(gpu, slow=True):
             plan = attempt.prepare(vary)

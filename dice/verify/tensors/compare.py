@@ -177,6 +177,12 @@ def stray_share(expected: torch.Tensor, exact: torch.Tensor) -> float:
     return stray / expected.numel()
 
 
+def allowed(expected: torch.Tensor, rms: float, dtype: torch.dtype) -> torch.Tensor:
+    """What each of these elements may differ by, of an output with this rms of which nothing else is known."""
+    tolerance = _tolerance(dtype, double=False)
+    return _Bounds(tolerance, max(_absolute(tolerance, rms, None), SMALLEST)).allowed(expected.abs())
+
+
 def is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of floats differ by less than a thousandth of what they hold (rms)."""
     off = rms_difference(one, other)

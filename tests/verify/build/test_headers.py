@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from dice.verify.build.build import Sources, build
 from dice.verify.candidate import binding
 from dice.verify.execution import fake_cuda
 from dice.verify.options import default_cache_dir
+from dice.verify.toolchain import SHADOW_HEADERS
 from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("headers")  # one process builds what they share
@@ -48,6 +50,25 @@ def test_nvcc_needs_no_more_than_the_shadow_headers(whole: bool) -> None:
     text = source(NAMES) + ("#ifdef __CUDACC__\n#endif\n" if whole else "")
     built = build(Sources((), (text,)), backend="cuda", cache_dir=default_cache_dir())
     assert built.headers == ("slim" if whole else "split")
+
+
+def test_no_inline_function_calls_an_operator() -> None:
+    """g++ would instantiate the call, and all that it needs, in every build: two thirds of what a file cost."""
+    inline = re.compile(r"^[^\n]*\binline\b[^{;]*\{[^}]*\bcall<", re.M)
+    texts = {path.name: path.read_text() for path in (SHADOW_HEADERS / "dice").glob("*.h")}
+    found = {name: match[0] for name, text in texts.items() for match in inline.finditer(text)}
+    assert {name: head for name, head in found.items() if "template" not in head} == {}
+
+
+@pytest.mark.slow
+def test_functions_that_quick_builds_leave_out_of_the_standard_library_are_there() -> None:
+    text = (
+        "double value() { return std::cyl_bessel_j(0.0, 1.0) + std::riemann_zeta(2.0); }\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("value", &value); }\n'
+    )
+    built = build(Sources((text,), ()), backend="emulated", cache_dir=default_cache_dir())
+    assert built.headers == "slim"
+    assert binding.load(built, "maths").value() == pytest.approx(0.7651977 + 1.6449341)
 
 
 @pytest.mark.gpu

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import problem_texts as texts
 import pytest
 import torch
 
 from dice.verify.ipc.messages import Step
-from dice.verify.reference.judge import judge
+from dice.verify.reference import probing
+from dice.verify.reference.judge import judge, judge_muted
+from dice.verify.tensors import compare, sampled
 from tests.verify.reference.conftest import GIVEN, Make, draw
 
 IN_DOUBLE = {  # forward, inputs, and the same in another order and in the inputs' dtype
@@ -109,3 +114,21 @@ def test_statistics_that_are_not_kept_are_a_label(make: Make) -> None:
     for kept in ([], names[:2]):
         found = judge(reference, trial, trial.expected, kept=kept)
         assert found.equal and found.labels == ("keeps_no_state",)
+
+
+def test_a_large_output_that_is_plainly_another_is_not_compared_whole(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make(texts.problem("return x * 2 + 1", "[torch.rand(batch_size, 900)]"))
+    trial = replace(draw(reference), exact=None, roundings=())  # as of heavy problems
+    monkeypatch.setattr(sampled, "LEAST", trial.expected.numel())
+    assert judge_muted(reference, trial, trial.expected.clone(), (), 0, filled=False) == "decoy"
+    wholes: list[str] = []
+    for name in ("compare", "stray_share"):
+        monkeypatch.setattr(compare, name, lambda *_, name=name, **__: wholes.append(name))
+    for other in (torch.zeros_like(trial.expected), torch.full_like(trial.expected, torch.nan)):
+        assert judge_muted(reference, trial, other, (), 0, filled=False) == "honest"
+    assert wholes == []
+    forward, drawn = partial(reference.forward, reference.model, seed=3), trial.inputs
+    found = probing.weak_inputs(forward, drawn, None, forward(drawn), 4)
+    assert (found, wholes) == (([], []), [])

@@ -139,7 +139,7 @@ def test_who_gives_up_waiting_holds_up_nobody() -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    with turns.reserve_memory(10):
+    with turns.reserve_memory(10, aside=interrupt):  # which need not wait
         turns._changed.wait_for = interrupt  # type: ignore[method-assign, assignment]
         with contextlib.suppress(Interrupted), turns.reserve_memory(5):
             raise AssertionError

@@ -1,5 +1,8 @@
 // CUDA-on-CPU: what nvcc includes before the first line of a .cu file.
 #pragma once
+#if defined(DICE_QUICK_HEADERS)
+#include <dice/few_maths.h>
+#endif
 #include <assert.h>
 #include <limits.h>
 #include <float.h>

@@ -1,6 +1,7 @@
 // Foundations of the shadow headers: the standard library that PyTorch's headers bring along, and the
 // functions of PyTorch's stable C interface that we use. No header of PyTorch, pybind11 or Python is read.
 #pragma once
+#include <dice/few_maths.h>
 
 #if __cplusplus < 201703L
 #error "C++17 or later compatible compiler is required to use ATen."
@@ -22,6 +23,16 @@ extern "C" __attribute__((weak)) void dice_note_tensor(const void* data, size_t 
 // of these headers is declarations.
 #if defined(__CUDA_ARCH__) && !defined(DICE_EMULATED)
 #define DICE_DEVICE_PASS 1
+#endif
+// A body that all extensions share: compiled in support.cpp alone, and only declared elsewhere. As inline functions they
+// would cost every build a quarter second: g++ instantiates whatever they use in each file, called or not, and also
+// where the header is precompiled. MEMBER: a whole definition, of what its class declares.
+#if defined(DICE_SUPPORT)
+#define DICE_SHARED(...) __VA_ARGS__
+#define DICE_MEMBER(...) __VA_ARGS__
+#else
+#define DICE_SHARED(...) ;
+#define DICE_MEMBER(...)
 #endif
 
 #include <cfloat>

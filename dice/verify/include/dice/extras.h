@@ -89,31 +89,31 @@ struct TensorArg {
   const char* name;
   int pos;
 };
-inline std::string text_of(const TensorArg& arg) { return "argument #" + std::to_string(arg.pos) + " '" + arg.name + "'"; }
-inline void checkDim(CheckedFrom c, const TensorArg& arg, int64_t dim) {
+std::string text_of(const TensorArg& arg) DICE_SHARED({ return "argument #" + std::to_string(arg.pos) + " '" + arg.name + "'"; })
+void checkDim(CheckedFrom c, const TensorArg& arg, int64_t dim) DICE_SHARED({
   TORCH_CHECK(arg->dim() == dim, "Expected ", dim, "-dimensional tensor, but got ", arg->dim(), "-dimensional tensor for ", text_of(arg), " (while checking arguments for ", c, ")");
-}
-inline void checkContiguous(CheckedFrom c, const TensorArg& arg) {
+})
+void checkContiguous(CheckedFrom c, const TensorArg& arg) DICE_SHARED({
   TORCH_CHECK(arg->is_contiguous(), "Expected contiguous tensor, but got non-contiguous tensor for ", text_of(arg), " (while checking arguments for ", c, ")");
-}
-inline void checkScalarType(CheckedFrom c, const TensorArg& arg, c10::ScalarType type) {
+})
+void checkScalarType(CheckedFrom c, const TensorArg& arg, c10::ScalarType type) DICE_SHARED({
   TORCH_CHECK(arg->scalar_type() == type, "Expected tensor for ", text_of(arg), " to have scalar type ", type, "; but got ", arg->scalar_type(), " instead (while checking arguments for ", c, ")");
-}
-inline void checkSameType(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+})
+void checkSameType(CheckedFrom c, const TensorArg& a, const TensorArg& b) DICE_SHARED({
   TORCH_CHECK(a->scalar_type() == b->scalar_type(), "Expected tensor for ", text_of(a), " to have the same type as tensor for ", text_of(b), " (while checking arguments for ", c, ")");
-}
-inline void checkSameSize(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+})
+void checkSameSize(CheckedFrom c, const TensorArg& a, const TensorArg& b) DICE_SHARED({
   TORCH_CHECK(a->sizes() == b->sizes(), "Expected tensor for ", text_of(a), " to have same size as tensor for ", text_of(b), " (while checking arguments for ", c, ")");
-}
-inline void checkNumel(CheckedFrom c, const TensorArg& arg, int64_t numel) {
+})
+void checkNumel(CheckedFrom c, const TensorArg& arg, int64_t numel) DICE_SHARED({
   TORCH_CHECK(arg->numel() == numel, "Expected tensor for ", text_of(arg), " to have ", numel, " elements (while checking arguments for ", c, ")");
-}
-inline void checkDefined(CheckedFrom c, const TensorArg& arg) {
+})
+void checkDefined(CheckedFrom c, const TensorArg& arg) DICE_SHARED({
   TORCH_CHECK(arg->defined(), "Expected tensor for ", text_of(arg), " to be non-null (while checking arguments for ", c, ")");
-}
-inline void checkSameGPU(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+})
+void checkSameGPU(CheckedFrom c, const TensorArg& a, const TensorArg& b) DICE_SHARED({
   TORCH_CHECK(a->device() == b->device(), "Expected tensors for ", text_of(a), " and ", text_of(b), " to be on the same GPU (while checking arguments for ", c, ")");
-}
+})
 
 }  // namespace at
 

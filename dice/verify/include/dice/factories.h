@@ -12,41 +12,41 @@ Tensor empty(IntArrayRef sizes, const c10::TensorOptions& options = {}, std::opt
 Tensor zeros(IntArrayRef sizes, const c10::TensorOptions& options = {});
 Tensor empty_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
 Tensor zeros_like(const Tensor& self, const c10::TensorOptions& options = {}, std::optional<c10::MemoryFormat> format = {});
-inline Tensor ones(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones", sizes, options); }
-inline Tensor full(IntArrayRef sizes, const Scalar& value, const c10::TensorOptions& options = {}) {
+Tensor ones(IntArrayRef sizes, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("ones", sizes, options); })
+Tensor full(IntArrayRef sizes, const Scalar& value, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("full", sizes, value, options);
-}
-inline Tensor rand(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("rand", sizes, options); }
-inline Tensor randn(IntArrayRef sizes, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randn", sizes, options); }
-inline Tensor randint(int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) {
+})
+Tensor rand(IntArrayRef sizes, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("rand", sizes, options); })
+Tensor randn(IntArrayRef sizes, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("randn", sizes, options); })
+Tensor randint(int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("randint", high, sizes, options);
-}
-inline Tensor randint(int64_t low, int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) {
+})
+Tensor randint(int64_t low, int64_t high, IntArrayRef sizes, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("randint", low, high, sizes, options);
-}
-inline Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options = {}) {
+})
+Tensor empty_strided(IntArrayRef sizes, IntArrayRef strides, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("empty_strided", sizes, strides, options);
-}
-inline Tensor ones_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("ones_like", self, options); }
-inline Tensor rand_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("rand_like", self, options); }
-inline Tensor randn_like(const Tensor& self, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randn_like", self, options); }
-inline Tensor full_like(const Tensor& self, const Scalar& value, const c10::TensorOptions& options = {}) {
+})
+Tensor ones_like(const Tensor& self, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("ones_like", self, options); })
+Tensor rand_like(const Tensor& self, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("rand_like", self, options); })
+Tensor randn_like(const Tensor& self, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("randn_like", self, options); })
+Tensor full_like(const Tensor& self, const Scalar& value, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("full_like", self, value, options);
-}
-inline Tensor arange(const Scalar& end, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("arange", end, options); }
-inline Tensor arange(const Scalar& start, const Scalar& end, const c10::TensorOptions& options = {}) {
+})
+Tensor arange(const Scalar& end, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("arange", end, options); })
+Tensor arange(const Scalar& start, const Scalar& end, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("arange", start, end, options);
-}
-inline Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const c10::TensorOptions& options = {}) {
+})
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("arange", start, end, step, options);
-}
-inline Tensor linspace(const Scalar& start, const Scalar& end, int64_t steps, const c10::TensorOptions& options = {}) {
+})
+Tensor linspace(const Scalar& start, const Scalar& end, int64_t steps, const c10::TensorOptions& options = {}) DICE_SHARED({
   return dice::call<Tensor>("linspace", start, end, steps, options);
-}
-inline Tensor eye(int64_t n, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("eye", n, options); }
-inline Tensor eye(int64_t n, int64_t m, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("eye", n, m, options); }
-inline Tensor randperm(int64_t n, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("randperm", n, options); }
-inline Tensor scalar_tensor(const Scalar& value, const c10::TensorOptions& options = {}) { return dice::call<Tensor>("scalar_tensor", value, options); }
+})
+Tensor eye(int64_t n, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("eye", n, options); })
+Tensor eye(int64_t n, int64_t m, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("eye", n, m, options); })
+Tensor randperm(int64_t n, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("randperm", n, options); })
+Tensor scalar_tensor(const Scalar& value, const c10::TensorOptions& options = {}) DICE_SHARED({ return dice::call<Tensor>("scalar_tensor", value, options); })
 
 // at::tensor / torch::tensor: the type of the values decides the dtype unless the options do.
 template <class Item> Tensor tensor(c10::ArrayRef<Item> values, const c10::TensorOptions& options = {}) {
@@ -90,7 +90,7 @@ struct OptionalDeviceGuard {
 };
 }  // namespace c10
 namespace at {
-inline std::optional<Device> device_of(const Tensor& tensor) {
+std::optional<Device> device_of(const Tensor& tensor) DICE_SHARED({
   return tensor.defined() ? std::optional<Device>(tensor.device()) : std::nullopt;
-}
+})
 }  // namespace at

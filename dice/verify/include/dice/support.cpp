@@ -1,4 +1,5 @@
 // The bodies that every extension shares: compiled once for each toolchain and linked into all of them.
+#define DICE_SUPPORT
 #include <torch/extension.h>
 
 namespace c10 {

@@ -39,11 +39,7 @@ class DeprecatedTypeProperties {
 class Tensor {
  public:
   Tensor() = default;
-  static Tensor steal(AtenTensorHandle handle) {
-    Tensor tensor;
-    tensor.handle_ = std::shared_ptr<AtenTensorOpaque>(handle, [](AtenTensorHandle owned) { aoti_torch_delete_tensor_object(owned); });
-    return tensor;
-  }
+  static Tensor steal(AtenTensorHandle handle);
   AtenTensorHandle handle() const {
     TORCH_CHECK(defined(), "Expected a proper Tensor but got None (or an undefined Tensor in C++)");
     return handle_.get();
@@ -210,12 +206,7 @@ class Tensor {
     TORCH_CHECK(function(handle(), &value) == 0, "PyTorch could not answer a question about a tensor");
     return value;
   }
-  size_t wrap_dim(int64_t d) const {
-    const int64_t count = dim();
-    TORCH_CHECK_INDEX(d >= -count && d < count, "Dimension out of range (expected to be in range of [", -count, ", ",
-                      count - 1, "], but got ", d, ")");
-    return static_cast<size_t>(d < 0 ? d + count : d);
-  }
+  size_t wrap_dim(int64_t d) const;
   template <class Item> void check_type() const {
     constexpr c10::ScalarType wanted = c10::CppTypeToScalarType<Item>::value;
     TORCH_CHECK(scalar_type() == wanted, "expected scalar type ", wanted, " but found ", scalar_type());
@@ -227,6 +218,18 @@ class Tensor {
 
   std::shared_ptr<AtenTensorOpaque> handle_;
 };
+
+DICE_MEMBER(Tensor Tensor::steal(AtenTensorHandle handle) {
+  Tensor tensor;
+  tensor.handle_ = std::shared_ptr<AtenTensorOpaque>(handle, [](AtenTensorHandle owned) { aoti_torch_delete_tensor_object(owned); });
+  return tensor;
+})
+DICE_MEMBER(size_t Tensor::wrap_dim(int64_t d) const {
+  const int64_t count = dim();
+  TORCH_CHECK_INDEX(d >= -count && d < count, "Dimension out of range (expected to be in range of [", -count, ", ", count - 1,
+                    "], but got ", d, ")");
+  return static_cast<size_t>(d < 0 ? d + count : d);
+})
 
 }  // namespace at
 

@@ -1,0 +1,32 @@
+"""Seeding: PyTorch's numbers, and nothing done for devices that nobody uses."""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+import numpy
+import pytest
+import torch
+
+from dice.verify.execution.running import seed_everything
+
+
+def test_a_seed_gives_the_numbers_that_pytorch_gives() -> None:
+    torch.manual_seed(11)
+    expected = torch.randn(4)
+    seed_everything(11)
+    assert torch.equal(torch.randn(4), expected)
+    found = random.random(), float(numpy.random.rand())
+    seed_everything(11)
+    torch.randn(9)
+    assert (random.random(), float(numpy.random.rand())) == found
+
+
+def test_seeding_looks_at_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of references seeds dozens of times a job."""
+    looked: list[bool] = []
+    monkeypatch.setattr(traceback, "format_stack", lambda *_: looked.append(True) or [])
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: None)  # as under emulation
+    seed_everything(3)
+    assert looked == []
