@@ -33,13 +33,15 @@ Show = Callable[[str, int, int], None]
 class Policy:
     """How much is spent on a module. `samples`: candidates of one writer for one region. `seconds`: for all of it, 0
     for no limit. `enough`: the share of the roofline at which a region is done. `faster`: whether a right kernel that
-    is slower is worth another candidate. `keep`: regions that make the whole faster, or all that are right."""
+    is slower is worth another candidate. `keep`: regions that make the whole faster, or all that are right. `tune`: for
+    how many variants of its constants a region's kernel is timed; 0 for none."""
 
     samples: int = 4
     seconds: float = 0.0
     enough: float = 0.8
     faster: bool = True
     keep: Literal["faster", "right"] = "faster"
+    tune: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ class Search:
             asked = [(region, printed, writer) for region, printed in regions for writer in writers
                      if self._is_open(region, writer, number)]  # fmt: skip
             self._close(regions, {region.key for region, _, _ in asked})
-            if not asked or self._is_late():
+            if not asked or self.is_late():
                 break
             what = "kernels" if number == 0 else f"kernels, round {number + 1}"
             drafts = self._write(asked, partial(_counted, show, f"writing {what}", len(asked)))
-            self._verify(drafts, partial(_counted, show, f"checking {what}", len(asked)))
+            self.judge(drafts, partial(_counted, show, f"checking {what}", len(asked)))
         self._close(regions, set())
 
     def best(self, region: str) -> Candidate | None:
@@ -146,7 +148,8 @@ class Search:
     def _own(self, region: Region, writer: KernelWriter) -> list[Candidate]:
         return [one for one in self.kept.get(region.key, []) if one.writer == writer.name]
 
-    def _is_late(self) -> bool:
+    def is_late(self) -> bool:
+        """Whether the time for writing and checking is spent."""
         return bool(self.policy.seconds) and time.monotonic() - self.began > self.policy.seconds
 
     def _ask_library(self, regions: Sequence[tuple[Region, Printed]]) -> None:
@@ -174,7 +177,7 @@ class Search:
         drafts = []
         for done, (region, printed, writer) in enumerate(asked, 1):
             self.cancellation.check()
-            if self._is_late():
+            if self.is_late():
                 break
             self._begin(region.key)
             before = [Written(one.kernel, one.verdict) for one in self._own(region, writer)]
@@ -184,7 +187,7 @@ class Search:
             show(done)
         return drafts
 
-    def _verify(
+    def judge(
         self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], show: Callable[[int], None]
     ) -> None:
         """Of uncertain writers, one cheap trial first; what passes it is looked at in full, and timed."""
