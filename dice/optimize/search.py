@@ -125,7 +125,7 @@ class Search:
         """Why a region has no kernel, as a sentence."""
         found = self.kept.get(region, [])
         if not found:
-            return "nothing was written for it"
+            return "the time for kernels was over" if self.is_late() else "nothing was written for it"
         last = next((one for one in reversed(found) if one.kernel is not None), found[-1])
         return last.why or last.verdict.message or last.verdict.outcome
 
@@ -206,7 +206,9 @@ class Search:
                 continue
             self._keep(Candidate(draft[0].key, draft[2].name, draft[3].kernel, verdict))
             show(done := done + 1)
-        for draft, verdict in self._verdicts(promising, None):
+            if self.is_late():
+                break
+        for draft, verdict in () if self.is_late() else self._verdicts(promising, None):
             candidate = Candidate(draft[0].key, draft[2].name, draft[3].kernel, verdict)
             self._keep(candidate)
             if self.library is not None and candidate.kernel is not None:
@@ -215,6 +217,8 @@ class Search:
                     region.key, region.title, printed.problem, printed.paths, candidate.kernel, draft[2].name, verdict
                 )
             show(done := done + 1)
+            if self.is_late():
+                break  # which ends what is under way
 
     def _verdicts(
         self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], options: Options | None

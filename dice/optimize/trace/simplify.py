@@ -1,0 +1,51 @@
+"""A graph without what computes nothing, and with sizes as numbers.
+
+A dropout that is off and a view of the shape that is there already are in every network that was written for training,
+or for any size. A region that has them is asked for in a text that says more than it does, equal work has different
+texts, and a model that writes kernels is led astray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dice.optimize.graph import Node, Ref, Spec, Term, substituted, with_references
+from dice.optimize.operators import words
+
+_DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
+_RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes of which some may be -1
+
+
+def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
+    """The same values: what is one of its sources is called by that one's name."""
+    same: dict[str, Ref] = {}
+    kept: dict[str, Node] = {}
+
+    def named(ref: Ref) -> Ref:
+        return same.get(ref.name, ref)
+
+    for one in nodes:
+        node = with_references(one, named)
+        if _is_its_source(node, kept):
+            same[node.name] = node.arguments[0]
+        else:
+            kept[node.name] = _with_sizes(node)
+    return list(kept.values()), substituted(output, named)
+
+
+def _is_its_source(node: Node, known: Mapping[str, Node]) -> bool:
+    given = node.arguments
+    if node.effect or not node.operator.startswith("aten.") or not given or not isinstance(given[0], Ref):
+        return False
+    if node.base in _DROPOUTS and len(given) == 3:
+        return not given[2] or given[1] == 0
+    return node.base in _RESHAPED and known[given[0].name].output == node.output
+
+
+def _with_sizes(node: Node) -> Node:
+    sizes = node.arguments[1] if len(node.arguments) > 1 else None
+    if node.base not in _RESHAPED or not isinstance(sizes, list) or -1 not in sizes:
+        return node
+    assert isinstance(node.output, Spec)
+    return replace(node, arguments=(node.arguments[0], list(node.output.shape), *node.arguments[2:]))
