@@ -25,7 +25,7 @@ class Residual(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = self.layer(x.view(-1, 8).view(6, -1))
         z = F.dropout(z, 0.5, training=False).expand(-1, 8)
-        return self.drop(z) + y
+        return (self.drop(z) + y.to(z.dtype)).to(torch.float32)
 
 
 class Plain(nn.Module):
@@ -37,7 +37,7 @@ class Plain(nn.Module):
         return self.layer(x.view(6, 8)) + y
 
 
-def test_a_dropout_that_is_off_and_views_of_one_shape_are_no_operators() -> None:
+def test_what_leaves_its_input_as_it_is_is_no_operator() -> None:
     """The same work has the same text, whatever size and training it was written for."""
     inputs = torch.randn(2, 3, 8), torch.randn(6, 8)
     (written,), (plain,) = (cut(unit_of(module, *inputs).graph) for module in (Residual(), Plain()))
@@ -51,6 +51,15 @@ def test_a_dropout_that_is_on_stays() -> None:
             return F.dropout(torch.relu(x), 0.5, training=True)
 
     assert "dropout" in [node.base for node in unit_of(Noisy(), torch.randn(4, 8)).graph.nodes]
+
+
+def test_a_conversion_and_a_copy_stay() -> None:
+    class Converting(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.to(torch.float64), x.to(torch.float32, copy=True)
+
+    nodes = unit_of(Converting(), torch.randn(4, 8)).graph.nodes
+    assert [node.base for node in nodes if not node.is_source] == ["to", "to"]
 
 
 def test_what_is_returned_may_be_what_was_given() -> None:

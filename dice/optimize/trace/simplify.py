@@ -1,8 +1,8 @@
 """A graph without what computes nothing, and with sizes as numbers.
 
-A dropout that is off and a view of the shape that is there already are in every network that was written for training,
-or for any size. A region that has them is asked for in a text that says more than it does, equal work has different
-texts, and a model that writes kernels is led astray.
+A dropout that is off, a view of the shape and a conversion to the type that is there already are in every network that
+was written for training, or for any size and type. A region that has them is asked for in a text that says more than it
+does, equal work has different texts, and a model that writes kernels is led astray.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _is_its_source(node: Node, known: Mapping[str, Node]) -> bool:
         return False
     if node.base in _DROPOUTS and len(given) == 3:
         return not given[2] or given[1] == 0
-    return node.base in _RESHAPED and known[given[0].name].output == node.output
+    is_idle = node.base in _RESHAPED or (node.operator == "aten.to.dtype" and True not in given[2:])  # no copy
+    return is_idle and known[given[0].name].output == node.output
 
 
 def _with_sizes(node: Node) -> Node:
