@@ -143,6 +143,8 @@ class Optimize(Clustered):
             print(f"verdict on the whole: {verdict.outcome} ({verdict.provenance or verdict.stage}){said}")
         for outcome in result.outcomes if others else ():
             print(outcome.line())
+        if result.gradients:
+            print(result.gradients)
         if result.kernel is None:
             print("no kernel made it into the module, so nothing was written")
         else:
