@@ -62,6 +62,15 @@ def test_a_conversion_and_a_copy_stay() -> None:
     assert [node.base for node in nodes if not node.is_source] == ["to", "to"]
 
 
+def test_what_is_multiplied_by_one_stays_only_where_it_is_returned() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.relu(x * 1.0), x / 1
+
+    nodes = unit_of(Scaled(), torch.randn(4, 8)).graph.nodes
+    assert [node.base for node in nodes] == ["input", "relu", "div"]
+
+
 def test_what_is_returned_may_be_what_was_given() -> None:
     class Idle(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dice.optimize.graph import Node, Ref, Spec, Term, substituted, with_references
+from dice.optimize.graph import Node, Ref, Spec, Term, references, substituted, with_references
 from dice.optimize.operators import words
 
 _DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
@@ -20,6 +20,7 @@ _RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes 
 def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
     """The same values: what is one of its sources is called by that one's name."""
     same: dict[str, Ref] = {}
+    returned = set(references(output))
     kept: dict[str, Node] = {}
 
     def named(ref: Ref) -> Ref:
@@ -27,7 +28,7 @@ def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
 
     for one in nodes:
         node = with_references(one, named)
-        if _is_its_source(node, kept):
+        if _is_its_source(node, kept) or (node.name not in returned and _is_times_one(node, kept)):
             same[node.name] = node.arguments[0]
         else:
             kept[node.name] = _with_sizes(node)
@@ -42,6 +43,15 @@ def _is_its_source(node: Node, known: Mapping[str, Node]) -> bool:
         return not given[2] or given[1] == 0
     is_idle = node.base in _RESHAPED or (node.operator == "aten.to.dtype" and True not in given[2:])  # no copy
     return is_idle and known[given[0].name].output == node.output
+
+
+def _is_times_one(node: Node, known: Mapping[str, Node]) -> bool:
+    """Whether it has the values of its source, as a tensor of its own: nobody may be given one for the other."""
+    if node.base not in ("mul", "div") or len(node.arguments) != 2 or node.options:
+        return False
+    source, number = node.arguments
+    is_one = isinstance(number, int | float) and not isinstance(number, bool) and number == 1
+    return is_one and isinstance(source, Ref) and known[source.name].output == node.output
 
 
 def _with_sizes(node: Node) -> Node:
