@@ -290,19 +290,10 @@ def _report(
         if kind_of(node) in ("other", "recurrent")
     )
     verdict = whole.verdict if whole else None
-    untuned = NEEDS_GPU if search.policy.tune and backend != "cuda" else ""
-    return Report(
-        problem.name,
-        backend,
-        device,
-        measured,
-        trace.reason,
-        tuple(rows),
-        left,
-        verdict,
-        round(seconds, 1),
-        untuned=untuned,
+    report = Report(
+        problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1)
     )
+    return replace(report, untuned=NEEDS_GPU if search.policy.tune and backend != "cuda" else "")
 
 
 def _alone(plan: Plan, whole: Whole) -> dict[str, str]:
