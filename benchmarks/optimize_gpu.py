@@ -1,94 +1,181 @@
 """`dice optimize` over KernelBench's levels and real networks, on a GPU. Resumable: run it again and it goes on.
 
     python benchmarks/optimize_gpu.py OUT --problems KernelBench/level1 KernelBench/level3 benchmarks/networks \
-        [--writer templates] [--budget 4] [--limit-s 600] [--backend cuda]
+        [--writer templates] [--budget 4] [--tune N] [--limit-s 600] [--jobs N] [--stop-after-s S] [--backend cuda]
 
-Each problem is one `dice optimize` with a run folder of its own, so that a killed problem, too, goes on where it was;
-OUT/results.jsonl has a row for each. At the end: Exec and fast_p, as any part (KernelBench's rule: one verified kernel)
-and as all operators (nothing of weight left to PyTorch), and the shares of the time that was replaced.
+`--jobs` problems are under way at once, by one verifier: one follows, writes or compiles while another one is timed,
+and whoever is timed has the GPU to itself. Only pricing (what share of the time an operator takes) has no such right.
+Each problem has a run folder of its own, so that one that was cut off, too, goes on where it was; OUT/results.jsonl has
+a row for each. At the end: Exec and fast_p, as any part (KernelBench's rule: one verified kernel) and as all operators
+(nothing of weight left to PyTorch), and the shares of the time that was replaced.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 
+from dice.errors import MachineError, UserError
 from dice.files import JsonObject
-from dice.files.journal import Journal
-from dice.launch import environment, python_command
-from dice.problem import problem_files
+from dice.files.atomic import write_json, write_text
+from dice.files.journal import Journal, read_rows
+from dice.optimize.library import Library
+from dice.optimize.printing import Printed
+from dice.optimize.region import Region
+from dice.optimize.run import Result, optimize_module
+from dice.optimize.search import Policy, journal_path
+from dice.optimize.writers import Answer, KernelWriter, Written, make_writer
+from dice.problem import Problem, problem_files
+from dice.verify import Options, Verifier
+from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.sandbox.process import Cancelled
 
 ALL = 0.99  # of the module's time, that counts as all of its operators
 LEAST = 0.01  # of the module's time, below which a kernel does nothing of weight
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=Path, nargs="+", required=True)
     parser.add_argument("--writer", default="templates")
     parser.add_argument("--budget", type=int, default=4)
-    parser.add_argument("--limit-s", type=float, default=600.0)
+    parser.add_argument("--tune", type=int, default=0)
+    parser.add_argument("--limit-s", type=float, default=600.0, help="for one problem")
+    parser.add_argument("--jobs", type=int, default=1, help="problems that are under way at once")
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--keep", default="faster", choices=("faster", "right"))
-    parser.add_argument("--stop-after-s", type=float, default=0.0, help="begin no problem after so long; 0: go on")
+    parser.add_argument("--stop-after-s", type=float, default=0.0, help="call off what runs then; 0: go on")
     args = parser.parse_args()
-    began = time.monotonic()
-    files = [(folder.name, path) for folder in args.problems for path in problem_files(folder)]
-    with Journal(args.out / "results.jsonl") as journal:
+    args.out.mkdir(parents=True, exist_ok=True)
+    files = {f"{folder.name}/{path.stem}": path for folder in args.problems for path in problem_files(folder)}
+    with Journal(args.out / "results.jsonl", "run of optimize_gpu.py") as journal:
         rows = {row["problem"]: row for row in journal.rows()}
-        for group, path in files:
-            name = f"{group}/{path.stem}"
-            if name in rows or (args.stop_after_s and time.monotonic() - began > args.stop_after_s):
-                continue
-            rows[name] = row = one(name, path, args)
+        for row in measured({name: path for name, path in files.items() if name not in rows}, args):
+            rows[row["problem"]] = row
             journal.append(row)
-            print(f"{len(rows)}/{len(files)} {name}: {row['outcome']} {row.get('speedup') or ''}", flush=True)
+            print(f"{len(rows)}/{len(files)} {row['problem']}: {row['outcome']} {row.get('speedup') or ''}", flush=True)
     for folder in args.problems:
         tell(folder.name, [row for row in rows.values() if row["problem"].startswith(f"{folder.name}/")])
 
 
-def one(name: str, path: Path, args: argparse.Namespace) -> JsonObject:
-    """One problem's row. What is above the time limit is killed, and its run folder stays."""
-    folder = args.out / name
-    folder.mkdir(parents=True, exist_ok=True)
-    command = python_command(
-        "dice",
-        *("optimize", str(path), "-o", str(folder / "whole.py"), "--run", str(folder / "run")),
-        *("--writer", args.writer, "--budget", str(args.budget), "--backend", args.backend, "--keep", args.keep),
-        *("--compile-baseline", "--json") if args.backend == "cuda" else ("--json",),
-    )
-    start = time.monotonic()
+def measured(files: dict[str, Path], args: argparse.Namespace) -> Iterator[JsonObject]:
+    """A row for each problem, as they are done; none for what was called off at the end of the time."""
+    end = Cancellation()
+    options = Options(compile_baseline=args.backend == "cuda")
+    with (
+        Verifier(backend=args.backend, options=options) as verifier,
+        ThreadPoolExecutor(args.jobs, thread_name_prefix="problem") as pool,
+        after(args.stop_after_s, end),
+    ):
+        writers = [InTurns(make_writer(name)) for name in args.writer.split(",")]
+        policy = Policy(samples=args.budget, keep=args.keep, tune=args.tune)
+        work = [pool.submit(one, *item, args, verifier, writers, policy, end) for item in files.items()]
+        for done in as_completed(work):
+            row = done.result()
+            if row is not None:
+                yield row
+
+
+class InTurns:
+    """A writer that several problems ask, one at a time: a checkpoint writes one text at a time."""
+
+    def __init__(self, writer: KernelWriter):
+        self.name, self.is_certain = writer.name, writer.is_certain
+        self._writer, self._lock = writer, threading.Lock()
+
+    def write(self, region: Region, printed: Printed, before: Sequence[Written]) -> Answer | None:
+        with self._lock:
+            return self._writer.write(region, printed, before)
+
+
+@contextmanager
+def after(seconds: float, cancellation: Cancellation) -> Iterator[None]:
+    """Call off after so long; 0: never."""
+    timer = threading.Timer(seconds, cancellation.cancel) if seconds else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=args.limit_s, env=environment(), check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"problem": name, "outcome": "too slow", "seconds": args.limit_s}
-    (folder / "stderr.txt").write_text(done.stderr)
-    row: JsonObject = {"problem": name, "seconds": round(time.monotonic() - start, 1), "exit": done.returncode}
-    if done.returncode not in (0, 1):
-        return row | {"outcome": "refused", "why": done.stderr.strip().splitlines()[-1][:400] if done.stderr else ""}
-    report = json.loads(done.stdout.splitlines()[-1])
-    (folder / "report.json").write_text(json.dumps(report, indent=1))
-    verdict = report["verdict"] or {}
-    timing = verdict.get("timing") or {}
-    replaced = [region for region in report["regions"] if region["replaced"]]
-    return row | {
-        "outcome": verdict.get("outcome", "nothing replaced") if report["written"] else "nothing replaced",
-        "speedup": timing.get("speedup"),
-        "compile_ms": timing.get("compile_ms"),
-        "kernel_ms": timing.get("kernel_ms"),
-        "share": report["share_replaced"],
-        "regions": len(report["regions"]),
-        "replaced": len(replaced),
-        "left": report["left_to_pytorch"],
-        "why": verdict.get("message", ""),
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def one(
+    name: str,
+    path: Path,
+    args: argparse.Namespace,
+    verifier: Verifier,
+    writers: Sequence[KernelWriter],
+    policy: Policy,
+    end: Cancellation,
+) -> JsonObject | None:
+    """One problem's row. What is above the time limit is called off, and its run folder stays."""
+    start, own = time.monotonic(), Cancellation()
+    folder = args.out / name
+    try:
+        end.watch(own)
+        with after(args.limit_s, own):
+            result = optimize_module(
+                Problem.from_file(path),
+                verifier,
+                writers,
+                folder,
+                policy=policy,
+                library=Library(),
+                cancellation=own,
+            )
+    except Cancelled:
+        late = time.monotonic() - start >= args.limit_s
+        return {"problem": name, "outcome": "too slow", "seconds": args.limit_s} if late else None
+    except (UserError, MachineError) as error:
+        outcome: JsonObject = {"outcome": "refused", "why": str(error)[:400]}
+    except Exception:  # a fault of ours in one problem: the others go on, and the row has all that is known of it
+        outcome = {"outcome": "crashed", "why": traceback.format_exc()[-2000:]}
+    else:
+        write_json(folder / "report.json", result.report.to_json())
+        if result.kernel is not None:
+            write_text(folder / "whole.py", result.kernel.source)
+        outcome = told(result)
+    return {"problem": name, "seconds": round(time.monotonic() - start, 1)} | outcome
+
+
+def told(result: Result) -> JsonObject:
+    report, verdict = result.report, result.verdict
+    timing = verdict.timing if verdict else None
+    return {
+        "outcome": verdict.outcome if verdict and result.kernel else "nothing replaced",
+        "speedup": timing.speedup if timing else None,
+        "compile_ms": timing.compile_ms if timing else None,
+        "kernel_ms": timing.kernel_ms if timing else None,
+        "share": report.share if result.kernel else 0.0,
+        "regions": len(report.rows),
+        "replaced": len(report.replaced),
+        "outcomes": outcomes(result.folder),
+        "tuned": {row.key: row.tuned for row in report.rows if row.tuned},
+        "left": dict(report.left),
+        "why": verdict.message if verdict else "",
     }
+
+
+def outcomes(folder: Path) -> dict[str, dict[str, int]]:
+    """How many candidates of each writer had which outcome."""
+    found: dict[str, dict[str, int]] = {}
+    for row in read_rows(journal_path(folder)):
+        if row.get("kind") == "candidate":
+            own = found.setdefault(row["writer"], {})
+            outcome = row["verdict"]["outcome"]
+            own[outcome] = own.get(outcome, 0) + 1
+    return found
 
 
 def tell(group: str, rows: Sequence[JsonObject]) -> None:
@@ -101,9 +188,20 @@ def tell(group: str, rows: Sequence[JsonObject]) -> None:
         over = [row for row in right if row["compile_ms"] and row["compile_ms"] > row["kernel_ms"]]
         shares = [100 * len(found) / len(rows) for found in (right, faster, over)]
         print(f"  {setting}: Exec {shares[0]:.1f}, fast1 {shares[1]:.1f}, faster than torch.compile {shares[2]:.1f}")
+    print(f"  candidates: {json.dumps(summed([row.get('outcomes', {}) for row in rows]))}")
     for row in rows:
         if row["outcome"] != "correct":
             print(f"  {row['problem']}: {row['outcome']} {row.get('why', '')[:160]}")
+
+
+def summed(counts: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    total: dict[str, dict[str, int]] = {}
+    for own in counts:
+        for writer, outcome_counts in own.items():
+            for outcome, count in outcome_counts.items():
+                total.setdefault(writer, {}).setdefault(outcome, 0)
+                total[writer][outcome] += count
+    return total
 
 
 if __name__ == "__main__":

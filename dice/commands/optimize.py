@@ -39,6 +39,9 @@ class Optimize(Clustered):
     """Who writes kernels, several with commas: templates (by rule), nano, the folder of a checkpoint, endpoint."""
     budget: int = 4
     """Candidates of a writer for each region."""
+    tune: int = 0
+    """Variants of a region's right kernel with other constants (block sizes, tiles, unrolling), each verified and
+    timed; 0: none. Needs a GPU."""
     dtypes: tuple[str, ...] = ()
     """Also write kernels for the module and its inputs in these types: float64, float32, float16, bfloat16."""
     minutes: float = 0.0
@@ -67,6 +70,7 @@ class Optimize(Clustered):
 
     def run(self) -> int:
         at_least(1, budget=self.budget)
+        at_least(0, tune=self.tune)
         if self.minutes < 0:
             raise UserError(f"--minutes must be at least 0, not {self.minutes:g}.")
         problem = Problem.from_file(self.module)
@@ -89,7 +93,7 @@ class Optimize(Clustered):
 
             folder.mkdir(parents=True, exist_ok=True)
             writers = [self._writer(name.strip(), folder) for name in self.writer.split(",")]
-            policy = Policy(samples=self.budget, seconds=60 * self.minutes, keep=self.keep)
+            policy = Policy(samples=self.budget, seconds=60 * self.minutes, keep=self.keep, tune=self.tune)
             library = Library() if self.library else None
             with bars(not self.json) as bar:
                 result = optimize_variants(
@@ -139,6 +143,8 @@ class Optimize(Clustered):
             print(f"verdict on the whole: {verdict.outcome} ({verdict.provenance or verdict.stage}){said}")
         for outcome in result.outcomes if others else ():
             print(outcome.line())
+        if result.gradients:
+            print(result.gradients)
         if result.kernel is None:
             print("no kernel made it into the module, so nothing was written")
         else:

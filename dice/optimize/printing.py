@@ -92,7 +92,7 @@ class _Page:
                 *(f"        {line}" for line in init),
                 "",
             ]
-        lines += [f"    def forward(self, {', '.join(node.name for node in self.inputs)}):"]
+        lines += [f"    def forward({', '.join(('self', *(node.name for node in self.inputs)))}):"]
         lines += [f"        {line}" for line in body]
         made = ", ".join(self._drawn(node) for node in self.inputs)
         lines += [
@@ -202,7 +202,7 @@ class _Page:
         if spec.dtype == "bool":
             return f"torch.rand({shape}) > 0.5"
         if not spec.dtype.startswith(("float", "bfloat")):
-            size = f"({shape},)" if spec.shape else "()"
+            size = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
             dtype = "" if spec.dtype == "int64" else f", dtype=torch.{spec.dtype}"
             return f"torch.randint(0, {self._bound(node)}, {size}{dtype})"
         dtype = "" if spec.dtype == "float32" else f".to(torch.{spec.dtype})"

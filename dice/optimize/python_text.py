@@ -47,6 +47,7 @@ _METHODS = words(
     "view reshape expand expand_as view_as unsqueeze squeeze select t flatten contiguous clone detach",
     "repeat type_as split unfold",
 )
+_OF_SIZES = words("view reshape expand repeat")
 # Arguments that only take keywords in Python though the operator has them by position. Defaults are left out: whether
 # PyTorch's tracer names them depends on what follows them, such as whether cuDNN may be used.
 _KEYWORDS = {
@@ -163,7 +164,7 @@ class _Writer:
             named += [f"{'delta' if base == 'huber_loss' else 'beta'}={self._term(one)}" for one in given[3:]]
             return f"{_LOSSES[base]}({', '.join((*map(self._term, given[:2]), *named, *self._options()))})"
         if base in _METHODS and given and isinstance(given[0], Ref):
-            return f"{self._term(given[0])}.{base}({self.arguments(1)})"
+            return f"{self._term(given[0])}.{base}({self._sizes() or self.arguments(1)})"
         if base in _FUNCTIONAL or base in _TORCH:
             is_named = base in _BY_NAME or base in _BY_NAME_LATER
             space = "F" if base in _FUNCTIONAL else "torch"
@@ -175,6 +176,13 @@ class _Writer:
 
     def arguments(self, first: int = 0) -> str:
         return ", ".join((*(self._term(value) for value in self._node.arguments[first:]), *self._options()))
+
+    def _sizes(self) -> str:
+        """Sizes as they are written: `x.view(2, 8)`. "" where there are none, or more than those."""
+        given, options = self._node.arguments, self._node.options
+        if self._node.base not in _OF_SIZES or len(given) != 2 or options or not isinstance(given[1], list):
+            return ""
+        return ", ".join(map(self._term, given[1]))
 
     def named_arguments(self) -> str:
         """Tensors by position, then numbers by name where they are not the operator's default."""

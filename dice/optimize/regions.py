@@ -46,11 +46,17 @@ def cut(graph: Graph, left: Iterable[str] = ()) -> list[Region]:
     return _Cutter(graph, frozenset(left)).regions()
 
 
+def _is_empty(node: Node) -> bool:
+    """Whether it computes a tensor without elements: an expert that no row goes to."""
+    is_work = kind_of(node) not in ("source", "view", "creation")
+    return is_work and isinstance(node.output, Spec) and node.output.numel == 0
+
+
 class _Cutter:
     def __init__(self, graph: Graph, left: frozenset[str]):
         self.graph, self.nodes = graph, graph.by_name()
         self.kinds = {
-            node.name: "other" if node.name in left or self._has_complex(node) else kind_of(node)
+            node.name: "other" if node.name in left or self._has_complex(node) or _is_empty(node) else kind_of(node)
             for node in graph.nodes
         }
         self.work = [node.name for node in graph.nodes if self.kinds[node.name] not in ("source", "view", "creation")]

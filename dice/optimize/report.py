@@ -122,7 +122,7 @@ class Behind:
 class Row:
     """One region. `share`: of the module's time before, at all its places. `why`: it was not replaced. `alone`: why its
     kernel has a build of its own, as the end of a sentence. `backward`: what became of the regions of its backward;
-    `backward_why`: that is PyTorch's."""
+    `backward_why`: that is PyTorch's. `tuned`: what came of tuning its constants."""
 
     key: str
     title: str
@@ -140,6 +140,7 @@ class Row:
     alone: str = ""
     backward: tuple[Behind, ...] = ()
     backward_why: str = ""
+    tuned: str = ""
 
     @property
     def gradients(self) -> str:
@@ -154,7 +155,8 @@ class Row:
 class Report:
     """`measured_on`: what the shares were measured on, or how they were estimated. `left`: operators that belong to no
     region, with how often they occur. `reason`: why the module was not followed whole, or "". `training`: gradients
-    flow through the module's kernels; `of_gradients`: the verdict on them, where they were asked for."""
+    flow through the module's kernels; `of_gradients`: the verdict on them, where they were asked for. `untuned`: why
+    constants were not tuned although that was asked for."""
 
     module: str
     backend: str
@@ -167,6 +169,7 @@ class Report:
     seconds: float
     training: bool = False
     of_gradients: Verdict | None = None
+    untuned: str = ""
 
     @property
     def replaced(self) -> tuple[Row, ...]:
@@ -187,6 +190,7 @@ class Report:
             "regions": [asdict(row) for row in self.rows],
             "left_to_pytorch": dict(self.left),
             "verdict": self.verdict.to_json() if self.verdict else None,
+            "untuned": self.untuned,
             "training": self.training,
             "verdict_on_gradients": self.of_gradients.to_json() if self.of_gradients else None,
         }
@@ -209,6 +213,8 @@ class Report:
             f"{count} of {len(self.rows)} regions replaced: {self.share:.0%} of the module's time ({self.measured_on})"
         ]
         lines += [f"{row.title} is built by itself: it {row.alone}" for row in self.replaced if row.alone]
+        lines += [f"constants of {row.title}: {row.tuned}" for row in self.rows if row.tuned]
+        lines += [self.untuned] if self.untuned else []
         lines += self._of_gradients()
         if self.left:
             names = ", ".join(f"{name} x{times}" if times > 1 else name for name, times in self.left.items())

@@ -27,6 +27,7 @@ from dice.optimize.report import GraphCut, Listed, Report, Row, Tell, tell_nobod
 from dice.optimize.search import Policy, Search, journal_path
 from dice.optimize.trace.tracer import Trace, Tracer
 from dice.optimize.training import Trained, Training
+from dice.optimize.tuning.tune import NEEDS_GPU, gain, tune
 from dice.optimize.unit import Unit
 from dice.optimize.whole.builds import Builds
 from dice.optimize.whole.choose import LEAST, Chooser, Whole
@@ -86,10 +87,12 @@ def optimize_module(
         search = Search(verifier, device, policy, library, journal, tell, off)
         search.resume()
         search.run(_in_order(units), writers, show)
+        tune(search, _in_order(units), _shares(units), show)
         if (finer := _cut_finer(units, search)) != units:
             units = finer
             tell(_graph(units, trace.reason))
             search.run(_in_order(units), writers, show)
+            tune(search, _in_order(units), _shares(units), show)
         order = _in_order(units)
         parts = _parts(order, search)
         speedups = {key: best.speedup for key in parts if (best := search.best(key)) and best.verdict.timing}
@@ -276,6 +279,7 @@ def _report(
                 timing.roofline_share if timing and timing.ceiling_ms else None,
                 len(search.kept.get(key, [])),
                 alone.get(key, ""),
+                tuned=gain(search, key),
             )
         )
     measured = "each operator run alone on the GPU" if backend == "cuda" else "each operator run alone on the CPU"
@@ -286,7 +290,10 @@ def _report(
         if kind_of(node) in ("other", "recurrent")
     )
     verdict = whole.verdict if whole else None
-    return Report(problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1))
+    report = Report(
+        problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1)
+    )
+    return replace(report, untuned=NEEDS_GPU if search.policy.tune and backend != "cuda" else "")
 
 
 def _alone(plan: Plan, whole: Whole) -> dict[str, str]:

@@ -33,13 +33,15 @@ Show = Callable[[str, int, int], None]
 class Policy:
     """How much is spent on a module. `samples`: candidates of one writer for one region. `seconds`: for all of it, 0
     for no limit. `enough`: the share of the roofline at which a region is done. `faster`: whether a right kernel that
-    is slower is worth another candidate. `keep`: regions that make the whole faster, or all that are right."""
+    is slower is worth another candidate. `keep`: regions that make the whole faster, or all that are right. `tune`: for
+    how many variants of its constants a region's kernel is timed; 0 for none."""
 
     samples: int = 4
     seconds: float = 0.0
     enough: float = 0.8
     faster: bool = True
     keep: Literal["faster", "right"] = "faster"
+    tune: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ class Search:
             asked = [(region, printed, writer) for region, printed in regions for writer in writers
                      if self._is_open(region, writer, number)]  # fmt: skip
             self._close(regions, {region.key for region, _, _ in asked})
-            if not asked or self._is_late():
+            if not asked or self.is_late():
                 break
             what = "kernels" if number == 0 else f"kernels, round {number + 1}"
             drafts = self._write(asked, partial(_counted, show, f"writing {what}", len(asked)))
-            self._verify(drafts, partial(_counted, show, f"checking {what}", len(asked)))
+            self.judge(drafts, partial(_counted, show, f"checking {what}", len(asked)))
         self._close(regions, set())
 
     def best(self, region: str) -> Candidate | None:
@@ -123,7 +125,7 @@ class Search:
         """Why a region has no kernel, as a sentence."""
         found = self.kept.get(region, [])
         if not found:
-            return "nothing was written for it"
+            return "the time for kernels was over" if self.is_late() else "nothing was written for it"
         last = next((one for one in reversed(found) if one.kernel is not None), found[-1])
         return last.why or last.verdict.message or last.verdict.outcome
 
@@ -146,7 +148,8 @@ class Search:
     def _own(self, region: Region, writer: KernelWriter) -> list[Candidate]:
         return [one for one in self.kept.get(region.key, []) if one.writer == writer.name]
 
-    def _is_late(self) -> bool:
+    def is_late(self) -> bool:
+        """Whether the time for writing and checking is spent."""
         return bool(self.policy.seconds) and time.monotonic() - self.began > self.policy.seconds
 
     def _ask_library(self, regions: Sequence[tuple[Region, Printed]]) -> None:
@@ -174,7 +177,7 @@ class Search:
         drafts = []
         for done, (region, printed, writer) in enumerate(asked, 1):
             self.cancellation.check()
-            if self._is_late():
+            if self.is_late():
                 break
             self._begin(region.key)
             before = [Written(one.kernel, one.verdict) for one in self._own(region, writer)]
@@ -184,7 +187,7 @@ class Search:
             show(done)
         return drafts
 
-    def _verify(
+    def judge(
         self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], show: Callable[[int], None]
     ) -> None:
         """Of uncertain writers, one cheap trial first; what passes it is looked at in full, and timed."""
@@ -203,7 +206,9 @@ class Search:
                 continue
             self._keep(Candidate(draft[0].key, draft[2].name, draft[3].kernel, verdict))
             show(done := done + 1)
-        for draft, verdict in self._verdicts(promising, None):
+            if self.is_late():
+                break
+        for draft, verdict in () if self.is_late() else self._verdicts(promising, None):
             candidate = Candidate(draft[0].key, draft[2].name, draft[3].kernel, verdict)
             self._keep(candidate)
             if self.library is not None and candidate.kernel is not None:
@@ -212,6 +217,8 @@ class Search:
                     region.key, region.title, printed.problem, printed.paths, candidate.kernel, draft[2].name, verdict
                 )
             show(done := done + 1)
+            if self.is_late():
+                break  # which ends what is under way
 
     def _verdicts(
         self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], options: Options | None

@@ -19,6 +19,7 @@ from dice.optimize.regions import cut
 from dice.optimize.report import Behind, GraphCut, Listed
 from dice.optimize.search import Search
 from dice.optimize.trace.tracer import Tracer
+from dice.optimize.tuning.tune import tune
 from dice.optimize.whole.choose import LEAST, Chooser, Whole
 from dice.optimize.whole.compose import compose
 from dice.optimize.whole.inline import NotInlined, inlined
@@ -196,6 +197,7 @@ class Training:
             )
         )
         self.search.run(printed, self.writers, self.show)
+        tune(self.search, printed, {}, self.show)
 
     def _parts(self, key: str, regions: Sequence[Region]) -> dict[str, Part]:
         found = {}

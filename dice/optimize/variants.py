@@ -113,11 +113,13 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Several:
     """`kernel`: the one file, None where no variant has a kernel. `plan`: the kernels in it. `outcomes`: one a
-    variant."""
+    variant. `gradients`: what the file does of them, a sentence, where there are several variants and they were asked
+    for."""
 
     kernel: Kernel | None
     plan: Plan
     outcomes: tuple[Outcome, ...]
+    gradients: str = ""
 
     @property
     def cases(self) -> list[tuple[str, str]]:
@@ -127,7 +129,8 @@ class Several:
     def to_json(self) -> JsonObject:
         """The report on the module's own inputs; `variants`: one for each, where there are several."""
         reports = [one.to_json() for one in self.outcomes]
-        return self.outcomes[0].report.to_json() | ({"variants": reports} if len(reports) > 1 else {})
+        several = {"variants": reports, "gradients": self.gradients} if len(reports) > 1 else {}
+        return self.outcomes[0].report.to_json() | several
 
 
 def variants_of(problem: Problem, dtypes: Sequence[str] = ()) -> list[Variant]:
@@ -195,9 +198,9 @@ def optimize_variants(
             apart = True
             continue
         if len(right) == len(kept):
-            plan, kernel = _trained(plan, kernel, kept, verifier)
+            plan, kernel, gradients = _trained(plan, kernel, kept, verifier)
             write_text(folder / "whole.py", kernel.source)
-            return Several(kernel, plan, tuple(_outcome(*pair, verdicts, right) for pair in pairs))
+            return Several(kernel, plan, tuple(_outcome(*pair, verdicts, right) for pair in pairs), gradients)
         kept = right
     none = Plan(variants[0].problem, (), {})
     return Several(None, none, tuple(_outcome(*pair, verdicts, []) for pair in pairs))
@@ -217,17 +220,26 @@ def _plan(problem: Problem, kept: Sequence[tuple[Variant, Result]], apart: bool)
 
 def _trained(
     plan: Plan, kernel: Kernel, kept: Sequence[tuple[Variant, Result]], verifier: Verifier
-) -> tuple[Plan, Kernel]:
+) -> tuple[Plan, Kernel, str]:
     """The plan and its file where gradients are right on all variants; else without backward kernels, or, where they
-    are wrong even so, without gradients through kernels."""
+    are wrong even so, without gradients through kernels. And what is said of that."""
+    wrong = [one.name for one, result in kept if not result.plan.training]
+    if len(wrong) == len(kept):  # they were not asked for, or each variant's own report says why
+        return plan, kernel, ""
     while plan.training:
         file = kernel_with_gradients(kernel)
         verdicts = [verifier.verify(problem_with_gradients(one.problem), one.of_file(file)) for one, _ in kept]
         if all(verdict.correct for verdict in verdicts):
             break
+        wrong = [one.name for (one, _), verdict in zip(kept, verdicts, strict=True) if not verdict.correct]
         plan = replace(plan, gradients={}, training=bool(plan.gradients))
         kernel = compose(plan)
-    return plan, kernel
+    if not wrong:
+        return plan, kernel, "gradients flow through the kernels on all of these inputs, and are right"
+    whose = f"they are wrong on {' and '.join(wrong)}"
+    if plan.training:
+        return plan, kernel, f"gradients are PyTorch's on all of these inputs, for with backward kernels {whose}"
+    return plan, kernel, f"gradients do not flow through the kernels, for {whose}"
 
 
 def _outcome(

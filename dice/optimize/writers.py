@@ -28,6 +28,8 @@ from dice.verdict import Verdict
 
 log = logging.getLogger(__name__)
 RESAMPLE_TEMPERATURE = 0.7  # of the second reply on
+DRAWS, WARMER = 3, 0.3  # a text that was written before is drawn again, so often and each time so much warmer
+DRAWS_APART = 1 << 16  # of seeds, so that those of later samples are others
 TOLD = 6  # lines of a verdict that a writer is told
 
 
@@ -89,15 +91,21 @@ class Checkpoint:
 
     def write(self, region: Region, printed: Printed, before: Sequence[Written]) -> Answer | None:
         number = len(before)
+        known = {one.kernel.source for one in before if one.kernel is not None}
         drawn = self._writer.decoding.temperature or RESAMPLE_TEMPERATURE
-        temperature = drawn if number else self._writer.decoding.temperature
         watch: generation.Watch = lambda writer: nullcontext(lambda step: None)  # noqa: E731 - it has a type
-        try:
-            draft = self._writer.write(self._prompt(printed.problem), temperature, self._seed + number, watch)
-        except UserError as error:  # a region of more text than the model reads
-            return Answer(None, str(error).rstrip(".")) if not number else None
-        self.drafts.setdefault(region.key, []).append(draft)
-        return Answer(completed(printed.problem, draft.text) or extract_kernel(draft.text))
+        for again in range(DRAWS):
+            temperature = drawn + WARMER * again if number else self._writer.decoding.temperature
+            seed = self._seed + number + again * DRAWS_APART
+            try:
+                draft = self._writer.write(self._prompt(printed.problem), temperature, seed, watch)
+            except UserError as error:  # a region of more text than the model reads
+                return Answer(None, str(error).rstrip(".")) if not number else None
+            self.drafts.setdefault(region.key, []).append(draft)
+            kernel = completed(printed.problem, draft.text) or extract_kernel(draft.text)
+            if kernel is None or kernel.source not in known:
+                return Answer(kernel)
+        return Answer(None, "it writes what it wrote before")
 
 
 class Remote:

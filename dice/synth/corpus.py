@@ -92,6 +92,7 @@ SHAPING = (
     *("data/decontaminate.py", "data/near_duplicates.py"),
     *("optimize/canonical", "optimize/graph.py", "optimize/operators.py", "optimize/printing.py"),
     *("optimize/python_text.py", "optimize/region.py", "optimize/regions.py", "optimize/trace/capture_graph.py"),
+    "optimize/trace/simplify.py",
 )
 
 

@@ -28,7 +28,10 @@ class Model(nn.Module):
 
 @pytest.mark.usefixtures("lasting")
 def test_a_package_with_gradients(
-    write_module: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_module: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = write_module(CLASSES, "[torch.randn(6, 8)]", "[8]", name="net")
     folder = tmp_path / "package"
@@ -38,6 +41,7 @@ def test_a_package_with_gradients(
     assert "3 of 4 replaced regions have kernels for their backward" in told and "correct (construction)" in told
     for file in folder.rglob("*.py"):
         ast.parse(file.read_text())
+    _says_what_it_needs(folder, monkeypatch)
     assert 'name = "net_kernels"' in (folder / "pyproject.toml").read_text()
     module = load(folder / "net_kernels" / "module.py", backend="emulated")
     theirs, ours = module.Model(8), module.ModelNew(8)
@@ -48,6 +52,17 @@ def test_a_package_with_gradients(
     theirs, ours = composed.Model(8), composed.ModelNew(8)
     ours.load_state_dict(theirs.state_dict())
     _same_gradients(theirs, ours)
+
+
+def _says_what_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without a GPU its tests are left out; without nvcc its import ends in a sentence."""
+    if not torch.cuda.is_available():
+        with pytest.raises(pytest.skip.Exception, match="need a GPU"):
+            exec((folder / "tests" / "test_net_kernels.py").read_text(), {})
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
+        with pytest.raises(ImportError, match="net_kernels builds its CUDA kernels .* finds no nvcc"):
+            exec((folder / "net_kernels" / "__init__.py").read_text(), {})
 
 
 def _same_gradients(theirs: torch.nn.Module, ours: torch.nn.Module) -> None:

@@ -179,7 +179,7 @@ def test_what_is_asked_for_its_shape_alone_may_be_negative() -> None:
 def test_indices_are_drawn_within_what_they_index() -> None:
     module = Layers(lambda m, i: m.table(i) * 2, table=nn.Embedding(7, 4))
     (region,) = regions_of(module, torch.randint(0, 7, (3, 5)))
-    assert "torch.randint(0, 7, (3, 5,))" in problem_of(region).problem.source
+    assert "torch.randint(0, 7, (3, 5))" in problem_of(region).problem.source
 
 
 def test_training_statistics_are_handed_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ import torch
 
 from dice.cli import main
 from dice.errors import UserError
+from dice.kernel import Kernel
 from dice.loading import load
+from dice.optimize import variants
 from dice.optimize.variants import variants_of
+from dice.optimize.whole.plan import Plan
 from dice.problem import Problem
+from dice.verdict import Verdict
 
 WriteModule = Callable[..., Path]
 CLASSES = """
@@ -111,3 +116,77 @@ def _noting(called: list[str], name: str, function: Callable[..., Any]) -> Calla
         return function(*tensors)
 
     return noting
+
+
+@pytest.mark.parametrize(
+    ("trained", "right", "said", "flows"),
+    [
+        ([True, True], {"kernels"}, "gradients flow through the kernels on all of these inputs", True),
+        (
+            [True, True],
+            {"autograd"},
+            "gradients are PyTorch's on all of these inputs, for with backward kernels they are wrong on get_inputs",
+            True,
+        ),
+        ([True, True], set(), "gradients do not flow through the kernels, for they are wrong on get_inputs", False),
+        (
+            [True, False],
+            {"kernels"},
+            "gradients do not flow through the kernels, for they are wrong on get_inputs_masked",
+            False,
+        ),
+        ([False, False], set(), "", False),
+    ],
+)
+def test_what_becomes_of_gradients_on_several_inputs_is_said(
+    trained: list[bool],
+    right: set[str],
+    said: str,
+    flows: bool,
+    write_module: WriteModule,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They flow through the kernels only where they are right on all of them."""
+    problem = Problem.from_file(write_module(CLASSES, "[torch.randn(5, 8)]", "[8]"))
+
+    class Verifier:
+        def verify(self, problem: Problem, kernel: Kernel) -> Verdict:
+            how = "kernels" if "backward" in kernel.source else "autograd"
+            return Verdict("correct" if how in right else "wrong", "compare")
+
+    def compose(plan: Plan) -> Kernel:
+        return Kernel(f"# {'backward' if plan.gradients else ''}\n")
+
+    monkeypatch.setattr(variants, "compose", compose)
+    each = variants_of(problem)
+    kept: Any = [(one, SimpleNamespace(plan=Plan(problem, (), {}, training=is_right)))
+                 for one, is_right in zip(each, trained, strict=True)]  # fmt: skip
+    some: Any = {"region": None}
+    plan = Plan(problem, (), {}, training=all(trained), gradients=some)
+    verifier: Any = Verifier()
+    plan, _, told = variants._trained(plan, compose(plan), kept, verifier)
+    assert told.startswith(said) and bool(told) == bool(said)
+    assert plan.training is flows
+
+
+@pytest.mark.slow  # a run for each type: each region, its backward, and the whole with gradients
+@pytest.mark.usefixtures("lasting")
+def test_gradients_flow_through_kernels_in_another_type(
+    write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_module(CLASSES, "[torch.randn(5, 8)]", "[8]")
+    target = ["-o", str(tmp_path / "fast.py"), "--run", str(tmp_path / "run"), "--no-library"]
+    arguments = ["--training", "--dtypes", "float16", "--backend", "emulated", "--json"]
+    assert main(["optimize", str(path), *target, *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["gradients"].startswith("gradients flow through the kernels on all")
+    assert len(report["variants"]) == 4
+    for row in report["variants"]:
+        assert row["verdict_on_gradients"]["outcome"] == "correct" and row["training"]
+    made = load(tmp_path / "fast.py", backend="emulated")
+    theirs, ours = made.Model(8).half(), made.ModelNew(8).half()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 8).half()
+    for model in (theirs, ours):
+        model(x).float().square().sum().backward()
+    torch.testing.assert_close(ours.layer.weight.grad, theirs.layer.weight.grad, rtol=2e-2, atol=2e-2)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dice.optimize.templates.emitter import Emitter, computed
 from dice.optimize.templates.rows import Team, combine, start_of
-from dice.optimize.templates.text import THREADS, KernelText, Store, function, stored
+from dice.optimize.templates.text import MOST_BLOCKS, THREADS, Constants, KernelText, Store, blocks, function, stored
 from dice.optimize.templates.values import Product, Reduced, Scanned, Value, cast
 
 
@@ -23,13 +23,12 @@ def pointwise(name: str, stores: Sequence[Store]) -> KernelText:
         e.declare("i")
         for store in stores:
             e.line(stored(store, store.value.load(e, e.at_flat(store.value.shape, "i")), "i"))
-    loop = f"for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < {count}; i += gridDim.x * blockDim.x) {{"
+    constants = Constants(name)
+    block, items = constants.name("BLOCK", THREADS), constants.name("ITEMS", 1)
+    loop = f"for (int i = blockIdx.x * {block} + threadIdx.x; i < {count}; i += gridDim.x * {block}) {{"
     body = [*e.frames[0].lines, loop, *(f"    {line}" for line in frame.lines), "}"]
-    return function(name, e, stores, body, f"{_blocks(count)}, {THREADS}", {})
-
-
-def _blocks(count: int) -> int:
-    return max(1, min(-(-count // THREADS), 8192))
+    launch = f"std::min({blocks(count, f'({block} * {items})')}, {MOST_BLOCKS}), {block}"
+    return function(name, e, stores, body, launch, {}, constants)
 
 
 def scan(name: str, of: Scanned, store: Store) -> KernelText:
@@ -39,7 +38,9 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
     length = shape[along]
     outer = tuple(extent for index, extent in enumerate(shape) if index != along)
     rows = math.prod(outer)
-    team = Team("block" if length >= 2 * THREADS else "thread", THREADS if length >= 2 * THREADS else 64, rows, length)
+    kind, threads = ("block", THREADS) if length >= 2 * THREADS else ("thread", 64)
+    constants = Constants(name)
+    team = Team(kind, threads, rows, length, constants.name("BLOCK", threads))
     e.declare("row", 0)
     dtype, ctype, kind = of.dtype, computed(of.dtype), of.kind
     start = start_of(kind, dtype)
@@ -57,10 +58,10 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
         loop = f"for (int j = 0; j < {length}; j++) {{"
         lines = [f"{ctype} s = {start};", loop, *body, f"    {add}", stored_line, "}"]
     else:
-        stretch = -(-length // THREADS)
+        stretch = f"({blocks(length, team.block)})"
         loop = "for (int j = first; j < last; j++) {"
         lines = [
-            f"__shared__ {ctype} totals[{THREADS}];",
+            f"__shared__ {ctype} totals[{team.block}];",
             f"int first = threadIdx.x * {stretch}, last = min(first + {stretch}, {length});",
             f"{ctype} s = {start};",
             *(loop, *body, f"    {add}", "}"),
@@ -70,7 +71,7 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
             f"for (int k = 0; k < threadIdx.x; k++) s = {combine(kind, ctype, 's', 'totals[k]')};",
             *(loop, *body, f"    {add}", stored_line, "}"),
         ]
-    return function(name, e, [store], [*team.head, *e.frames[0].lines, *lines], team.launch, {})
+    return function(name, e, [store], [*team.head, *e.frames[0].lines, *lines], team.launch, {}, constants)
 
 
 def leaves(value: Value, kind: type, seen: set[int] | None = None) -> list[Value]:

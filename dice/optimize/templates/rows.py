@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import indent
 
 from dice.optimize.templates.emitter import Emitter, Place, computed, is_float
-from dice.optimize.templates.text import NAN_KEEPING, THREADS, KernelText, Store, function, stored
+from dice.optimize.templates.text import (
+    NAN_KEEPING,
+    THREADS,
+    Constants,
+    KernelText,
+    Store,
+    blocks,
+    function,
+    stored,
+)
 from dice.optimize.templates.values import Reduced, Value, cast, literal
 
 WARP_ROW, BLOCK_ROW = 32, 2048  # elements from which a warp, and a block, works on a row
@@ -41,28 +50,28 @@ def start_of(kind: str, dtype: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The threads that work on one row."""
+    """The threads that work on one row. `block`: how the source calls the number of a block's threads."""
 
     kind: str  # "thread", "warp" or "block"
     threads: int  # of a block
     rows: int
     length: int
+    block: str = "BLOCK"
 
     @property
     def head(self) -> list[str]:
         if self.kind == "block":
             return ["int row = blockIdx.x;"]
         if self.kind == "warp":
-            lines = [f"int row = blockIdx.x * {self.threads // 32} + threadIdx.x / 32;", "int lane = threadIdx.x % 32;"]
+            first = f"int row = blockIdx.x * ({self.block} / 32) + threadIdx.x / 32;"
+            lines = [first, "int lane = threadIdx.x % 32;"]
         else:
-            lines = ["int row = blockIdx.x * blockDim.x + threadIdx.x;"]
+            lines = [f"int row = blockIdx.x * {self.block} + threadIdx.x;"]
         return [*lines, f"if (row >= {self.rows}) return;"]
 
     @property
     def loop(self) -> str:
-        start, step = {"thread": ("0", "1"), "warp": ("lane", "32"), "block": ("threadIdx.x", str(self.threads))}[
-            self.kind
-        ]
+        start, step = {"thread": ("0", "1"), "warp": ("lane", "32"), "block": ("threadIdx.x", self.block)}[self.kind]
         advance = "j++" if step == "1" else f"j += {step}"
         return f"for (int j = {start}; j < {self.length}; {advance}) {{"
 
@@ -72,11 +81,12 @@ class Team:
 
     @property
     def launch(self) -> str:
-        per_block = {"thread": self.threads, "warp": self.threads // 32, "block": 1}[self.kind]
-        return f"{-(-self.rows // per_block)}, {self.threads}"
+        per_block = {"thread": self.block, "warp": f"({self.block} / 32)"}.get(self.kind)
+        return f"{blocks(self.rows, per_block) if per_block else self.rows}, {self.block}"
 
     def shared(self, kind: str, ctype: str) -> tuple[str, str]:
-        """The device function that combines one value of each thread: its name and text; "" for one thread."""
+        """The device function that combines one value of each thread: its name and text; "" for one thread. That of a
+        block is a template over its threads, for kernels of one region may have blocks of different sizes."""
         if self.kind == "thread":
             return "", ""
         name = f"{self.kind}_{kind}" + ("" if ctype == "float" else f"_{ctype.removesuffix('_t')}")
@@ -85,17 +95,24 @@ class Team:
             shuffled = combine(kind, ctype, "v", "(bool)__shfl_xor_sync(0xffffffff, (int)v, k)")
         lines = [f"for (int k = 16; k > 0; k /= 2) v = {shuffled};"]
         if self.kind == "block":
-            warps = self.threads // 32
             lines += [
-                f"__shared__ {ctype} s[{warps}];",
+                f"__shared__ {ctype} s[BLOCK / 32];",
                 "if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v;",
                 "__syncthreads();",
                 "v = s[0];",
-                f"for (int k = 1; k < {warps}; k++) v = {combine(kind, ctype, 'v', 's[k]')};",
+                f"for (int k = 1; k < BLOCK / 32; k++) v = {combine(kind, ctype, 'v', 's[k]')};",
                 "__syncthreads();",
             ]
         body = indent("\n".join((*lines, "return v;")), "    ")
-        return name, f"__device__ {ctype} {name}({ctype} v) {{\n{body}\n}}"
+        return name, f"{self.template}__device__ {ctype} {name}({ctype} v) {{\n{body}\n}}"
+
+    @property
+    def template(self) -> str:
+        """What stands before a device function of the team's."""
+        return "template <int BLOCK> " if self.kind == "block" else ""
+
+    def call(self, helper: str) -> str:
+        return f"{helper}<{self.block}>" if self.kind == "block" else helper
 
 
 def _beats(one: str, other: str, sign: str, ctype: str) -> str:
@@ -120,13 +137,12 @@ def _best_helper(team: Team, kind: str, ctype: str) -> tuple[str, str]:
         "}",
     ]
     if team.kind == "block":
-        warps = team.threads // 32
         lines += [
-            f"__shared__ {ctype} values[{warps}];",
-            f"__shared__ int places[{warps}];",
+            f"__shared__ {ctype} values[BLOCK / 32];",
+            "__shared__ int places[BLOCK / 32];",
             "if (threadIdx.x % 32 == 0) { values[threadIdx.x / 32] = v; places[threadIdx.x / 32] = at; }",
             "__syncthreads();",
-            f"for (int k = 0; k < {warps}; k++) {{",
+            "for (int k = 0; k < BLOCK / 32; k++) {",
             f"    {ctype} o = values[k];",
             "    int p = places[k];",
             f"    {better}",
@@ -134,7 +150,7 @@ def _best_helper(team: Team, kind: str, ctype: str) -> tuple[str, str]:
             "__syncthreads();",
         ]
     body = indent("\n".join(lines), "    ")
-    return name, f"__device__ void {name}({ctype}& v, int& at) {{\n{body}\n}}"
+    return name, f"{team.template}__device__ void {name}({ctype}& v, int& at) {{\n{body}\n}}"
 
 
 class Rows:
@@ -157,7 +173,8 @@ class Rows:
         return value.numel in (math.prod(self.outer), math.prod(self.shape))
 
     def write(self, name: str, stores: Sequence[Store]) -> KernelText:
-        e = Emitter()
+        e, constants = Emitter(), Constants(name)
+        self.team = replace(self.team, block=constants.name("BLOCK", self.team.threads))
         e.on_source = lambda value, place: self._reduced(e, value, place)
         e.declare("row", 0)
         rows = math.prod(self.outer)
@@ -180,7 +197,7 @@ class Rows:
         body += (
             [f"if ({lead}) {{", *(f"    {line}" for line in single_lines), "}"] if lead and singles else single_lines
         )
-        return function(name, e, stores, body, self.team.launch, self.helpers)
+        return function(name, e, stores, body, self.team.launch, self.helpers, constants)
 
     def _element(self, e: Emitter) -> Place:
         """Element `j` of the row."""
@@ -229,7 +246,7 @@ class Rows:
         helper, text = self.team.shared(kind, ctype)
         if helper:
             self.helpers[helper] = text
-            e.frames[0].lines.append(f"{name} = {helper}({name});")
+            e.frames[0].lines.append(f"{name} = {self.team.call(helper)}({name});")
         return name
 
     def _best(self, e: Emitter, value: Reduced) -> str:
@@ -252,7 +269,7 @@ class Rows:
         helper, text = _best_helper(self.team, value.kind, ctype)
         if helper:
             self.helpers[helper] = text
-            e.frames[0].lines.append(f"{helper}({best}, {at});")
+            e.frames[0].lines.append(f"{self.team.call(helper)}({best}, {at});")
         return at
 
 

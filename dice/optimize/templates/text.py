@@ -13,6 +13,7 @@ from dice.optimize.templates.emitter import Emitter, computed, storage
 from dice.optimize.templates.values import Value
 
 THREADS = 256  # of a block, as a rule
+MOST_BLOCKS = 8192  # of a grid whose threads go on in a loop
 
 # CUDA's fmaxf and fminf drop NaN, and PyTorch's maximum, clamp, amax and pooling keep it.
 NAN_KEEPING = {"max": "larger", "min": "smaller"}
@@ -43,8 +44,36 @@ class Store:
     name: str
 
 
+class Constants:
+    """The numbers of one kernel that may be others without another result: each has a name in its source, so that
+    they can be read, and tuned by measurement (`tuning/`)."""
+
+    def __init__(self, kernel: str):
+        self._suffix = kernel.rpartition("_kernel")[2]  # a region's other kernels have numbers of their own
+        self._lines: list[str] = []
+
+    def name(self, stem: str, value: int) -> str:
+        """Define one; its name in the source."""
+        self._lines.append(f"constexpr int {stem}{self._suffix} = {value};")
+        return f"{stem}{self._suffix}"
+
+    def above(self, code: str) -> str:
+        return "\n".join([*self._lines, "", code])
+
+
+def blocks(count: int, each: str) -> str:
+    """How many blocks it takes, as C++: one for every `each` of `count`. The sum of both may be no number of C++'s."""
+    return f"({count} - 1) / {each} + 1"
+
+
 def function(
-    name: str, e: Emitter, stores: Sequence[Store], body: Sequence[str], launch: str, helpers: dict[str, str]
+    name: str,
+    e: Emitter,
+    stores: Sequence[Store],
+    body: Sequence[str],
+    launch: str,
+    helpers: dict[str, str],
+    constants: Constants,
 ) -> KernelText:
     parameters = [f"const {storage(dtype)}* {tensor}" for tensor, dtype in e.inputs.items()]
     parameters += [f"{storage(store.value.dtype)}* {store.name}" for store in stores]
@@ -52,7 +81,8 @@ def function(
     code = f"__global__ void {name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))
     helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
-    return KernelText(name, code, dict(e.inputs), tuple(store.value for store in stores), launch, helpers)
+    values = tuple(store.value for store in stores)
+    return KernelText(name, constants.above(code), dict(e.inputs), values, launch, helpers)
 
 
 _DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t) ([vi]\d+) = (.*);")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed
-from dice.optimize.templates.text import THREADS, KernelText, Store, function, stored
+from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, blocks, function, stored
 from dice.optimize.templates.values import Product, literal
 
 
@@ -12,14 +12,15 @@ def product(name: str, of: Product, store: Store) -> KernelText:
     e = Emitter()
     z_count, m_count, n_count, k_count = of.extents
     ctype = computed(of.dtype)
-    bm, bn, bk = _tile(m_count), _tile(n_count), 16
-    tm, tn = bm // 16, bn // 16
+    constants, sizes = Constants(name), (_tile(m_count), _tile(n_count), 16)
+    bm, bn, bk = (constants.name(f"TILE_{one}", size) for one, size in zip("MNK", sizes, strict=True))
+    tm, tn = f"{bm} / 16", f"{bn} / 16"
     for one in ("tile_m", "tile_n", "z", "tile_k"):
         e.declare(one, 0)
     zero = literal(0, of.dtype)
     head = [
-        f"__shared__ {ctype} a_tile[{bk}][{bm + 1}];",
-        f"__shared__ {ctype} b_tile[{bk}][{bn + 1}];",
+        f"__shared__ {ctype} a_tile[{bk}][{bm} + 1];",
+        f"__shared__ {ctype} b_tile[{bk}][{bn} + 1];",
         f"int tile_m = blockIdx.y * {bm}, tile_n = blockIdx.x * {bn}, z = blockIdx.z;",
         "int ty = threadIdx.x / 16, tx = threadIdx.x % 16;",
         f"{ctype} acc[{tm}][{tn}] = {{}};",
@@ -44,10 +45,10 @@ def product(name: str, of: Product, store: Store) -> KernelText:
         "}",
         *_results(e, of, store, bm, bn, z),
     ]
-    if z_count > 65535 or -(-m_count // bm) > 65535:
+    if z_count > 65535 or -(-m_count // sizes[0]) > 65535:
         raise CannotWrite("a product has more tiles than a grid holds")
-    launch = f"dim3({-(-n_count // bn)}, {-(-m_count // bm)}, {z_count}), {THREADS}"
-    return function(name, e, [store], [*e.frames[0].lines, *lines], launch, {})
+    launch = f"dim3({blocks(n_count, bn)}, {blocks(m_count, bm)}, {z_count}), {THREADS}"
+    return function(name, e, [store], [*e.frames[0].lines, *lines], launch, {}, constants)
 
 
 def _tile(extent: int) -> int:
@@ -55,7 +56,7 @@ def _tile(extent: int) -> int:
 
 
 def _tile_load(
-    e: Emitter, of: Product, factor: str, width: int, depth: int, z: str, zero: str, ctype: str
+    e: Emitter, of: Product, factor: str, width: str, depth: str, z: str, zero: str, ctype: str
 ) -> list[str]:
     """The lines that bring one factor's part of a tile into shared memory."""
     _, m_count, n_count, k_count = of.extents
@@ -73,11 +74,11 @@ def _tile_load(
 
         text = e.guarded(ctype, f"{other} < {extent} && k < {k_count}", zero, make)
         e.line(f"{factor}_tile[{t_k}][{t_other}] = {text};")
-    loop = f"for (int t = threadIdx.x; t < {low * high}; t += {THREADS}) {{"
+    loop = f"for (int t = threadIdx.x; t < {low} * {high}; t += {THREADS}) {{"
     return [loop, *(f"    {line}" for line in frame.lines), "}"]
 
 
-def _results(e: Emitter, of: Product, store: Store, bm: int, bn: int, z: str) -> list[str]:
+def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, z: str) -> list[str]:
     """The lines that store a thread's sums, each after what is made of it."""
     _, m_count, n_count, _ = of.extents
     with e.block(pinned=True) as frame:
@@ -95,8 +96,8 @@ def _results(e: Emitter, of: Product, store: Store, bm: int, bn: int, z: str) ->
         e.line(stored(store, text, e.flat(where)))
     body = [f"    {line}" for line in frame.lines]
     return [
-        f"for (int r = 0; r < {bm // 16}; r++) {{",
-        f"    for (int c = 0; c < {bn // 16}; c++) {{",
+        f"for (int r = 0; r < {bm} / 16; r++) {{",
+        f"    for (int c = 0; c < {bn} / 16; c++) {{",
         "        int m = tile_m + ty + 16 * r, n = tile_n + tx + 16 * c;",
         f"        if (m < {m_count} && n < {n_count}) {{",
         *(f"        {line}" for line in body),

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term
 from dice.optimize.operators import words
+from dice.optimize.trace.simplify import simplified
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
@@ -327,7 +328,7 @@ class Reader:
         from dice.optimize.graph import references
 
         used |= set(references(output))
-        return [node for node in nodes if node.name in used or not node.is_source], output
+        return simplified((node for node in nodes if node.name in used or not node.is_source), output)
 
     def _source(self, node: torch.fx.Node) -> Iterator[Node]:
         spec = self._sources[node.name]

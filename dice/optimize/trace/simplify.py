@@ -1,0 +1,62 @@
+"""A graph without what computes nothing, and with sizes as numbers.
+
+A dropout that is off, a view of the shape and a conversion to the type that is there already are in every network that
+was written for training, or for any size and type. A region that has them is asked for in a text that says more than it
+does, equal work has different texts, and a model that writes kernels is led astray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dice.optimize.graph import Node, Ref, Spec, Term, references, substituted, with_references
+from dice.optimize.operators import words
+
+_DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
+_RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes of which some may be -1
+
+
+def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
+    """The same values: what is one of its sources is called by that one's name."""
+    same: dict[str, Ref] = {}
+    returned = set(references(output))
+    kept: dict[str, Node] = {}
+
+    def named(ref: Ref) -> Ref:
+        return same.get(ref.name, ref)
+
+    for one in nodes:
+        node = with_references(one, named)
+        if _is_its_source(node, kept) or (node.name not in returned and _is_times_one(node, kept)):
+            same[node.name] = node.arguments[0]
+        else:
+            kept[node.name] = _with_sizes(node)
+    return list(kept.values()), substituted(output, named)
+
+
+def _is_its_source(node: Node, known: Mapping[str, Node]) -> bool:
+    given = node.arguments
+    if node.effect or not node.operator.startswith("aten.") or not given or not isinstance(given[0], Ref):
+        return False
+    if node.base in _DROPOUTS and len(given) == 3:
+        return not given[2] or given[1] == 0
+    is_idle = node.base in _RESHAPED or (node.operator == "aten.to.dtype" and True not in given[2:])  # no copy
+    return is_idle and known[given[0].name].output == node.output
+
+
+def _is_times_one(node: Node, known: Mapping[str, Node]) -> bool:
+    """Whether it has the values of its source, as a tensor of its own: nobody may be given one for the other."""
+    if node.base not in ("mul", "div") or len(node.arguments) != 2 or node.options:
+        return False
+    source, number = node.arguments
+    is_one = isinstance(number, int | float) and not isinstance(number, bool) and number == 1
+    return is_one and isinstance(source, Ref) and known[source.name].output == node.output
+
+
+def _with_sizes(node: Node) -> Node:
+    sizes = node.arguments[1] if len(node.arguments) > 1 else None
+    if node.base not in _RESHAPED or not isinstance(sizes, list) or -1 not in sizes:
+        return node
+    assert isinstance(node.output, Spec)
+    return replace(node, arguments=(node.arguments[0], list(node.output.shape), *node.arguments[2:]))

@@ -1,0 +1,1 @@
+"""Constants of right kernels, tuned by measurement."""
