@@ -74,8 +74,6 @@ def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
     assert result.returncode == 0 and answer["verdict"]["outcome"] == "correct", result.stderr
     assert out.read_text() == answer["kernel"] and "__global__" in answer["kernel"]
     assert answer["decode"]["tokens_per_forward"] > 1 and json.loads(trace.read_text())["block_size"] == 4
-    again = dice("verify", problem, out, "--backend", "emulated")
-    assert again.returncode == 0, again.stdout
 
 
 @pytest.mark.slow  # test_from_python.py has two samples in the order of their rank

@@ -206,7 +206,7 @@ def test_faults_of_ours_are_no_verdicts(bench: Path, monkeypatch: pytest.MonkeyP
     from dice.verdict import Verdict
     from dice.verify import Verifier
 
-    def broken(self: Any, *_: Any) -> Verdict:
+    def broken(self: Any, *_: Any, **__: Any) -> Verdict:
         return Verdict("infra_error", "infra", "disk full.")
 
     tasks = load_tasks(bench / "bench", ids="19")

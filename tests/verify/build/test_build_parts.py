@@ -121,14 +121,14 @@ def test_own_lines_come_before_those_of_headers() -> None:
 
 def test_compiler_gets_no_secrets_and_a_bounded_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret-value")
-    (environment,) = run_all([["env"]], tmp_path, PATIENCE_S)
+    (environment,) = run_all([["env"]], tmp_path, PATIENCE_S, PATIENCE_S)
     assert "secret-value" not in environment.log and "TMPDIR=" + str(tmp_path) in environment.log
-    (flood,) = run_all([["sh", "-c", "yes | head -c 5000000"]], tmp_path, PATIENCE_S)
+    (flood,) = run_all([["sh", "-c", "yes | head -c 5000000"]], tmp_path, PATIENCE_S, PATIENCE_S)
     assert flood.status == 0 and len(flood.log) <= MAX_LOG_BYTES
 
 
 def test_grandchildren_die_with_the_compiler(tmp_path: Path) -> None:
-    (finished,) = run_all([["sh", "-c", "sleep 3000 & echo $! > child; sleep 3000"]], tmp_path, 1.0)
+    (finished,) = run_all([["sh", "-c", "sleep 3000 & echo $! > child; sleep 3000"]], tmp_path, 1.0, PATIENCE_S)
     assert finished.status is None
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + PATIENCE_S
