@@ -95,6 +95,7 @@ def test_missing_and_unusable_files(files: Path) -> None:
     assert (files / "add.py").read_text() == EXAMPLE_PROBLEM
 
 
+@pytest.mark.slow  # test_strange_files.py has checkpoints that are worse
 def test_a_checkpoint_with_a_missing_tensor(files: Path) -> None:
     model = shutil.copytree(NANO_FOLDER, files / "model")
     weights = load_file(model / "model.safetensors")

@@ -155,7 +155,9 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {  # what is sent, the outcome, and w
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=pytest.mark.slow) if name == "million" else name for name in HOSTILE]
+)
 def test_no_reply_ends_a_run(case: str, tmp_path: Path) -> None:
     sent, outcome, words = HOSTILE[case]
     with hostile({"bad": sent}) as (url, asked):

@@ -194,6 +194,7 @@ def test_reward_rises(whole: Path) -> None:
     assert load_model(whole / "model").config.block_size == 4
 
 
+@pytest.mark.slow  # test_sft_run.py kills runs in checkpoints of the same form
 def test_a_killed_run_is_the_same_to_the_last_bit(brief: RLConfig, short: Path, tmp_path: Path) -> None:
     killed = replace(brief, out=tmp_path / "run")
     assert run(killed, "kill -9 in a checkpoint") == -signal.SIGKILL

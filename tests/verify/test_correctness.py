@@ -209,7 +209,7 @@ def test_what_a_caller_finds_in_its_inputs_is_part_of_the_answer(
     assert verdict.outcome == outcome and (verdict.correct or "input 1" in verdict.message)
 
 
-@pytest.mark.parametrize("provenance", ["construction", "evidence"])
+@pytest.mark.parametrize("provenance", ["construction", pytest.param("evidence", marks=pytest.mark.slow)])
 def test_statistics_that_training_keeps_and_the_kernel_does_not_are_a_label(
     provenance: str, emulated: Verifier
 ) -> None:

@@ -102,6 +102,10 @@ SLOW = {
     ),
     *("deceptive_not_in_forward", "deceptive_try_fallback", "returns_input", "constant_output", "identity_on_positive"),
     *("fault_fills_tmp", "fault_floods_messages", "fault_many_files", "fault_ignores_signals", "fork_bomb_large"),
+    *(
+        "fork_bomb",
+        "hang_compile",
+    ),  # test_faults.py has them beside others
     *("forged_exit", "hang_import", "right_linear_own_names", "right_row_sum_shared", "wrong_type", "wrong_shape"),
 }
 assert set(ALL) >= SLOW

@@ -126,6 +126,7 @@ def test_what_cannot_be_emulated_is_unsupported_not_wrong() -> None:
         emulate("#include <curand_kernel.h>\n" + KERNEL)
 
 
+@pytest.mark.slow  # test_builds.py holds that a bomb is a verdict on the kernel
 def test_macro_bomb_ends_in_time() -> None:
     bomb = "#define A x,x,x,x,x,x,x,x,x,x\n"
     for name, previous in zip("BCDEFGH", "ABCDEFG", strict=True):

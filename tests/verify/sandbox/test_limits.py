@@ -245,7 +245,7 @@ time.sleep(300)
 """
 
 
-@pytest.mark.parametrize("requests", [8, 200])
+@pytest.mark.parametrize("requests", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_answers_that_are_never_read_take_no_longer_than_the_kernel_may_run(emulated: Verifier, requests: int) -> None:
     started = time.monotonic()
     options = Options(run_timeout_s=5, compile_timeout_s=20)
