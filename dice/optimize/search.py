@@ -27,6 +27,7 @@ from dice.verify import Options, Verifier
 from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
+LIBRARY = "library ("  # before the name of who wrote what the library had
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Search:
                 continue
             for entry in self.library.find(region.key, self.verifier.backend, self.device):
                 if proven_here(entry, self.verifier.backend, self.device):
-                    self._keep(Candidate(region.key, f"library ({entry.writer})", entry.kernel, entry.verdict))
+                    self._keep(Candidate(region.key, f"{LIBRARY}{entry.writer})", entry.kernel, entry.verdict))
                     break
                 foreign.append((region, entry))
                 break
@@ -169,7 +170,7 @@ class Search:
         pairs = [(printed[region.key].problem, entry.kernel) for region, entry in foreign]
         for index, verdict in self.verifier.verify_many(pairs, cancellation=self.cancellation):
             region, entry = foreign[index]
-            self._keep(Candidate(region.key, f"library ({entry.writer})", entry.kernel, verdict))
+            self._keep(Candidate(region.key, f"{LIBRARY}{entry.writer})", entry.kernel, verdict))
 
     def _write(
         self, asked: Sequence[tuple[Region, Printed, KernelWriter]], show: Callable[[int], None]

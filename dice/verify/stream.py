@@ -246,7 +246,7 @@ class _Stream:
 
 
 class _Reporter:
-    """GpuLock finished verdicts into `Progress`."""
+    """Counts finished verdicts, and tells of them as `Progress`."""
 
     def __init__(self, tell: Callable[[Progress], None] | None, total: int | None):
         self._tell, self._total = tell, total

@@ -60,7 +60,7 @@ TELLING = {
 }
 # By `test_text_fuzz.py`, `test_message_fuzz.py` and `test_faults.py`; elsewhere, by the same probes for this user.
 HELD_ELSEWHERE = {False: {"text", "messages", "infra"}, True: {"memory", "descriptors", "files", "processes"}}
-THEMES = {"text", "messages", "infra", "memory", "descriptors", "files", "processes", "builds", "reading"}
+NO_THEMES = {"quick", "slow", "victim"}  # among the tags of a probe
 # Half a minute for one probe; and what `tests/verify/sandbox/test_limits.py` measures without a verifier around it.
 LEFT_OUT = ("deep_folder", "shared_memory_of_the_dead", "memory_files", "unlinked_files", "many_threads")
 BETWEEN = [place for place in PLACES if place != HERE and not (place.user and place.without)]
@@ -82,7 +82,8 @@ def attacks() -> Iterator[Any]:
             for ending in _endings(probe, place):
                 attack = Attack(place, (probe.name, ending))
                 marks = [pytest.mark.xdist_group(f"probes {place}"), pytest.mark.timeout(1800)]
-                if place in BETWEEN or probe.name in LEFT_OUT or probe.tags & THEMES <= HELD_ELSEWHERE[place != HERE]:
+                is_held = probe.tags - NO_THEMES <= HELD_ELSEWHERE[place != HERE]
+                if is_held or place in BETWEEN or probe.name in LEFT_OUT:
                     marks.append(pytest.mark.slow)
                 yield pytest.param(attack, id=str(attack), marks=marks)
 

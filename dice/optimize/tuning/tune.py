@@ -14,13 +14,12 @@ from functools import partial
 from dice.kernel import Kernel
 from dice.optimize.printing import Printed
 from dice.optimize.region import Region
-from dice.optimize.search import Candidate, Search
+from dice.optimize.search import LIBRARY, Candidate, Search
 from dice.optimize.tuning.constants import changed, constants_of, differences
 from dice.optimize.writers import Answer, KernelWriter, Written
 
 Show = Callable[[str, int, int], None]
 SUFFIX = ", tuned"  # of the writer's name
-LIBRARY = "library ("  # before the name of who wrote what the library had
 WORTH = 0.02  # of the module's time: what is below is not worth a build for each variant
 WITHIN_REACH = 0.5  # times PyTorch's speed: constants alone rarely make more than twice as much of a kernel
 NEEDS_GPU = "constants were not tuned: that needs a GPU, for nothing is timed here"
@@ -92,7 +91,7 @@ def _is_worth(best: Candidate, search: Search) -> bool:
 def gain(search: Search, key: str) -> str:
     """What became of a region's tuning, as a sentence without its end; "" where there was none."""
     kept = search.kept.get(key, [])
-    tried = [one for one in kept if one.writer.endswith(SUFFIX) and not one.writer.startswith("library")]
+    tried = [one for one in kept if one.writer.endswith(SUFFIX) and not one.writer.startswith(LIBRARY)]
     best = search.best(key)
     if not tried or best is None or best.kernel is None:
         return ""

@@ -66,7 +66,8 @@ def first_other(
             return number, {place: output}
         if len(memory) < 3:
             memory.append([_words(*variable) for variable in variables])
-    found = [_counters(*each) for each in zip(variables, *memory, strict=True)]
+    mapped = _mappings()
+    found = [_counters(mapped, *each) for each in zip(variables, *memory, strict=True)]
     return _aged(call, first, number, found[: len(own)], found[len(own) :])
 
 
@@ -95,9 +96,11 @@ def _aged(
     return 0, last
 
 
-def _counters(variable: tuple[int, int], one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> list[Counter]:
+def _counters(
+    mapped: list[_Mapping], variable: tuple[int, int], one: torch.Tensor, two: torch.Tensor, three: torch.Tensor
+) -> list[Counter]:
     """What made the same small step twice, in whole numbers or floats that are whole; no part of a pointer is one."""
-    whole, mapped = _steps(one, two, three), _mappings()
+    whole = _steps(one, two, three)
     floats = _steps(*(words.view(torch.float32) for words in (one, two, three)))
     floats = torch.where(floats == floats.round(), floats, 0.0)
     found = []

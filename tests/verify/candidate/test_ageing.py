@@ -86,7 +86,7 @@ def test_a_count_in_a_tensor_is_found(dtype: torch.dtype) -> None:
 def test_an_address_is_no_counter() -> None:
     address = ctypes.c_uint64(ctypes.addressof(ctypes.create_string_buffer(64)))
     words = [torch.tensor([64 * number, 0], dtype=torch.int32) for number in range(3)]
-    assert not ageing._counters((ctypes.addressof(address), 8), *words)
+    assert not ageing._counters(ageing._mappings(), (ctypes.addressof(address), 8), *words)
 
 
 @pytest.mark.parametrize(
