@@ -53,7 +53,7 @@ from dice.serve.settings import ServeSettings  # noqa: E402
 Figures = dict[str, Any]
 BLOCK = 4
 CONTEXT = 2048
-ROUNDS = 3  # of each row, after one that is not counted
+ROUNDS = 7  # of each row, after one that is not counted
 
 
 def tokenizer_of(vocabulary: int) -> Tokenizer:

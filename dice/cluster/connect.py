@@ -65,11 +65,11 @@ def connect(address: str) -> None:
         with contextlib.chdir(EMPTY_FOLDER):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, TimeoutError, ValueError) as error:
-        raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
+        raise MachineError(f"The cluster at {address} cannot be joined: {first_line(error)}.") from None
     except RuntimeError as error:
         if "ersion mismatch" in str(error):
             raise MachineError(f"The cluster at {address} runs other versions: {_mismatch(error)}.") from None
-        raise MachineError(f"The cluster at {address} cannot be joined: {_first_line(error)}.") from None
+        raise MachineError(f"The cluster at {address} cannot be joined: {first_line(error)}.") from None
 
 
 def nodes() -> list[Node]:
@@ -167,8 +167,10 @@ def _running(address: str) -> str:
 def _mismatch(error: Exception) -> str:
     """The two lines of Ray's message that name versions, as one."""
     lines = [line.strip() for line in str(error).splitlines() if "Ray:" in line or "Python:" in line]
-    return "; ".join(dict.fromkeys(lines)) or _first_line(error)
+    return "; ".join(dict.fromkeys(lines)) or first_line(error)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:300]
+def first_line(error: BaseException) -> str:
+    """What went wrong, without a traceback; of what another process raised, its own words, not Ray's about it."""
+    own = getattr(error, "cause", None) or error
+    return (str(own).strip().splitlines() or [type(own).__name__])[0].rstrip(".")[:300]

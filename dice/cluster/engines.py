@@ -22,8 +22,8 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from dice.cluster.connect import connect, nodes
-from dice.cluster.peer import CONTROL, Peer, first_line, kill_actor
+from dice.cluster.connect import connect, first_line, nodes
+from dice.cluster.peer import CONTROL, Peer, kill_actor
 from dice.cluster.pulse import JOIN_S, Pulses
 from dice.cluster.rounds import POLL_S, Round, Work
 from dice.cluster.weights import HAND_S, Channel, Plan, packed, plan_of, room_for, unpacked

@@ -16,9 +16,9 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from dice.cluster.connect import Node
+from dice.cluster.connect import Node, first_line
 from dice.cluster.host import HostFacts
-from dice.cluster.peer import CONTROL, Peer, first_line
+from dice.cluster.peer import CONTROL, Peer
 from dice.verify.sandbox.process import Cancelled
 
 Ask = Callable[[Any, int], Any]

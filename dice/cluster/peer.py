@@ -33,7 +33,3 @@ class Peer:
 def kill_actor(actor: Any) -> None:
     """End a process, whatever it does: nothing of it may answer any more."""
     ray.kill(actor, no_restart=True)
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:200]

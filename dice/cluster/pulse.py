@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 
 from ray.exceptions import RayError
 
-from dice.cluster.peer import CONTROL, Peer, first_line
+from dice.cluster.connect import first_line
+from dice.cluster.peer import CONTROL, Peer
 
 PULSE_S = 1.0  # seconds without an answer, after which a sign of life is asked for
 SILENT_S = 3.0  # seconds without any, after which others do its work, too

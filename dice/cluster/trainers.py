@@ -30,9 +30,9 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dice.cluster import pulse
-from dice.cluster.connect import NODE_LABEL, Node, connect, nodes, silent_nodes
+from dice.cluster.connect import NODE_LABEL, Node, connect, first_line, nodes, silent_nodes
 from dice.cluster.host import end_with_parent
-from dice.cluster.peer import CONTROL, Peer, first_line, kill_actor
+from dice.cluster.peer import CONTROL, Peer, kill_actor
 from dice.cluster.pulse import Pulses
 from dice.errors import MachineError
 from dice.launch import leave_working_directory, python_command

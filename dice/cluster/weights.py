@@ -32,7 +32,8 @@ class Channel:
         self._store = make.TCPStore(address, port, None, rank == 0, patience, False)
         self.port = int(self._store.port)
         self._meet = rank, size
-        self._device = device
+        is_any = device.type == "cuda" and device.index is None
+        self._device = torch.device("cuda", torch.cuda.current_device()) if is_any else device
         self._group: Any = None
 
     def join(self) -> None:

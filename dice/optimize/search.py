@@ -27,6 +27,7 @@ from dice.verify import Options, Verifier
 from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
+TIMING_S = 1.0  # at most, of one candidate for a region
 LIBRARY = "library ("  # before the name of who wrote what the library had
 
 
@@ -168,7 +169,8 @@ class Search:
                 break
         printed = {region.key: one for region, one in regions}
         pairs = [(printed[region.key].problem, entry.kernel) for region, entry in foreign]
-        for index, verdict in self.verifier.verify_many(pairs, cancellation=self.cancellation):
+        fully = _in_full(self.verifier.options)
+        for index, verdict in self.verifier.verify_many(pairs, options=fully, cancellation=self.cancellation):
             region, entry = foreign[index]
             self._keep(Candidate(region.key, f"{LIBRARY}{entry.writer})", entry.kernel, verdict))
 
@@ -209,7 +211,7 @@ class Search:
             show(done := done + 1)
             if self.is_late():
                 break
-        for draft, verdict in () if self.is_late() else self._verdicts(promising, None):
+        for draft, verdict in () if self.is_late() else self._verdicts(promising, _in_full(self.verifier.options)):
             candidate = Candidate(draft[0].key, draft[2].name, draft[3].kernel, verdict)
             self._keep(candidate)
             if self.library is not None and candidate.kernel is not None:
@@ -222,17 +224,10 @@ class Search:
                 break  # which ends what is under way
 
     def _verdicts(
-        self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], options: Options | None
+        self, drafts: Sequence[tuple[Region, Printed, KernelWriter, Answer]], options: Options
     ) -> Iterator[tuple[tuple[Region, Printed, KernelWriter, Answer], Verdict]]:
-        if options is not None:
-            for draft in drafts:
-                assert draft[3].kernel is not None
-                problem, kernel = draft[1].problem, draft[3].kernel
-                off = self.cancellation.single_job()
-                yield draft, self.verifier.verify(problem, kernel, options, cancellation=off)
-            return
         pairs = [(draft[1].problem, draft[3].kernel) for draft in drafts if draft[3].kernel is not None]
-        for index, verdict in self.verifier.verify_many(pairs, cancellation=self.cancellation):
+        for index, verdict in self.verifier.verify_many(pairs, options=options, cancellation=self.cancellation):
             yield drafts[index], verdict
 
     def _keep(self, candidate: Candidate) -> None:
@@ -270,6 +265,12 @@ def _counted(show: Show, what: str, total: int, done: int) -> None:
 
 def _cheap(options: Options) -> Options:
     return replace(options, trials=1, timing=False)
+
+
+def _in_full(options: Options) -> Options:
+    """Regions are chosen by their speed beside eager PyTorch, and the whole is timed again: compiling each of them for
+    a baseline, with the GPU to itself, took longer than all the rest."""
+    return replace(options, compile_baseline=False, timing_s=min(options.timing_s, TIMING_S))
 
 
 def journal_path(folder: Path) -> Path:

@@ -173,11 +173,13 @@ class Verifier:
         pairs: Iterable[Pair],
         workers: int | None = None,
         *,
+        options: Options | None = None,
         ordered: bool = False,
         progress: Callable[[Progress], None] | None = None,
         cancellation: Cancellation | None = None,
     ) -> Generator[tuple[int, Verdict], None, None]:
-        """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`.
+        """(index, verdict) of every pair, as they finish or, when `ordered`, in the order of `pairs`. `options`: others
+        than the verifier's.
 
         `workers` jobs are under way at once, by default `default_workers`. `pairs` may be an endless stream; see
         `stream.run_stream` for what is read ahead, and when. Equal pairs are verified once. Closing the iterator kills
@@ -187,7 +189,7 @@ class Verifier:
         places = Places(workers)
 
         def run(problem: Problem, kernel: Kernel, own: Cancellation) -> Verdict:
-            return self._verify(problem, kernel, self.options, workers, own, places=places)
+            return self._verify(problem, kernel, options or self.options, workers, own, places=places)
 
         return run_stream(
             run, pairs, workers, ordered=ordered, progress=progress, cancellation=cancellation, places=places

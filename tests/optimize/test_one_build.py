@@ -15,6 +15,7 @@ from dice.loading import load
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.trace.capture_graph import export_graph
+from dice.optimize.whole.builds import Builds
 from dice.optimize.whole.compose import compose
 from dice.optimize.whole.extension import extension_of
 from dice.optimize.whole.namespaces import NotShared
@@ -100,6 +101,12 @@ def test_names_that_mean_different_things_share_a_build(composed: Callable[..., 
     x = torch.randn(5, 7)
     torch.testing.assert_close(module.region_1(x), x + 1)
     torch.testing.assert_close(module.region_2(x), x * 3)
+
+
+@pytest.mark.parametrize("name", ["2_Conv2D_ReLU", "réseau", "a b", "..."])
+def test_any_name_of_a_file_becomes_a_name_of_an_extension(name: str) -> None:
+    found = Builds.of(Problem("", name), {}).name
+    assert found.isidentifier() and found.isascii()
 
 
 def test_other_options_are_another_build_and_what_cannot_share_says_why(composed: Callable[..., str]) -> None:

@@ -67,6 +67,30 @@ def test_time_that_is_over_ends_the_checking_too(regions: list[tuple[Region, Pri
     assert search.why_not(regions[-1][0].key) == "the time for kernels was over"
 
 
+class Noting:
+    """A verifier that notes under which options it was asked."""
+
+    backend = "emulated"
+
+    def __init__(self) -> None:
+        self.options, self.asked = Options(compile_baseline=True), list[Options]()
+
+    def verify_many(self, pairs: Sequence[Any], *, options: Options, **how: object) -> Iterator[tuple[int, Verdict]]:
+        for index, _ in enumerate(pairs):
+            self.asked.append(options)
+            yield index, Verdict("correct", "done")
+
+
+def test_regions_are_not_compiled_for_a_baseline_that_only_the_whole_has(
+    regions: list[tuple[Region, Printed]], tmp_path: Path
+) -> None:
+    verifier: Any = Noting()
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        Search(verifier, "CPU", Policy(), None, journal).run(regions, [Templates()], lambda what, done, total: None)
+    assert verifier.asked and not any(options.compile_baseline for options in verifier.asked)
+    assert all(options.trials == Options().trials and options.timing for options in verifier.asked)
+
+
 class Repeating:
     """A model that needs some warmth to write another text."""
 

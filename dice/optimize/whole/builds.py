@@ -27,7 +27,8 @@ class Builds:
     @classmethod
     def of(cls, problem: Problem, kernels: Mapping[str, Kernel], apart: bool = False) -> Builds:
         """`kernels`: by region, in the order of their numbers. `apart`: none are to share a build."""
-        name = re.sub(r"\W", "_", problem.name).strip("_") or "module"
+        name = re.sub(r"\W", "_", problem.name, flags=re.ASCII).strip("_") or "module"
+        name = f"module_{name}" if name[0].isdigit() else name  # the name of a C++ extension is an identifier
         shared: dict[str, Extension] = {}
         alone: dict[str, str] = {}
         for number, (key, kernel) in enumerate(kernels.items(), 1):

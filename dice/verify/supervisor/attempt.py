@@ -69,6 +69,7 @@ class Attempt:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.candidate.kill()  # both end at the same time: what is waited for is the kernel, taking back their memory
         if self._author is not None:
             self._author.close()
         self.candidate.__exit__(*error)
