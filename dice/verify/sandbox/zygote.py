@@ -19,7 +19,7 @@ import time
 
 from dice.files import JsonObject
 from dice.verify.ipc.channel import FAREWELL
-from dice.verify.sandbox import cgroups, roles
+from dice.verify.sandbox import cgroups, huge_pages, roles
 from dice.verify.sandbox.jail import OWN_FAULT, PR_SET_CHILD_SUBREAPER, Limits, prctl
 from dice.verify.sandbox.scratch import sweep
 from dice.verify.sandbox.usage import children, descendants
@@ -124,6 +124,7 @@ def main() -> None:
             module.warm_up()
     gc.collect()
     gc.freeze()  # forks then share these pages for good
+    huge_pages.collapse()
     groups = cgroups.open_parent()
     farewell = False
     with contextlib.suppress(OSError):
