@@ -14,10 +14,10 @@ from stand_ins import write_stand_in
 from dice.cli import main
 from dice.evaluate.paper_rows import NATIVE, ROWS, PaperRow, resolve
 from dice.evaluate.run_folder import RunFolder
-from tests.conftest import ROOT
+from tests.conftest import ROOT, skip_without
 from tests.endpoint.server import Server, serving
 
-pytest.importorskip("transformers", reason="several rows are run by transformers")
+skip_without("transformers", "several rows are run by transformers")
 
 pytestmark = [pytest.mark.usefixtures("one_verifier"), pytest.mark.xdist_group("rows")]
 CASES = ROOT / "tests" / "cases"
