@@ -25,7 +25,7 @@ quick-tests: .venv/.ready
 # Of what pip installs it compiles the modules, but not those of a checkout. Without this line each of a thousand processes
 # compiles them anew where PYTHONDONTWRITEBYTECODE is set; and elsewhere all that start at once.
 bytecode: .venv/.ready
-	@$(PY) -m compileall -q dice
+	@$(PY) -m compileall -q -x '/(cases|hostile|modules)/' dice  # but for what is read as text
 
 test: bytecode  ## the test suite without its slow tests; four at a time, since many of them wait for processes
 	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "not slow"
