@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from dice.cli import main
 from dice.data.decontaminate import THRESHOLD, fingerprint
 from dice.data.sample import Sample, read_samples
 from dice.data.structural.build import samples
@@ -72,13 +73,7 @@ def constants_out(source: str) -> str:
     return re.sub(r"^(\w+) = [\d.e+-]+$", r"\1", source, flags=re.M)
 
 
-# Of a structure's variants, which differ in their sizes and in what they mirror, one; the others are slow.
-VARIANTS = [
-    pytest.param(one, id=one.name, marks=() if one is FIRST[one.origin] else pytest.mark.slow) for one in REDUCED
-]
-
-
-@pytest.mark.parametrize("sample", VARIANTS)
+@pytest.mark.parametrize("sample", REDUCED, ids=lambda sample: sample.name)
 def test_it_runs_and_follows_its_inputs(sample: Sample) -> None:
     model, inputs, others = build(sample)
     floats = [one.requires_grad_() for one in inputs if one.is_floating_point()]
@@ -181,7 +176,7 @@ def test_the_command_writes_the_same_bytes_again(tmp_path: Path) -> None:
         assert entry["sizes"] == row.meta["sizes"] and entry["kind"] == row.meta["kind"]
 
 
-def test_misuse_is_one_sentence(tmp_path: Path) -> None:
+def test_misuse_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text("")
     for arguments, words in (
         ((), "Give --out, a folder for the problems, or --list."),
@@ -189,8 +184,9 @@ def test_misuse_is_one_sentence(tmp_path: Path) -> None:
         (("-o", tmp_path), "holds mine.py, which is not of this set"),
         (("-o", tmp_path / "mine.py"), "is a file; --out names a folder"),
     ):
-        result = command(*arguments)
-        assert result.returncode == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+        assert main(["data", "structural", *map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert words in said and len(said.splitlines()) == 1
 
 
 def test_the_list_names_kinds_and_families() -> None:
