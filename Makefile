@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PY := .venv/bin/python
 
-.PHONY: demo check types quick-tests test test-all test-gpu lint docs clean
+.PHONY: demo check types quick-tests bytecode test test-all test-gpu lint docs clean
 
 demo: .venv/.ready  ## write, compile, run and check three kernels
 	@$(PY) -m dice generate examples/activation_chain.py examples/softmax.py examples/matmul.py -o kernels
@@ -22,13 +22,18 @@ types: .venv/.ready
 quick-tests: .venv/.ready
 	@$(PY) -m pytest -q -n 2 -m "not process and not slow and not gpu"
 
-test: .venv/.ready  ## the test suite without its slow tests; four at a time, since many of them wait for processes
+# Of what pip installs it compiles the modules, but not those of a checkout. Without this line each of a thousand processes
+# compiles them anew where PYTHONDONTWRITEBYTECODE is set; and elsewhere all that start at once.
+bytecode: .venv/.ready
+	@$(PY) -m compileall -q -x '/(cases|hostile|modules)/' dice  # but for what is read as text
+
+test: bytecode  ## the test suite without its slow tests; four at a time, since many of them wait for processes
 	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "not slow"
 
-test-all: .venv/.ready  ## the whole test suite
+test-all: bytecode  ## the whole test suite
 	@$(PY) -m pytest -q -n 2 --dist loadgroup
 
-test-gpu: .venv/.ready  ## the tests that need a GPU, and a table of what ran; one at a time, since some of them time
+test-gpu: bytecode  ## the tests that need a GPU, and a table of what ran; one at a time, since some of them time
 	@$(PY) -m pytest -q -m gpu --table
 
 lint: .venv/.ready  ## format and fix what can be fixed, then check

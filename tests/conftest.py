@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -66,6 +67,13 @@ def why_no_gpu() -> str:
     if shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists():
         return "needs nvcc; none was found"
     return ""
+
+
+def skip_without(module: str, reason: str) -> None:
+    """Skip a file of tests where a module is not installed. It is not imported for that: each of the processes that
+    run tests collects all of them, and some modules take a second."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(reason, allow_module_level=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

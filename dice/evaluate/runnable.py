@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from dice.errors import UserError
 from dice.problem import Problem
-from dice.verify import Verifier
+
+if TYPE_CHECKING:
+    from dice.verify import Verifier
 
 
 def require_runnable(

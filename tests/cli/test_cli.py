@@ -45,10 +45,8 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_verify_says_yes_and_no(files: Path) -> None:
-    right = dice("verify", files / "add.py", files / "right.py", "--backend", "emulated", "--json")
-    verdict = json.loads(right.stdout)["verdict"]
-    assert right.returncode == 0 and verdict["outcome"] == "correct" and verdict["launches"] == {"add_kernel": 5}
+def test_verify_says_no(files: Path) -> None:
+    """test_first_run.py has the yes."""
     wrong = dice("verify", files / "add.py", files / "wrong.py", "--backend", "emulated")
     assert wrong.returncode == 1 and "verdict: wrong" in wrong.stdout and "expected" in wrong.stdout
 
@@ -66,6 +64,7 @@ def test_verify_judges_several_kernels_in_their_order(files: Path) -> None:
     one_sentence(dice("verify", files / "add.py", *kernels, "--workers", "0"), 2, "--workers must be at least 1, not 0")
 
 
+@pytest.mark.slow  # the README's code writes this kernel in each suite; test_unusable_problems.py has what --json tells
 def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
     out, trace = tmp_path / "a" / "kernel.py", tmp_path / "trace.json"
     problem = ROOT / "examples" / "softmax.py"
@@ -158,12 +157,6 @@ def test_ctrl_c_leaves_no_half_file(files: Path, moment: Callable[[int], bool]) 
     _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and "Traceback" not in stderr and "interrupted" in stderr, stderr
     assert not (files / "k.py").exists() and not list(files.glob(".k.py*"))
-
-
-def test_doctor_names_the_backends() -> None:
-    answer = json.loads(dice("doctor", "--json").stdout)
-    assert "emulated" in answer["backends"]
-    assert {finding["name"] for finding in answer["findings"]} >= {"C++ compiler", "GPU", "sandbox", "nano checkpoint"}
 
 
 @pytest.mark.slow  # the pages of the documentation run these commands, too

@@ -49,6 +49,7 @@ def test_a_first_run_says_what_is_built_and_the_second_is_silent(cache: Path, tm
     assert first.returncode == 0 and first.stderr.splitlines() == [SAID], first.stderr
     answer = json.loads(first.stdout)
     assert answer["verdict"]["outcome"] == "correct" and answer["source"] == EXAMPLE_KERNEL
+    assert answer["verdict"]["launches"] == {"add_kernel": 5}
     assert second.returncode == 0 and second.stderr == ""
 
 

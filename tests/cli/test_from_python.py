@@ -95,6 +95,7 @@ def test_what_cannot_be_loaded_says_why(kernel: Path, tmp_path: Path) -> None:
     assert not [name for name in set(sys.modules) - before if name.startswith("add_kernel")]
 
 
+@pytest.mark.usefixtures("lasting_zygote")
 def test_files_are_verified_by_their_paths(kernel: Path, tmp_path: Path) -> None:
     problem = tmp_path / "problem.py"
     problem.write_text(EXAMPLE_PROBLEM)

@@ -12,6 +12,8 @@ from dice.cli import main
 from dice.data.sample import Sample, write_samples
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 
+pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where one is started before it is refused
+
 PAIR = "verify problem.py kernel.py"
 EVAL = "eval --model nano --problems problem.py --backend emulated"
 BENCH = "bench train --shape tiny --device cpu"

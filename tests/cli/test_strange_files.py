@@ -149,7 +149,8 @@ def test_a_checkpoint_that_means_harm_is_one_sentence(
     monkeypatch.setattr("dice.model.chat.LIMIT_S", 2.0)
     Path("bait.py").write_text(EXAMPLE_PROBLEM + f"# {'a' * 60}! {'x' * 60}\n")
     folder = nano(**{name: content})
-    code = main(shlex.split(f"generate bait.py --model '{folder}' --backend emulated --max-new-tokens 1 --scale 0.1"))
+    command = f"generate bait.py --model '{folder}' --form written --backend emulated --max-new-tokens 1 --scale 0.1"
+    code = main(shlex.split(command))
     said = capsys.readouterr().err.strip().splitlines()
     if words:
         assert code == 2 and said[-1].startswith("dice: ") and words in said[-1] and "Traceback" not in said

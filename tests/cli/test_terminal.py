@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+from dice.cli import main
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.terminal import Console, clean, cleaned
 from tests.conftest import PATIENCE_S, ROOT
@@ -33,8 +34,8 @@ def verify(folder: Path, *kernels: Path, colour: bool = False) -> subprocess.Com
     )
 
 
-def check(done: subprocess.CompletedProcess[bytes]) -> str:
-    text = (done.stdout + done.stderr).decode()
+def check(said: bytes) -> str:
+    text = said.decode()
     assert not FORBIDDEN & set(text), [line for line in text.splitlines() if FORBIDDEN & set(line)]
     assert "Traceback" not in text
     return text
@@ -63,19 +64,23 @@ def test_what_kernels_say_is_shown_and_not_obeyed(tmp_path: Path, colour: bool) 
         assert done.returncode == 1, done.stderr
         if colour:
             continue  # rich's own escapes are in it
-        text = " ".join(check(done).split())
+        text = " ".join(check(done.stdout + done.stderr).split())
         wanted = "name [red]A[]" if name.startswith("name") else MARKS
         assert wanted in text, text
 
 
-def test_several_kernels_in_a_table(tmp_path: Path) -> None:
-    done = verify(tmp_path, *kernels(tmp_path).values())
-    assert done.returncode == 1 and "[red]A[" in check(done)
+@pytest.mark.usefixtures("lasting_zygote")
+def test_several_kernels_in_a_table(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "problem.py").write_text(EXAMPLE_PROBLEM)
+    paths = map(str, (tmp_path / "problem.py", *kernels(tmp_path).values()))
+    code = main(["verify", *paths, "--backend", "emulated"])
+    said = capfdbinary.readouterr()
+    assert code == 1 and "[red]A[" in check(said.out + said.err)
 
 
 def test_a_missing_file_of_a_hostile_name(tmp_path: Path) -> None:
     done = verify(tmp_path, tmp_path / f"none \x1b[2J {MARKS.replace('/', '')}.py")
-    assert done.returncode == 2 and "[red]A[]" in check(done)
+    assert done.returncode == 2 and "[red]A[]" in check(done.stdout + done.stderr)
 
 
 def test_a_console_obeys_its_own_styles_only() -> None:

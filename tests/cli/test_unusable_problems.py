@@ -106,7 +106,8 @@ def test_a_wrong_kernel_is_not_written_as_a_right_one(
     problem.write_text(EXAMPLE_PROBLEM)
     wrong = EXAMPLE_KERNEL.replace("a[i] + b[i]", "a[i] - b[i]")
     monkeypatch.setattr(generation, "extract_kernel", lambda text: Kernel(wrong))
-    command = ["generate", str(problem), "-o", str(out), "--backend", "emulated", "--max-new-tokens", "8"]
+    command = ["generate", str(problem), "-o", str(out), "--form", "written", "--backend", "emulated"]
+    command += ["--max-new-tokens", "8"]
     assert main(command) == 1
     assert "nothing was written" in capsys.readouterr().out and not list(out.parent.iterdir())
     assert main([*command, "--keep-wrong", "--json"]) == 1
@@ -117,6 +118,9 @@ def test_a_wrong_kernel_is_not_written_as_a_right_one(
     first, rest = marked.read_text().split("\n", 1)
     assert first.startswith("# WRONG, by dice verify (wrong): trial ") and rest == wrong
     monkeypatch.setattr(generation, "extract_kernel", lambda text: Kernel(EXAMPLE_KERNEL))
-    assert main([*command, "--json"]) == 0
+    trace = tmp_path / "trace.json"
+    assert main([*command, "--json", "--trace", str(trace)]) == 0
     answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"]["outcome"] == "correct" and answer["kernel"] == EXAMPLE_KERNEL
+    assert answer["decode"]["tokens_per_forward"] > 1 and json.loads(trace.read_text())["block_size"] == 4
     assert answer["kernel_path"] == str(out) and answer["kept_wrong"] is False and out.read_text() == EXAMPLE_KERNEL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -26,7 +27,7 @@ from dice.problem import Problem
 from dice.prompts import extract_kernel
 from dice.verdict import Timing, Verdict
 
-PAIRS = [synth.generate(11, index) for index in range(40)]
+pair_of = functools.cache(functools.partial(synth.generate, 11))
 
 
 def timed(speedup: float, spread: float = 0.05) -> Verdict:
@@ -35,7 +36,7 @@ def timed(speedup: float, spread: float = 0.05) -> Verdict:
 
 
 def sample(number: int = 0, source: str = "cudallm-sft", verdict: Verdict | None = None, **changes: Any) -> Sample:
-    pair = PAIRS[number]
+    pair = pair_of(number)
     made = Sample(
         problem=pair.check_problem.source,
         kernel=pair.kernel.source,
@@ -320,7 +321,7 @@ def test_the_base_is_kept_as_it_is() -> None:
 
 
 def test_a_benchmarks_problem_is_kept_out_of_the_base_too() -> None:
-    index = Index([PAIRS[0].check_problem])
+    index = Index([pair_of(0).check_problem])
     assert out_by(replace(sample(0, "concur"), verdict=None), index=index, keep_base=True) == ["in_benchmark"]
 
 

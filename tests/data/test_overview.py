@@ -170,6 +170,7 @@ def test_published_files_are_shown_as_they_are(tmp_path: Path, capsys: pytest.Ca
     assert (found["samples"], found["rows"]["rows"]) == (2, 3)
 
 
+@pytest.mark.usefixtures("lasting_zygote")
 def test_problems_alone_are_audited_unless_told_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "end_to_end_kernel_generation_4000.json", [generation(0)])
     assert main(["data", "inspect", str(path), "--json", "--audit", "never"]) == 0

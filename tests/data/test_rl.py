@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from dice.verify.audit.findings import Audit, Finding
 pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
 
 CORRECT = Verdict("correct", "done")
-PAIRS = [synth.generate(31, index) for index in range(60)]
+pair_of = functools.cache(functools.partial(synth.generate, 31))
 DEGENERATE = """import torch
 import torch.nn as nn
 
@@ -46,7 +47,7 @@ def get_init_inputs():
 
 
 def sample(number: int, **changes: Any) -> Sample:
-    pair = PAIRS[number]
+    pair = pair_of(number)
     level = LEVELS[number % 3]
     made = Sample(
         pair.check_problem.source,

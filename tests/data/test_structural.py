@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from dice.cli import main
 from dice.data.decontaminate import THRESHOLD, fingerprint
 from dice.data.sample import Sample, read_samples
 from dice.data.structural.build import samples
@@ -29,8 +30,12 @@ from tests.conftest import ROOT
 from tests.data.structural_audit import audit
 
 REDUCED = samples("reduced")
-FULL = samples("full")
 FIRST = {sample.origin: sample for sample in reversed(REDUCED)}  # one problem of each structure
+
+
+@pytest.fixture(scope="module")
+def full() -> list[Sample]:
+    return samples("full")
 
 
 def build(sample: Sample) -> tuple[torch.nn.Module, list[torch.Tensor], list[torch.Tensor]]:
@@ -41,12 +46,12 @@ def build(sample: Sample) -> tuple[torch.nn.Module, list[torch.Tensor], list[tor
     return space["Model"](*space["get_init_inputs"]()), space["get_inputs"](), space["get_inputs"]()
 
 
-def test_there_are_enough_and_they_are_told_apart() -> None:
-    assert len(FULL) >= 320 and len({sample.origin for sample in FULL}) >= 100
-    assert len({sample.name for sample in FULL}) == len({sample.problem for sample in FULL}) == len(FULL)
-    assert max(Counter(sample.origin for sample in FULL).values()) <= 4
-    assert {sample.meta["kind"] for sample in FULL} == set(DIFFICULTY)
-    assert {sample.meta["mirrors"] for sample in FULL} == set(PUBLISHED)  # no model is listed in vain
+def test_there_are_enough_and_they_are_told_apart(full: list[Sample]) -> None:
+    assert len(full) >= 320 and len({sample.origin for sample in full}) >= 100
+    assert len({sample.name for sample in full}) == len({sample.problem for sample in full}) == len(full)
+    assert max(Counter(sample.origin for sample in full).values()) <= 4
+    assert {sample.meta["kind"] for sample in full} == set(DIFFICULTY)
+    assert {sample.meta["mirrors"] for sample in full} == set(PUBLISHED)  # no model is listed in vain
 
 
 def test_no_structure_nearly_repeats_another() -> None:
@@ -58,10 +63,10 @@ def test_no_structure_nearly_repeats_another() -> None:
         assert similarity < THRESHOLD, f"{name} and {other}: {similarity:.3f}"
 
 
-def test_both_scales_are_the_same_program() -> None:
-    for full, reduced in zip(FULL, REDUCED, strict=True):
-        assert full.name == reduced.name
-        assert constants_out(full.problem) == constants_out(reduced.problem), full.name
+def test_both_scales_are_the_same_program(full: list[Sample]) -> None:
+    for large, small in zip(full, REDUCED, strict=True):
+        assert large.name == small.name
+        assert constants_out(large.problem) == constants_out(small.problem), large.name
 
 
 def constants_out(source: str) -> str:
@@ -100,9 +105,9 @@ def test_the_audit_would_find_something(tmp_path: Path, monkeypatch: pytest.Monk
     }
 
 
-def test_at_full_scale_none_is_launch_bound_or_huge() -> None:
+def test_at_full_scale_none_is_launch_bound_or_huge(full: list[Sample]) -> None:
     """Without data. Where inputs and parameters alone take longer than a launch, forward need not be looked at."""
-    for sample in FULL:
+    for sample in full:
         space: dict[str, Any] = {}
         exec(compile(sample.problem, sample.name, "exec"), space)
         with torch.device("meta"), torch.no_grad():
@@ -114,8 +119,8 @@ def test_at_full_scale_none_is_launch_bound_or_huge() -> None:
             assert sizes.measure_run(model, inputs, Device("emulated")).ceiling_us > sizes.LAUNCH_US, sample.name
 
 
-def test_each_reads_well() -> None:
-    for sample in FULL:
+def test_each_reads_well(full: list[Sample]) -> None:
+    for sample in full:
         Problem(sample.problem, sample.name).check()
         tree = ast.parse(sample.problem)
         model = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model")
@@ -171,7 +176,7 @@ def test_the_command_writes_the_same_bytes_again(tmp_path: Path) -> None:
         assert entry["sizes"] == row.meta["sizes"] and entry["kind"] == row.meta["kind"]
 
 
-def test_misuse_is_one_sentence(tmp_path: Path) -> None:
+def test_misuse_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text("")
     for arguments, words in (
         ((), "Give --out, a folder for the problems, or --list."),
@@ -179,8 +184,9 @@ def test_misuse_is_one_sentence(tmp_path: Path) -> None:
         (("-o", tmp_path), "holds mine.py, which is not of this set"),
         (("-o", tmp_path / "mine.py"), "is a file; --out names a folder"),
     ):
-        result = command(*arguments)
-        assert result.returncode == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+        assert main(["data", "structural", *map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert words in said and len(said.splitlines()) == 1
 
 
 def test_the_list_names_kinds_and_families() -> None:

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from dice.data.structural.emit import write_problem
+from tests.conftest import skip_without
 
-transformers = pytest.importorskip("transformers", reason="the reference for these numbers is transformers")
+skip_without("transformers", "the reference for these numbers is transformers")
 
 Weights = dict[str, torch.Tensor]
 WIDTHS = {"hidden_size": 48, "intermediate_size": 80, "num_heads": 4, "num_kv_heads": 2, "head_dim": 12}
@@ -229,6 +230,8 @@ MIRRORS = (
 
 
 def build_theirs(mirror: Mirror) -> torch.nn.Module:
+    import transformers
+
     widths = {
         "hidden_size": 48,
         "intermediate_size": 80,

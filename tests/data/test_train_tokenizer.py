@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from dice.data.train_tokenizer import train_tokenizer
 from dice.errors import UserError
@@ -63,6 +62,8 @@ def test_vocabulary_and_control_tokens(tokenizer: Tokenizer, folder: Path) -> No
 
 
 def test_transformers_reads_the_same_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    from transformers import AutoTokenizer  # here, since to import it takes longer than the other tests
+
     theirs = AutoTokenizer.from_pretrained(folder)
     text = SOURCES[0].read_text() + "\u4e2d 12.5e-3\n\n\t x"
     assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)

@@ -14,16 +14,19 @@ from stand_ins import write_stand_in
 from dice.cli import main
 from dice.evaluate.paper_rows import NATIVE, ROWS, PaperRow, resolve
 from dice.evaluate.run_folder import RunFolder
-from tests.conftest import ROOT
+from tests.conftest import ROOT, skip_without
 from tests.endpoint.server import Server, serving
 
-pytest.importorskip("transformers", reason="several rows are run by transformers")
+skip_without("transformers", "several rows are run by transformers")
 
 pytestmark = [pytest.mark.usefixtures("one_verifier"), pytest.mark.xdist_group("rows")]
 CASES = ROOT / "tests" / "cases"
 KERNEL = (CASES / "right_relu.py").read_text()
 RUN_BY_TRANSFORMERS = {"Phi-4-Mini-Reasoning": "phi", "Gemma-2-It": "gemma", "Deepseek-Coder-Instruct-1.3B": "deepseek"}
 TOKENS = 8
+# Of those that are run in the same way with the same settings, as sizes of a model are, the first; the others are slow.
+WAYS = [(resolve(row)[0], row.family or RUN_BY_TRANSFORMERS.get(row.name), str(row.settings)) for row in ROWS]
+FIRST = [row for place, row in enumerate(ROWS) if WAYS[place] not in WAYS[:place]]
 
 
 class Bench:
@@ -63,7 +66,9 @@ def evaluate(bench: Bench, row: PaperRow) -> RunFolder:
     return RunFolder(out)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.name, marks=() if row in FIRST else pytest.mark.slow) for row in ROWS]
+)
 def test_a_row_is_run(bench: Bench, row: PaperRow, capsys: pytest.CaptureFixture[str]) -> None:
     run = evaluate(bench, row)
     assert json.loads(capsys.readouterr().out)["judged"] == 1
@@ -79,16 +84,17 @@ def test_a_row_is_run(bench: Bench, row: PaperRow, capsys: pytest.CaptureFixture
     assert kind == "transformers" or generation.forwards >= generation.tokens / 4
 
 
-def test_the_report_shows_all_rows_beside_what_was_published(bench: Bench) -> None:
-    runs = [bench.folder / "runs" / row.name for row in ROWS]
-    for row, folder in zip(ROWS, runs, strict=True):
+@pytest.mark.parametrize("rows", [FIRST, pytest.param(list(ROWS), marks=pytest.mark.slow)], ids=["first", "all"])
+def test_the_report_shows_all_rows_beside_what_was_published(bench: Bench, rows: list[PaperRow]) -> None:
+    runs = [bench.folder / "runs" / row.name for row in rows]
+    for row, folder in zip(rows, runs, strict=True):
         if not (folder / "run.json").exists():  # this test alone
             evaluate(bench, row)
     out = bench.folder / "report"
     assert main(["report", *map(str, runs), "--output", str(out)]) == 0
     report = json.loads((out / "report.json").read_text())
-    assert Counter(run["summaries"]["dice"]["row"] for run in report["runs"]) == Counter(row.name for row in ROWS)
+    assert Counter(run["summaries"]["dice"]["row"] for run in report["runs"]) == Counter(row.name for row in rows)
     page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
-    for row in ROWS:
+    for row in rows:
         assert row.name in page and (f"{row.name} (published)" in text) == (row.table in (1, 2, 3))
-    assert page.count("<tr data-index=") == len(ROWS)
+    assert page.count("<tr data-index=") == len(rows)

@@ -31,7 +31,7 @@ from dice.verify.supervisor.record import Record, VerdictReached
 from tests.conftest import PATIENCE_S
 
 SEED = 2026
-MUTANTS, A_CHILD = 2_500, 100  # so many in all, so many from one candidate
+MUTANTS, A_CHILD = 2_500, 100  # so many in all, a third of them in `make test`; so many from one candidate
 JOBS, A_JOB = 30, 25  # lines of a real candidate
 END = {"event": "the end of a line of tests"}
 WORK = {"elements": {"relu": 1600}, "calls": {"relu": 1}, "host": 0}
@@ -55,7 +55,10 @@ def child() -> Iterator[tuple[Child, socket.socket]]:
                 pass
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + MUTANTS // A_CHILD))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(SEED + turn, marks=pytest.mark.slow if turn % 3 else ()) for turn in range(MUTANTS // A_CHILD)],
+)
 def test_messages_that_are_changed_at_random_are_read(seed: int) -> None:
     """Each as a job reads it. What comes out can be kept, and printed."""
     with child() as (candidate, link):

@@ -20,8 +20,9 @@ from dice.model.config import ConfigError, SDARConfig
 from dice.model.family import FAMILIES, NO_MASK
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
+from tests.conftest import skip_without
 
-transformers = pytest.importorskip("transformers")
+skip_without("transformers", "the reference for these numbers is transformers")
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -56,6 +57,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def published(kind: str, settings: dict[str, Any], folder: Path) -> Any:
     """A small lively model of `transformers`, saved by it into `folder`."""
+    import transformers
+
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
@@ -190,6 +193,8 @@ def test_what_would_change_the_computation_is_refused(kind: str, change: dict[st
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3 tied"])
 def test_qwen3_is_written_as_transformers_writes_it(kind: str, tmp_path: Path) -> None:
     """A head that is the embedding (Qwen3-1.7B and 4B) is stored once, and is one parameter again when read."""
+    import transformers
+
     theirs = published(*CASES[kind], tmp_path / "theirs")
     ours = load_model(tmp_path / "theirs")
     folder = save_model(ours, ours.config, tmp_path / "ours")

@@ -19,10 +19,10 @@ from sse import read
 
 from dice.problem import Problem
 from dice.prompts import compact
-from tests.conftest import PATIENCE_S, ROOT
+from tests.conftest import PATIENCE_S, ROOT, skip_without
 
-pytest.importorskip("fastapi")
-pytest.importorskip("openai")
+skip_without("fastapi", "the server needs fastapi")
+skip_without("openai", "the server is asked by OpenAI's client")
 
 UNSURE = "__global__ void "  # after which the shipped model, at a temperature of 1, may write anything
 

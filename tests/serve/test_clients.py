@@ -6,13 +6,10 @@ import asyncio
 import functools
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 from serve_helpers import UNSURE, Running
 from sse import events
@@ -21,6 +18,9 @@ from dice.model.checkpoint import resolve_model
 from dice.model.tokenizer import Tokenizer
 from tests.conftest import PATIENCE_S
 
+if TYPE_CHECKING:
+    import openai
+
 pytestmark = pytest.mark.xdist_group("serve")  # they share one server
 
 Messages = list[dict[str, str]]
@@ -28,6 +28,8 @@ Messages = list[dict[str, str]]
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> openai.OpenAI:
+    import openai  # where it is used: its import takes a second of each process that collects this file
+
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=PATIENCE_S, max_retries=0)
 
 
@@ -36,8 +38,11 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_folder(resolve_model("nano"))
 
 
-def strict(model: type[BaseModel], data: dict[str, Any]) -> None:
-    """Every field of `data`, at any depth, is one that OpenAI's own types name, and has its type."""
+def strict(name: str, data: dict[str, Any]) -> None:
+    """Every field of `data`, at any depth, is one that OpenAI's own type of that name has, and is of its type."""
+    import openai.types
+
+    model: type[BaseModel] = operator.attrgetter(name)(openai.types)
     parsed = model.model_validate(data)
     unknown = []
 
@@ -78,6 +83,8 @@ def test_the_sdk_whole_and_streamed(client: openai.OpenAI, messages: Messages, t
 
 
 def test_the_sdk_asynchronously_with_several_texts(server: Running) -> None:
+    import openai
+
     async def ask() -> tuple[list[str], list[str]]:
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=PATIENCE_S)
         asked: dict[str, Any] = {"model": "nano", "prompt": UNSURE, "max_tokens": 16, "temperature": 1.0, "seed": 40}
@@ -149,20 +156,20 @@ def test_max_tokens_cuts_within_a_block(server: Running, messages: Messages, tok
 
 def test_clients_that_reject_unknown_fields_are_served(server: Running, messages: Messages) -> None:
     asked = {"messages": messages, "max_tokens": 5, "temperature": 0.5, "n": 2}
-    strict(ChatCompletion, post(server, "/v1/chat/completions", **asked, logprobs=True))
-    strict(Completion, post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=0))
+    strict("chat.ChatCompletion", post(server, "/v1/chat/completions", **asked, logprobs=True))
+    strict("Completion", post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=0))
     for more in ({}, {"stream_options": {"include_usage": True}}):
         told = events(f"{server.url}/v1/chat/completions", asked | {"stream": True} | more)
         assert [name for name, _ in told] == [""] * len(told)  # no event of ours
         for _, chunk in told[:-1]:
-            strict(ChatCompletionChunk, chunk)
+            strict("chat.ChatCompletionChunk", chunk)
 
 
 def test_the_likeliest_tokens_are_told(server: Running, client: openai.OpenAI, messages: Messages) -> None:
     """Whole and streamed; greedily, the token that was written is the likeliest one of its place."""
     asked: dict[str, Any] = {"messages": messages, "max_tokens": 9, "temperature": 0, "logprobs": True}
     whole = post(server, "/v1/chat/completions", **asked, top_logprobs=4)
-    strict(ChatCompletion, whole)
+    strict("chat.ChatCompletion", whole)
     content = whole["choices"][0]["logprobs"]["content"]
     for one in content:
         told = [other["logprob"] for other in one["top_logprobs"]]
@@ -184,7 +191,7 @@ def test_the_likeliest_tokens_are_told(server: Running, client: openai.OpenAI, m
     for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert top[token] == logprob and len(top) in range(1, 5)
     assert any(len(top) < 3 for top in logprobs.top_logprobs)  # what top-p rules out is impossible
-    strict(Completion, post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=2))
+    strict("Completion", post(server, "/v1/completions", prompt="import", max_tokens=3, logprobs=2))
 
 
 @pytest.mark.slow
@@ -212,9 +219,11 @@ def test_langchain(server: Running, messages: Messages) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
+    from openai import NotFoundError
+
     assert [model.id for model in client.models.list()] == ["nano"]
     assert client.models.retrieve("nano").owned_by == "dice"
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(NotFoundError):
         client.models.retrieve("another")
 
 

@@ -176,11 +176,11 @@ def test_a_verified_corpus(tmp_path: Path) -> None:
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
     corpus.build(tmp_path / "one", **SMALL, workers=1, prose_free=True)
-    corpus.build(tmp_path / "three", **SMALL, workers=3, prose_free=True)
+    corpus.build(tmp_path / "two", **SMALL, workers=2, prose_free=True)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
     assert len(files) == 7
     for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "three" / file).read_bytes(), file
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
 def test_a_share_is_written_as_infilling_too(tmp_path: Path) -> None:

@@ -202,8 +202,10 @@ def test_oracle_killed_under_way_has_the_job_run_again(verifier: Verifier) -> No
 
 
 @pytest.mark.parametrize("request_under_way", [True, False])
-def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_under_way: bool) -> None:
-    zygote = Zygote()
+def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(
+    request_under_way: bool, zygotes: Callable[[], Zygote]
+) -> None:
+    zygote = zygotes()
     oracles = ReferencePool("emulated", "", 1)
     settings = ReferenceSettings.of(RELU, Options(), True, 1, lends=True, shares=True)
     called_off, going_on = Cancellation(single=True), Cancellation(single=True)
@@ -219,7 +221,6 @@ def test_oracle_killed_with_a_job_called_off_is_lost_to_the_others_only(request_
                         other.open()
     finally:
         oracles.close()
-        zygote.close()
 
 
 def test_oracle_killed_every_time_says_nothing_about_the_kernel(verifier: Verifier) -> None:

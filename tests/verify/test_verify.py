@@ -86,6 +86,7 @@ def test_a_large_problem_is_tried_on_tensors_without_data(verifier: Verifier, mo
     assert said[0] is None and said[1] is not None and "shapes" in said[1].message
 
 
+@pytest.mark.usefixtures("lasting_zygote")
 def test_a_build_counts_once_where_a_kernel_is_loaded_again(verifier: Verifier, tmp_path: Path) -> None:
     verifier.verify(RELU, RIGHT)  # so that there is something to borrow
     broken = Problem.from_file(CASES / "problems" / "broken.py")

@@ -24,7 +24,7 @@ from dice.decode.request import DecodeConfig, DecodeError
 from dice.errors import MachineError
 from dice.model.sdar import SDAR
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("ranks")]  # they share their processes
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from dice.verify.sandbox import landlock
 from tests.conftest import PATIENCE_S, ROOT
 from tests.verify.audit.audited_problems import CASES, LIMITS, Result, inspect, problem
 
-pytestmark = pytest.mark.xdist_group("audit")
+pytestmark = [pytest.mark.xdist_group("audit"), pytest.mark.usefixtures("lasting_zygote")]
 
 KERNELBENCH = {"kernelbench-v0", "kernelbench"}
 

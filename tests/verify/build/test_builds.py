@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -146,17 +146,16 @@ def test_a_lost_builder_says_nothing_about_the_kernel(service: BuildService) -> 
 # ---- what hostile sources can read -------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["namespaces", "process"], scope="module")
-def jailed(request: pytest.FixtureRequest, emulated: Verifier) -> Iterator[Build]:
+@pytest.fixture(params=["namespaces", "process"])
+def jailed(request: pytest.FixtureRequest, emulated: Verifier, zygotes: Callable[[], Zygote]) -> Build:
     """Builds in a zygote of a given tier, which is told of it when it starts."""
     with pytest.MonkeyPatch.context() as environment:
         if request.param == "process":
             if jail.landlock.version() == 0:
                 pytest.skip("this kernel has no Landlock, so the lower tier hides nothing")
             environment.setenv(jail.WITHOUT, "namespaces")
-        zygote = Zygote()
-    yield lambda cuda: emulated._builds.build(zygote, Sources((CPP,), (cuda,), FUNCTIONS), "ext", 60)
-    zygote.close()
+        zygote = zygotes()
+    return lambda cuda: emulated._builds.build(zygote, Sources((CPP,), (cuda,), FUNCTIONS), "ext", 60)
 
 
 @pytest.fixture

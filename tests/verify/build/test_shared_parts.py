@@ -81,7 +81,7 @@ def test_no_choice_of_flags_languages_and_headers_asks_for_a_part_of_its_own(
 
 @pytest.mark.parametrize(
     "flags",
-    [("-O3", "-std=c++17"), ("-DNDEBUG",), ("-std=c++20",), ("-DFOO=1",), ("-D_GLIBCXX_USE_CXX11_ABI=1",)],
+    [("-O3", "-std=c++17", "-DFOO=1"), ("-DNDEBUG", "-std=c++20"), ("-D_GLIBCXX_USE_CXX11_ABI=1",)],
 )
 @pytest.mark.parametrize(
     "where", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("cflags", "cuda_cflags")), "both"]

@@ -14,6 +14,8 @@ from dice.verify.build.object_files import variable
 from dice.verify.candidate import ageing
 from dice.verify.toolchain import host_compiler
 
+pytestmark = pytest.mark.xdist_group("ageing")  # one process builds what they share
+
 SOURCE = """
 static int calls;
 static long beside[3] = {7, 8, 9};

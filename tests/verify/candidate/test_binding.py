@@ -11,6 +11,8 @@ from dice.verify.build.build import Sources, build
 from dice.verify.candidate import binding
 from dice.verify.options import default_cache_dir
 
+pytestmark = pytest.mark.xdist_group("binding")  # one process builds what they share
+
 SOURCE = """
 #include <torch/extension.h>
 __global__ void add_one(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }

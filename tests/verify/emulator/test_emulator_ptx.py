@@ -10,6 +10,8 @@ from emulator_harness import Library, compile_cuda
 
 from dice.verify import emulator
 
+pytestmark = pytest.mark.xdist_group("ptx")  # one process builds what they share
+
 X, N = 2.75, 13  # what each statement is given
 STATEMENTS = {
     "arithmetic": ('asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(x), "f"(2.0f), "f"(1.0f));', 2 * X + 1),

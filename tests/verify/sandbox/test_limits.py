@@ -364,7 +364,7 @@ def test_a_candidate_can_neither_hide_nor_outlive_us_nor_make_memory_without_a_n
     assert "said -1" in verdict.message or "Operation not permitted" in verdict.message
 
 
-def test_files_without_a_name_do_not_get_past_the_limit() -> None:
+def test_files_without_a_name_do_not_get_past_the_limit(zygotes: Callable[[], Zygote]) -> None:
     def outcome(limits: Limits) -> str:
         with Scratch() as scratch:
             own = replace(limits, scratch=str(scratch.root / "outputs"))
@@ -373,13 +373,10 @@ def test_files_without_a_name_do_not_get_past_the_limit() -> None:
                 wait_for(child, (), time.monotonic() + PATIENCE_S)
         return ended.value.ended.reason or str(ended.value.ended.code)
 
-    zygote = Zygote()
-    try:
-        limits = Limits(512, "", visible=candidate_view(Options().cache_dir), tmp_mb=16, files_mb=16, own_files=True)
-        assert outcome(limits) in ("3", "files")  # refused by the file system, or ended
-        assert outcome(replace(limits, own_files=False)) in ("files", "memory")
-    finally:
-        zygote.close()
+    zygote = zygotes()
+    limits = Limits(512, "", visible=candidate_view(Options().cache_dir), tmp_mb=16, files_mb=16, own_files=True)
+    assert outcome(limits) in ("3", "files")  # refused by the file system, or ended
+    assert outcome(replace(limits, own_files=False)) in ("files", "memory")
 
 
 def test_what_a_candidate_writes_is_on_a_file_system_of_its_own(emulated: Verifier) -> None:

@@ -188,11 +188,9 @@ def test_capabilities_are_gone(limits: Limits, tmp_path: Path) -> None:
     assert int(status["CapEff"], 16) == 0 and status["NoNewPrivs"] == "1"
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Zygote:
-    found = Zygote()
-    yield found
-    found.close()
+@pytest.fixture
+def zygote(zygotes: Callable[[], Zygote]) -> Zygote:
+    return zygotes()
 
 
 def spawn(zygote: Zygote, scratch: Scratch, role: Role):  # noqa: ANN201

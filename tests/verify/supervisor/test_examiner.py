@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,11 +20,9 @@ SLOW = Kernel('f"' + "{a}" * 80_000 + '"')  # CPython 3.11 takes ten seconds for
 LARGE = Kernel("a\n" * 120_000)
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
+@pytest.fixture
+def zygote(zygotes: Callable[[], Zygote]) -> Zygote:
+    return zygotes()
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,7 @@ from tests.conftest import CASES
 FULL = ("namespaces+landlock+seccomp", "namespaces+landlock+seccomp+cgroups")
 
 
-@contextmanager
-def zygote() -> Iterator[Zygote]:
-    started = Zygote()
-    try:
-        yield started
-    finally:
-        started.close()
+Zygotes = Callable[[], Zygote]  # one of the mechanisms that are named when it is asked for
 
 
 @pytest.fixture
@@ -38,14 +31,12 @@ def cache() -> Path:
     return folder
 
 
-def lacking(cache: Path) -> tuple[str, ...]:
-    with zygote() as started:
-        return broken(started, cache, candidate_limits(1024, candidate_view(cache)))
+def lacking(zygotes: Zygotes, cache: Path) -> tuple[str, ...]:
+    return broken(zygotes(), cache, candidate_limits(1024, candidate_view(cache)))
 
 
-def test_every_promise_is_tried_and_holds(cache: Path) -> None:
-    with zygote() as started:
-        found = examine(started, cache, candidate_limits(1024, candidate_view(cache)))
+def test_every_promise_is_tried_and_holds(zygotes: Zygotes, cache: Path) -> None:
+    found = examine(zygotes(), cache, candidate_limits(1024, candidate_view(cache)))
     assert {one.name for one in found.guarantees} == set(PROMISES) == {*ATTEMPTS, *LIMITS}
     if found.tier not in FULL:
         pytest.skip(f"this host gives {found.tier} only")
@@ -62,25 +53,25 @@ def test_every_promise_is_tried_and_holds(cache: Path) -> None:
     ],
 )
 def test_a_host_without_a_mechanism_is_said_to_lack_what_it_gave(
-    without: str, lost: set[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+    without: str, lost: set[str], zygotes: Zygotes, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WITHOUT, without)
-    assert lost <= set(lacking(cache))
+    assert lost <= set(lacking(zygotes, cache))
 
 
-def test_one_mechanism_stands_in_for_another(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_mechanism_stands_in_for_another(zygotes: Zygotes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Namespaces hide files without Landlock, and keep the network away without seccomp."""
     monkeypatch.setenv(WITHOUT, "landlock")
-    assert not {"files", "writes", "network"} & set(lacking(cache))
+    assert not {"files", "writes", "network"} & set(lacking(zygotes, cache))
 
 
-def test_a_view_that_shows_too_much_is_noticed(cache: Path) -> None:
+def test_a_view_that_shows_too_much_is_noticed(zygotes: Zygotes, cache: Path) -> None:
     view = candidate_view(cache)
-    with zygote() as started:
-        assert "files" in broken(started, cache, candidate_limits(1024, (*view, str(cache))))
-        assert "files" not in broken(started, cache, candidate_limits(1024, view))
+    assert "files" in broken(zygotes(), cache, candidate_limits(1024, (*view, str(cache))))
+    assert "files" not in broken(zygotes(), cache, candidate_limits(1024, view))
 
 
+@pytest.mark.usefixtures("lasting_zygote")
 def test_what_is_lacking_stands_in_every_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WITHOUT, "namespaces")
     with Verifier(backend="emulated") as verifier:

@@ -18,6 +18,7 @@ RELU = Problem.from_file(CASES / "problems" / "relu.py")
 RIGHT = Kernel.from_file(CASES / "right_relu.py")
 
 
+@pytest.mark.usefixtures("lasting_zygote")
 def test_gpu_that_fails_its_probes_is_quarantined_and_another_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CPUs that pass for GPUs: a candidate that crashes has its device looked at, and that says no."""
     asked: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,10 @@ def test_a_value_that_there_is_no_memory_for_is_not_unreadable(tmp_path: Path) -
     memory.close()
 
 
+LASTING = pytest.mark.usefixtures("lasting_zygote")
+
+
+@LASTING
 def test_an_allocation_that_fails_in_cpp_is_told_of_as_itself() -> None:
     source = RIGHT.source.replace("torch::empty_like(x)", "torch::empty({1LL << 50}, x.options())")
     with Verifier(backend="emulated") as verifier:
@@ -89,6 +94,7 @@ def share_memory(monkeypatch: pytest.MonkeyPatch, shares: bool = True) -> list[b
     return alone
 
 
+@LASTING
 @pytest.mark.parametrize("shares", [False, True])
 def test_what_a_reference_did_without_for_lack_of_memory_counts_only_where_nobody_else_has_it(
     shares: bool, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +106,7 @@ def test_what_a_reference_did_without_for_lack_of_memory_counts_only_where_nobod
     assert alone == ([False, True] if shares else [False])
 
 
+@LASTING
 def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,8 +122,8 @@ def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end
     assert alone.count(True) == 3
 
 
-def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
-    zygote = Zygote()
+def test_a_group_is_gone_when_its_last_job_has_given_it_back(zygotes: Callable[[], Zygote]) -> None:
+    zygote = zygotes()
     oracles = ReferencePool("emulated", "", 1)
     settings = ReferenceSettings.of(RELU, Options(), True, 1, lends=True, shares=True)
     try:
@@ -128,7 +135,6 @@ def test_a_group_is_gone_when_its_last_job_has_given_it_back() -> None:
             assert not session.inputs.exists()
     finally:
         oracles.close()
-        zygote.close()
 
 
 @pytest.mark.parametrize(
