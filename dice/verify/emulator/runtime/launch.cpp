@@ -224,6 +224,7 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
 
 }  // namespace
 
+bool runs_against_the_grain() { return order == kIsolatedOrder; }
 bool runs_kernels() { return asked_kernel == nullptr && !muted; }
 
 // A kernel function that is called while somebody asks returns its Kernel and does not run; see host.cpp.

@@ -37,19 +37,35 @@ Order::Order(int mode, uint64_t n) : mode_(mode), n_(n == 0 ? 1 : n) {
   while (greatest_common_divisor(factor_, n_) != 1) ++factor_;
 }
 
+// Of the blocks that come first, those up to kNear are neighbours. The others are as far apart as the neighbours are many,
+// or more in a large grid, so that for any distance in a grid of up to a thousand blocks two of them are that far apart.
+// In a grid of long rows or planes they lie at the beginning of these.
+constexpr uint64_t kNear = 33, kMostFar = kOneByOne - kNear, kQuarter = 8;
+
 Order::Order(int mode, const dim3& grid) : Order(mode, uint64_t{grid.x} * grid.y * grid.z) {
-  if (mode != kIsolatedOrder || grid.x < kOneByOne) return;
-  if (grid.y * grid.z > 1) row_ = grid.x;
-  if (grid.y > 1 && grid.z > 1) plane_ = uint64_t{grid.x} * grid.y;
+  if (mode != kIsolatedOrder || n_ <= kOneByOne + kMostFar) return;
+  if (grid.x >= kOneByOne && grid.y * grid.z > 1) {
+    row_ = grid.x;
+    if (grid.y > 1 && grid.z > 1) plane_ = uint64_t{grid.x} * grid.y;
+  }
+  uint64_t unit = plane_ != 0 ? plane_ : grid.x >= kNear && grid.y * grid.z > 1 ? grid.x : 1;
+  if (2 * unit >= n_) unit = 1;
+  first_ = unit == 1 ? kOneByOne + 1 : 2 * unit;
+  const uint64_t fit = (n_ - first_) / unit / kMostFar;  // units from one to the next, if the last are to be the grid's
+  step_ = fit == 0 || (unit != 1 && grid.x < kOneByOne) ? unit : fit * unit;
+  far_ = (n_ - first_ - 1) / step_ + 1;
+  if (far_ > kMostFar) far_ = kMostFar;
 }
 
-// The last quarters of the blocks that come first are the first of the next row, and of the next plane.
+// Places of the first blocks against those of which they are to be the first. Each is its partner's partner.
 uint64_t Order::exchanged(uint64_t i) const {
-  constexpr uint64_t kQuarter = kOneByOne / 4, kHalf = 2 * kQuarter, kLast = 3 * kQuarter;
-  if (i >= kHalf && i < kLast) return row_ + i - kHalf;
-  if (i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
-  if (plane_ != 0 && i >= kLast && i < kOneByOne) return plane_ + i - kLast;
+  constexpr uint64_t kHalf = 2 * kQuarter, kLast = 3 * kQuarter, kEnd = 4 * kQuarter;
+  if (row_ != 0 && i >= kHalf && i < kLast) return row_ + i - kHalf;
+  if (row_ != 0 && i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
+  if (plane_ != 0 && i >= kLast && i < kEnd) return plane_ + i - kLast;
   if (plane_ != 0 && i >= plane_ && i < plane_ + kQuarter) return i - plane_ + kLast;
+  if (i >= kNear && i < kNear + far_) return first_ + (i - kNear) * step_;
+  if (i >= first_ && (i - first_) % step_ == 0 && (i - first_) / step_ < far_) return (i - first_) / step_ + kNear;
   return i;
 }
 

@@ -41,6 +41,7 @@ struct Streams {
   std::map<cudaStream_t, Stream> open;
   std::vector<Stream> left;  // destroyed with work in their queues, which is done all the same
   uint64_t enqueued = 0;
+  bool finishing = false;  // work of streams is being done, which may wait for that of others
 };
 Streams& streams() {
   static auto* all = new Streams;
@@ -58,8 +59,27 @@ void run_first(CUstream_st& stream) {
   run();
 }
 
+// Of those streams that have work: the one whose next was enqueued last, or first of all.
+Stream next_of(const Stream& except, bool last) {
+  Stream next;
+  const auto look_at = [&](const Stream& stream) {
+    if (stream->queue.empty() || stream == except) return;
+    if (next == nullptr || (stream->queue.front().number < next->queue.front().number) != last) next = stream;
+  };
+  for (const auto& [handle, stream] : streams().open) look_at(stream);
+  for (const Stream& stream : streams().left) look_at(stream);
+  return next;
+}
+
+// Nothing orders two streams but events and who waits for them. In the order in which threads are isolated, all that other
+// streams have to do comes before what is waited for; in the others, after it.
 void finish(const Stream& stream, uint64_t number) {
   if (stream == nullptr) return;
+  if (runs_against_the_grain() && !streams().finishing) {
+    streams().finishing = true;
+    while (const Stream other = next_of(stream, true)) run_first(*other);
+    streams().finishing = false;
+  }
   while (!stream->queue.empty() && stream->queue.front().number <= number) run_first(*stream);
 }
 
@@ -98,21 +118,14 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   work();
 }
 
-// In the order in which it was enqueued, whatever the stream.
+// In the order in which it was enqueued, whatever the stream; or the other way round, as far as streams do not wait.
 void finish_all() {
   Streams& all = streams();
   const std::lock_guard<std::recursive_mutex> lock(all.mutex);
-  for (;;) {
-    Stream first;
-    const auto look_at = [&](const Stream& stream) {
-      if (stream->queue.empty()) return;
-      if (first == nullptr || stream->queue.front().number < first->queue.front().number) first = stream;
-    };
-    for (const auto& [handle, stream] : all.open) look_at(stream);
-    for (const Stream& stream : all.left) look_at(stream);
-    if (first == nullptr) break;
-    run_first(*first);
-  }
+  const bool before = all.finishing;
+  all.finishing = true;
+  while (const Stream next = next_of(nullptr, runs_against_the_grain())) run_first(*next);
+  all.finishing = before;
   all.left.clear();
 }
 
