@@ -339,7 +339,9 @@ def test_a_convolution_by_transforms_counts_as_one_by_pytorch_does() -> None:
     transformed = replaced.of(reference, census(fourier, *WIDE), "program")
     assert plain.left == transformed.left == {"contraction": 1} and 0 < plain.time_share == transformed.time_share < 0.2
     assert (plain.added, transformed.added) == ((), ("fft",))
-    torch.testing.assert_close(fourier(*(rows := [torch.rand(shape) for shape in WIDE])), CONV(*rows), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        fourier(*(rows := [torch.rand(shape) for shape in WIDE])), CONV(*rows), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_one_operator_spelt_out_leaves_the_others_replaced() -> None:

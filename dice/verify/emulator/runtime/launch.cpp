@@ -212,6 +212,7 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
     return;
   }
   if (!is_deferred(c.stream)) {
+    turn_to_default_stream();
     run(kernel, entry, body, c);
     return;
   }

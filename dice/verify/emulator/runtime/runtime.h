@@ -89,7 +89,8 @@ class Order {
   int mode_ = 0;
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
   uint64_t row_ = 0, plane_ = 0;          // blocks, where there are further ones
-  uint64_t first_ = 0, step_ = 0, far_ = 0;  // where the far ones are, and how many
+  uint64_t near_ = 0, far_ = 0;           // how many of the first blocks are neighbours, and how many far away
+  uint64_t first_ = 0, step_ = 0;         // where the first of the far ones is, and the next from there
 };
 
 // heap.cpp: memory that ends at an inaccessible page
@@ -129,11 +130,12 @@ bool is_device_memory(const void* address);
 const Piece* variables();  // small ones of the device that kernels may write to; the last is empty
 
 // While a thread runs host code of a library it may not touch what is the GPU's. A scope in which it may: a launch, a copy.
-extern "C" bool dice_host_code(bool on);
+bool set_host_code(bool on);  // what held before
+bool is_host_code();
 class OnDevice {
  public:
-  OnDevice() : before_(dice_host_code(false)) {}
-  ~OnDevice() { dice_host_code(before_); }
+  OnDevice() : before_(set_host_code(false)) {}
+  ~OnDevice() { set_host_code(before_); }
   OnDevice(const OnDevice&) = delete;
 
  private:

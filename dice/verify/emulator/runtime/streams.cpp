@@ -1,5 +1,7 @@
-// Streams and events. Work on the default stream, and on streams that it waits for, is done when it is enqueued: PyTorch,
-// whose operators run on the default stream, reads it without asking us. See streams.h for the others.
+// Streams and events. Work on the default stream is done when it is enqueued: PyTorch, whose operators run on it, reads
+// it without asking us. The default stream waits for streams that are not declared non-blocking: within host code of a
+// library, of which we know when it turns to the default stream or to PyTorch, their work is kept until then; else it is
+// done at once, too. See streams.h for the others.
 #include "streams.h"
 
 #include <time.h>
@@ -19,7 +21,8 @@ struct CUstream_st {
     uint64_t number;
     std::function<void()> run;
   };
-  bool deferred;
+  bool deferred;  // or done at once, for PyTorch runs on it
+  bool blocking;  // the default stream waits for it
   uint64_t last;  // number of the work that was enqueued last
   std::deque<Work> queue;
 };
@@ -50,7 +53,9 @@ Streams& streams() {
 
 Stream find(cudaStream_t stream) {
   const auto found = streams().open.find(stream);
-  return found != streams().open.end() && found->second->deferred ? found->second : nullptr;
+  if (found == streams().open.end() || !found->second->deferred) return nullptr;
+  const bool at_once = found->second->blocking && found->second->queue.empty() && !is_host_code();
+  return at_once ? nullptr : found->second;
 }
 
 void run_first(CUstream_st& stream) {
@@ -60,10 +65,10 @@ void run_first(CUstream_st& stream) {
 }
 
 // Of those streams that have work: the one whose next was enqueued last, or first of all.
-Stream next_of(const Stream& except, bool last) {
+Stream next_of(const Stream& except, bool last, bool blocking = false) {
   Stream next;
   const auto look_at = [&](const Stream& stream) {
-    if (stream->queue.empty() || stream == except) return;
+    if (stream->queue.empty() || stream == except || (blocking && !stream->blocking)) return;
     if (next == nullptr || (stream->queue.front().number < next->queue.front().number) != last) next = stream;
   };
   for (const auto& [handle, stream] : streams().open) look_at(stream);
@@ -83,17 +88,26 @@ void finish(const Stream& stream, uint64_t number) {
   while (!stream->queue.empty() && stream->queue.front().number <= number) run_first(*stream);
 }
 
+void finish_these(bool blocking) {
+  Streams& all = streams();
+  const bool before = all.finishing;
+  all.finishing = true;
+  while (const Stream next = next_of(nullptr, runs_against_the_grain(), blocking)) run_first(*next);
+  all.finishing = before;
+}
+
 double now_seconds() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-cudaError_t create(cudaStream_t* stream, bool deferred) {
+cudaError_t create(cudaStream_t* stream, bool blocking) {
   if (stream == nullptr) return cudaErrorInvalidValue;
   const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
   const auto made = std::make_shared<CUstream_st>();
-  made->deferred = deferred;
+  made->deferred = true;
+  made->blocking = blocking;
   streams().open[made.get()] = made;
   *stream = made.get();
   return cudaSuccess;
@@ -115,6 +129,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     return;
   }
   lock.unlock();
+  turn_to_default_stream();
   work();
 }
 
@@ -122,11 +137,13 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 void finish_all() {
   Streams& all = streams();
   const std::lock_guard<std::recursive_mutex> lock(all.mutex);
-  const bool before = all.finishing;
-  all.finishing = true;
-  while (const Stream next = next_of(nullptr, runs_against_the_grain())) run_first(*next);
-  all.finishing = before;
+  finish_these(false);
   all.left.clear();
+}
+
+void turn_to_default_stream() {
+  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
+  if (!streams().finishing) finish_these(true);
 }
 
 }  // namespace dice_emu
@@ -150,9 +167,9 @@ int dice_unfinished() {
 cudaError_t cudaDeviceSynchronize() { return finish_all(), cudaSuccess; }
 cudaError_t cudaDeviceReset() { return finish_all(), cudaSuccess; }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, false); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, true); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return create(stream, (flags & cudaStreamNonBlocking) != 0);
+  return create(stream, (flags & cudaStreamNonBlocking) == 0);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -187,6 +204,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!is_deferred(stream)) turn_to_default_stream();
   const Lock lock(streams().mutex);
   event->seconds = now_seconds();
   event->stream = find(stream);
