@@ -333,7 +333,7 @@ def test_a_kernel_whose_heart_pytorch_does_not_compute_replaced_it(what: str) ->
 
 
 def test_a_convolution_by_transforms_counts_as_one_by_pytorch_does() -> None:
-    """Who has PyTorch convolve and rectifies himself replaced the same part, whichever way PyTorch goes; it is named."""
+    """Who has PyTorch convolve and rectifies himself replaced the same part, whichever way PyTorch goes."""
     reference = census(lambda x, w: CONV(x, w).relu(), *WIDE)
     plain = replaced.of(reference, census(CONV, *WIDE), "program")
     transformed = replaced.of(reference, census(fourier, *WIDE), "program")

@@ -67,8 +67,8 @@ def of(func: Any, args: Sequence[Any], result: Any, flops: int | None, elements:
 
 
 def part_of(kind: str, func: Any, args: Sequence[Any]) -> str:
-    """Which part of a convolution by Fourier transforms a call of the family `kind` may be: a transform, or a product of
-    two of them; "" for none."""
+    """Which part of a convolution by Fourier transforms a call of the family `kind` may be: a transform, or a product
+    of two of them; "" for none."""
     if func.name().startswith(("aten::_fft", "aten::fft_")):
         return TRANSFORM
     factors = [argument for argument in args if isinstance(argument, torch.Tensor) and argument.is_complex()]

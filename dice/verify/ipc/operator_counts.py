@@ -88,9 +88,9 @@ def family(operator: str) -> str:
 
 @dataclass
 class OperatorCounts:
-    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
-    and parts of convolutions by transforms, what each call costs (`operator_cost.estimated`) and is at heart (`essence.of`), and elements that went to the host,
-    by PyTorch or by copies of the file's own."""
+    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family and
+    for each part of a convolution by transforms, what each call costs (`operator_cost.estimated`) and is at heart
+    (`essence.of`), and elements that went to the host, by PyTorch or by copies of the file's own."""
 
     elements: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 class Orders:
     """Which order each trial that runs is for. Isolated in the second, or in the first after it whose values can show
-    what a missing atomic loses; and where what all draws leave alike is varied, since equal indices meet in one place."""
+    what a missing atomic loses; and where what all draws leave alike is varied, as equal indices meet in one place."""
 
     def __init__(self) -> None:
         self._trials, self._isolated = 0, False

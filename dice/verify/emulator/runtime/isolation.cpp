@@ -151,25 +151,22 @@ void Isolation::open() {
 
 char* Isolation::view(const Page& page) { return page.fine == kNotFine ? page.data : merged_.data() + page.fine; }
 
-// Notes what the block has written to these bytes of the page.
-void Isolation::keep(const Page& page, size_t first, size_t end, bool release) {
+// Notes what the block has written to the page.
+void Isolation::keep(const Page& page, bool release) {
   const char* written = view(page);
   char *known = known_.data() + page.offset, *released = released_.data() + page.offset, *all = final_.data() + page.offset;
-  for (size_t at = first; at < end; at += 64) {
-    const size_t stop = end - at < 64 ? end : at + 64;
-    if (memcmp(written + at, known + at, stop - at) == 0) continue;
-    for (size_t i = at; i < stop; ++i) {
-      if (written[i] == known[i]) continue;
-      all[i] = written[i];
-      if (release) released[i] = known[i] = written[i];
-    }
-    if (release) ++released_times_;
+  if (memcmp(written, known, page.size) == 0) return;
+  for (size_t i = 0; i < page.size; ++i) {
+    if (written[i] == known[i]) continue;
+    all[i] = written[i];
+    if (release) released[i] = known[i] = written[i];
   }
+  if (release) ++released_times_;
 }
 
 void Isolation::keep_all(bool release) {
   page_credit.fetch_sub(static_cast<int64_t>(pages_length_), std::memory_order_relaxed);
-  for (const Page& page : pages_) keep(page, 0, page.size, release);
+  for (const Page& page : pages_) keep(page, release);
 }
 
 // Shows the block what others have released, but where it has written itself.
@@ -179,12 +176,9 @@ void Isolation::learn() {
   for (const Page& page : pages_) {
     char *seen = view(page), *known = known_.data() + page.offset;
     const char* released = released_.data() + page.offset;
-    for (size_t at = 0; at < page.size; at += 64) {
-      const size_t stop = page.size - at < 64 ? page.size : at + 64;
-      if (memcmp(released + at, known + at, stop - at) == 0) continue;
-      for (size_t i = at; i < stop; ++i)
-        if (seen[i] == known[i]) seen[i] = known[i] = released[i];
-    }
+    if (memcmp(released, known, page.size) == 0) continue;
+    for (size_t i = 0; i < page.size; ++i)
+      if (seen[i] == known[i]) seen[i] = known[i] = released[i];
   }
   changed_ = true;
   loaded_ = nullptr;

@@ -77,7 +77,7 @@ class Isolation {
   void begin_pages();  // of a block
   void coarsen();
   char* view(const Page& page);  // the page as the running block has left it
-  void keep(const Page& page, size_t first, size_t end, bool release);
+  void keep(const Page& page, bool release);
   void keep_all(bool release);
   void learn();
   void exchange(bool release);
