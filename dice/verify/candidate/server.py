@@ -244,8 +244,6 @@ class Server(ABC):
             return running.forward(self.model, own, command.seeds[place], self.device)
 
         own = [buffer for name, buffer in buffers.items() if name not in kept]
-        if self.runtime is not None:
-            self.runtime.dice_set_order(0)  # the quickest: the last trial's may have isolated its threads
         number, outputs = ageing.first_other(call, len(inputs), binding.loaded(), own)
         for place, output in outputs.items():
             self.values.write(output, command.inputs[place], f"{command.output} {place}")

@@ -44,10 +44,10 @@ class Orders:
     def __init__(self) -> None:
         self._trials, self._isolated = 0, False
 
-    def next(self, family: str, varied: bool) -> int:
+    def next(self, family: str, crowded: bool) -> int:
         number = self._trials
         self._trials += 1
-        if number > 0 and family != TELLS_NOTHING and (varied or not self._isolated):
+        if number > 0 and family != TELLS_NOTHING and (crowded or not self._isolated):
             self._isolated = True
             return ISOLATED
         order = number % ORDERS
@@ -79,8 +79,7 @@ class Attempt:
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
         self._signature: object = None  # of the inputs that the runner's program is for
-        self.drawn, self.keeps = "", False
-        self._orders = Orders()
+        self.drawn, self.keeps, self._orders = "", False, Orders()
         self.remarks: tuple[m.Step, ...] = ()
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
@@ -168,7 +167,7 @@ class Attempt:
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
-        order = self._orders.next(drawn.family, varied=bool(step.kind))
+        order = self._orders.next(drawn.family, step.kind.startswith("crowded"))
         command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, drawn.asked_back, LEFT)
         self.replay.trial = command
         with record.clock("run"):
