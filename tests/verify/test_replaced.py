@@ -244,6 +244,17 @@ def row_softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 NORM = torch.nn.functional.layer_norm
+CONV = torch.nn.functional.conv2d
+WIDE = [(8, 16, 24, 24), (48, 16, 9, 9)]  # a convolution that costs many times what its transforms do
+
+
+def fourier(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """`CONV`, by transforms there and back."""
+    size = x.shape[-2:]
+    product = torch.einsum("bcij,ocij->boij", torch.fft.rfft2(x), torch.fft.rfft2(w.flip(-2, -1), size))
+    return torch.fft.irfft2(product, size)[..., w.shape[-2] - 1 :, w.shape[-1] - 1 :]
+
+
 SPELT_OUT = {
     "a softmax but for its quotient": (row_softmax, lambda x: (x - x.amax(1, True)).exp().sum(1), [(8, 32)]),
     "a softmax by its logarithm": (row_softmax, lambda x: x - x.logsumexp(1, True), [(8, 32)]),
@@ -277,9 +288,16 @@ SPELT_OUT = {
         [(1, 2, 8, 8)],
     ),
     "a gelu but for its product": (torch.nn.functional.gelu, lambda x: (x / 2**0.5).erf(), [(8, 32)]),
+    "a convolution by Fourier transforms": (CONV, fourier, WIDE),
     "the largest by a sort": (lambda x: x.topk(3), lambda x: x.sort().values[:, :3], [(8, 32)]),
 }
 OWN_WORK = {
+    "the products between two transforms": (CONV, lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x)), WIDE),
+    "a convolution beside transforms that it has itself": (
+        lambda x, w: (CONV(x, w), torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(x))),
+        lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(x)),
+        WIDE,
+    ),
     "the maximum of a softmax": (row_softmax, lambda x: x.amax(1), [(8, 32)]),
     "the mean of a norm": (lambda x: NORM(x, [32]), lambda x: x.mean(1), [(8, 32)]),
     "the last sum of a split product": (torch.mm, lambda a, b: torch.ones(4, 8, 7).sum(0), [(8, 32), (32, 7)]),
@@ -312,6 +330,18 @@ def test_a_kernel_whose_heart_pytorch_does_not_compute_replaced_it(what: str) ->
     forward, instead, shapes = OWN_WORK[what]
     found = replaced.of(census(forward, *shapes), census(instead, *shapes), "program")
     assert found.time_share > 0
+
+
+def test_a_convolution_by_transforms_counts_as_one_by_pytorch_does() -> None:
+    """Who has PyTorch convolve and rectifies himself replaced the same part, whichever way PyTorch goes."""
+    reference = census(lambda x, w: CONV(x, w).relu(), *WIDE)
+    plain = replaced.of(reference, census(CONV, *WIDE), "program")
+    transformed = replaced.of(reference, census(fourier, *WIDE), "program")
+    assert plain.left == transformed.left == {"contraction": 1} and 0 < plain.time_share == transformed.time_share < 0.2
+    assert (plain.added, transformed.added) == ((), ("fft",))
+    torch.testing.assert_close(
+        fourier(*(rows := [torch.rand(shape) for shape in WIDE])), CONV(*rows), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_one_operator_spelt_out_leaves_the_others_replaced() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.ipc.operator_counts import NO_ESSENCE, Essence, family
+from dice.verify.ipc.operator_counts import COMPLEX_PRODUCT, NO_ESSENCE, TRANSFORM, Essence, family
 
 _SUMS = frozenset(
     ("sum", "nansum", "mean", "prod", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "any", "all")
@@ -64,6 +64,15 @@ def of(func: Any, args: Sequence[Any], result: Any, flops: int | None, elements:
         return NO_ESSENCE  # the larger of two tensors, and what is normalised by numbers that are known
     sums = (base in _SUMS) + (base in _TWICE)
     return (sums * elements, (base in _CURVES) * elements, (base in _ORDERS) * elements, 0)
+
+
+def part_of(kind: str, func: Any, args: Sequence[Any]) -> str:
+    """Which part of a convolution by Fourier transforms a call of the family `kind` may be: a transform, or a product
+    of two of them; "" for none."""
+    if func.name().startswith(("aten::_fft", "aten::fft_")):
+        return TRANSFORM
+    factors = [argument for argument in args if isinstance(argument, torch.Tensor) and argument.is_complex()]
+    return COMPLEX_PRODUCT if kind in ("contraction", "mul") and len(factors) > 1 else ""
 
 
 def _products(flops: int | None, args: Sequence[Any]) -> int:

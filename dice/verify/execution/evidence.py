@@ -122,7 +122,8 @@ class Census(OperatorMode):
             elements = max(_count(inputs), _count(outputs))
             flops = operator_cost.flops_of(func, args, kwargs or {}, result)
             cost = operator_cost.estimated(flops, (*inputs, *outputs), elements)
-            self.work.note(kind, elements, cost, essence.of(func, args, result, flops, elements))
+            at_heart = essence.of(func, args, result, flops, elements)
+            self.work.note(kind, elements, cost, at_heart, essence.part_of(kind, func, args))
             self.short = self.short or any(_is_short(tensor) for tensor in outputs)
             self.stable += name.startswith("aten::sort.stable") and (kwargs or {}).get("stable") is True
         elif count := _read_by_host(name, args, outputs):

@@ -22,6 +22,7 @@ Number = TypeVar("Number", int, float)
 Essence = tuple[int, int, int, int]
 NO_ESSENCE: Essence = (0, 0, 0, 0)
 CAST = "cast"  # between whole numbers and floats, which rounds
+TRANSFORM, COMPLEX_PRODUCT = "fft", "complex product"  # parts of a convolution by Fourier transforms; counted as calls
 
 _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr")
 _CONTRACTIONS += ("outer", "linear", "matmul", "einsum", "tensordot", "bilinear", "_trilinear", "chain_matmul")
@@ -87,9 +88,9 @@ def family(operator: str) -> str:
 
 @dataclass
 class OperatorCounts:
-    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family,
-    what each call costs (`operator_cost.estimated`) and is at heart (`essence.of`), and elements that went to the host,
-    by PyTorch or by copies of the file's own."""
+    """What PyTorch computed: elements per family (the larger of an operator's inputs and outputs), calls per family and
+    for each part of a convolution by transforms, what each call costs (`operator_cost.estimated`) and is at heart
+    (`essence.of`), and elements that went to the host, by PyTorch or by copies of the file's own."""
 
     elements: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
@@ -97,10 +98,10 @@ class OperatorCounts:
     essences: dict[str, list[Essence]] = field(default_factory=dict)
     host: int = 0
 
-    def note(self, kind: str, elements: int, cost: int, essence: Essence = NO_ESSENCE) -> None:
-        """One call of an operator of the family `kind`."""
+    def note(self, kind: str, elements: int, cost: int, essence: Essence = NO_ESSENCE, part: str = "") -> None:
+        """One call of an operator of the family `kind`. `part`: which part of a convolution by transforms it may be."""
         self.elements[kind] += elements
-        self.calls[kind] += 1
+        self.calls.update([kind, part] if part else [kind])
         append(self.costs.setdefault(kind, []), cost)
         known = self.essences.setdefault(kind, [])
         if len(known) < MAX_CALLS:

@@ -4,7 +4,8 @@ Each operator that PyTorch computes in the reference either runs in the candidat
 apart by their family and by what they cost, so that one of two layers is not taken for the other. One that PyTorch
 computes for the file by other operators, which come to the same at heart (`execution/essence.py`), was not replaced: a
 kernel that divides what PyTorch exponentiated and added up is no softmax, and one that takes the root of what PyTorch
-multiplied out no distance.
+multiplied out no distance. A convolution that PyTorch computes by Fourier transforms is left to it as a convolution is,
+however much less the transforms cost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dice.verdict import Replaced
-from dice.verify.ipc.operator_counts import NO_ESSENCE, OperatorCounts, is_passing
+from dice.verify.ipc.operator_counts import COMPLEX_PRODUCT, NO_ESSENCE, TRANSFORM, OperatorCounts, is_passing
 
 LEAST_SHARE = 0.01  # of the reference's time: a kernel that replaced less is no solution
 FINISHING = 0.01  # of a call: with less, such as a last sum over partial sums, it is not left to PyTorch
@@ -36,6 +37,7 @@ def of(
         weights = ms
     operators, left, total, remaining = 0, dict[str, int](), 0.0, 0.0
     by_kind = {kind: _left(costs, _told(kind, reference, candidate)) for kind, costs in reference.costs.items()}
+    _mark_transformed(by_kind, reference, candidate)
     spelt_out, multiplied_out = _find_spelt_out(by_kind, reference, candidate)
     for kind, costs in reference.costs.items():
         if spelt_out and not any(reference.at_heart(kind)):  # it takes a difference or a factor of its own to spell one
@@ -83,6 +85,22 @@ def _left(reference: Sequence[int], candidate: Sequence[int]) -> list[float]:
     return left
 
 
+def _transformed(reference: OperatorCounts, candidate: OperatorCounts) -> int:
+    """How many convolutions PyTorch may compute for the candidate by transforms: there, a product, and back."""
+    more = {part: candidate.calls[part] - reference.calls[part] for part in (TRANSFORM, COMPLEX_PRODUCT)}
+    return max(0, min(more[TRANSFORM] // 2, more[COMPLEX_PRODUCT]))
+
+
+def _mark_transformed(left: dict[str, list[float]], reference: OperatorCounts, candidate: OperatorCounts) -> None:
+    """Mark those convolutions and products as left to PyTorch for which it runs transforms, the dearest first: these
+    cost less, and come to the same."""
+    shares = left.get("contraction", [])
+    costs = reference.costs.get("contraction", [])
+    parts = [at for at in sorted(range(len(shares)), key=lambda at: -costs[at]) if shares[at] > 0]
+    for at in parts[: _transformed(reference, candidate)]:
+        shares[at] = 1.0
+
+
 def _find_spelt_out(
     left: dict[str, list[float]], reference: OperatorCounts, candidate: OperatorCounts
 ) -> tuple[int, list[int]]:
@@ -125,4 +143,5 @@ def _added(reference: OperatorCounts, candidate: OperatorCounts) -> tuple[str, .
     sums and multiples of elements are not among them: they prepare what kernels are given."""
     total = sum(map(sum, reference.costs.values()))
     weighty = (kind for kind, costs in candidate.costs.items() if sum(costs) >= ADDED * total)
-    return tuple(sorted(kind for kind in weighty if kind not in reference.costs and not is_passing(kind)))
+    added = {kind for kind in weighty if kind not in reference.costs and not is_passing(kind)}
+    return tuple(sorted(added | ({TRANSFORM} if _transformed(reference, candidate) else set())))

@@ -27,12 +27,31 @@ from dice.verify.text import static
 
 # Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles.
 ORDERS = 8
+ISOLATED = 1
+TELLS_NOTHING = "zeros"  # a family of values none of which is missed where it is lost
 DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
 PLAIN = m.Step("", "given")  # of the reference's own arguments and parameters
 OUTPUT, LEFT = "output", "left"  # the names of what a candidate writes
 EMULATED_SANITIZER_PATIENCE = 10  # times as long may a run take in which every access is looked at
 
 T = TypeVar("T")
+
+
+class Orders:
+    """Which order each trial that runs is for. Isolated in the second, or in the first after it whose values can show
+    what a missing atomic loses; and where what all draws leave alike is varied, as equal indices meet in one place."""
+
+    def __init__(self) -> None:
+        self._trials, self._isolated = 0, False
+
+    def next(self, family: str, crowded: bool) -> int:
+        number = self._trials
+        self._trials += 1
+        if number > 0 and family != TELLS_NOTHING and (crowded or not self._isolated):
+            self._isolated = True
+            return ISOLATED
+        order = number % ORDERS
+        return order if order != ISOLATED else ORDERS
 
 
 class Attempt:
@@ -60,7 +79,7 @@ class Attempt:
         self.candidate = self._spawn(RUNNER if constructs else CANDIDATE)
         self.talk = Dialogue(job, self.candidate, files, timeout_s, record, feedback, self.replay)
         self._signature: object = None  # of the inputs that the runner's program is for
-        self.drawn, self.keeps = "", False
+        self.drawn, self.keeps, self._orders = "", False, Orders()
         self.remarks: tuple[m.Step, ...] = ()
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
@@ -149,7 +168,8 @@ class Attempt:
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
-        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, number % ORDERS, repeat, drawn.rng, drawn.asked_back, LEFT)
+        order = self._orders.next(drawn.family, step.kind.startswith("crowded"))
+        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, drawn.asked_back, LEFT)
         self.replay.trial = command
         with record.clock("run"):
             ran = self._ran(command)

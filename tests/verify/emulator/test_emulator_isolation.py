@@ -27,8 +27,10 @@ RIGHT = [
 
 
 WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics", "histogram_without_atomics"]
+WRONG_TOTALS += ["last_block_without_a_fence", "variable_without_atomics"]
 RIGHT_TOTALS = ["blocks_with_atomics", "last_block", "blocks_under_a_lock", "own_elements"]
 RIGHT_TOTALS += ["histogram_with_atomics", "histogram_under_a_lock", "same_value_by_all", "chain_of_blocks"]
+RIGHT_TOTALS += ["variable_with_atomics"]
 
 
 def sums(entry: str, order: int, blocks: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +60,44 @@ def test_no_order_of_whole_threads_shows_it(entry: str, order: int) -> None:
 @pytest.mark.parametrize("entry", WRONG_TOTALS)
 def test_blocks_that_add_to_a_number_without_atomics_lose_some(entry: str) -> None:
     out, right = sums(entry, ISOLATED)
-    assert out[0] < right.sum()
+    assert not out[0] >= right.sum()
+
+
+def partners(grid: tuple[int, int, int], distance: int, atomically: bool) -> np.ndarray:
+    """How many blocks say that they were there, of those that are `distance` apart, and how many there were."""
+    library, out = case("isolated.cu"), np.zeros(distance, np.float32)
+    library.runtime.dice_set_order(ISOLATED)
+    library.call("h_partners", out, *grid, distance, int(atomically))
+    library.runtime.dice_set_order(0)
+    return out
+
+
+SMALL_GRIDS = [(65, 1, 1), (70, 1, 1), (400, 1, 1), (6, 50, 1), (80, 5, 1), (10, 7, 5), (1056, 1, 1)]
+LARGE_GRIDS = [(5000, 1, 1), (6, 500, 1), (40, 60, 1), (80, 40, 1), (8, 8, 40), (64, 9, 2), (64, 9, 6)]
+
+
+@pytest.mark.parametrize("grid", SMALL_GRIDS)
+def test_blocks_at_any_distance_are_isolated_in_small_grids(grid: tuple[int, int, int]) -> None:
+    blocks = int(np.prod(grid))
+    step = 1 if blocks < 100 else 7
+    distances = [*range(1, blocks, step), blocks - 1]
+    assert not [far for far in distances if partners(grid, far, atomically=False).sum() == blocks]
+
+
+@pytest.mark.parametrize("grid", LARGE_GRIDS)
+def test_neighbours_in_each_direction_and_partners_of_halves_are_isolated(grid: tuple[int, int, int]) -> None:
+    blocks = int(np.prod(grid))
+    distances = [1, 2, 31, grid[0], grid[0] * grid[1], *([blocks // 2] if grid[2] == 1 else [])]
+    assert not [far for far in distances if far < blocks and partners(grid, far, atomically=False).sum() == blocks]
+
+
+GRIDS = [*SMALL_GRIDS, *LARGE_GRIDS, (1, 1, 1), (64, 1, 1), (128, 40, 2)]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_all_blocks_run_once_in_each_order(grid: tuple[int, int, int]) -> None:
+    assert (partners(grid, int(np.prod(grid)), atomically=False) == 1).all()
+    assert partners(grid, 3, atomically=True).sum() == np.prod(grid)
 
 
 @pytest.mark.parametrize("entry", RIGHT_TOTALS)

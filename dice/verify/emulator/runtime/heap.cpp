@@ -12,6 +12,7 @@
 
 #include "races.h"
 #include "runtime.h"
+#include "streams.h"
 
 namespace dice_emu {
 namespace {
@@ -262,6 +263,23 @@ void place(Region* region, size_t size, size_t alignment, const char* label) {
   snprintf(region->label, sizeof region->label, "%s", label);
 }
 
+bool is_host_code() { return in_host_code; }
+
+bool set_host_code(bool on) {
+  const bool before = in_host_code;
+  if (before == on) return before;
+  if (on) {
+    ensure_alternate_stack();
+    install_handlers();
+  }
+  const Lock lock;
+  in_host_code = on;
+  threads_in_host_code += on ? 1 : -1;
+  if (threads_in_host_code == (on ? 1u : 0u))
+    for (unsigned i = 0; i < device_count; ++i) set_closed(on_device[i], on);
+  return before;
+}
+
 const Region* region_at(const char* address) {
   for (const Region* region = __atomic_load_n(&regions, __ATOMIC_ACQUIRE); region != nullptr; region = region->next)
     if (address >= region->reserve && address < region->reserve_end) return region;
@@ -339,20 +357,11 @@ void dice_heap_to_device(const void* data, bool shared) {
   give_to_device(table[slot]);
 }
 
-// From here on this thread runs host code of a library (or no longer); what held before.
+// From here on this thread runs host code of a library (or no longer, as PyTorch runs, on the default stream); what held
+// before.
 bool dice_host_code(bool on) {
-  const bool before = in_host_code;
-  if (before == on) return before;
-  if (on) {
-    ensure_alternate_stack();
-    install_handlers();
-  }
-  const Lock lock;
-  in_host_code = on;
-  threads_in_host_code += on ? 1 : -1;
-  if (threads_in_host_code == (on ? 1u : 0u))
-    for (unsigned i = 0; i < device_count; ++i) set_closed(on_device[i], on);
-  return before;
+  if (in_host_code && !on) turn_to_default_stream();
+  return set_host_code(on);
 }
 
 // Bytes of the allocation that begins at `data`, or 0.

@@ -12,6 +12,7 @@
 #include "../include/dice_emu/host_api.h"
 #include "runtime.h"
 #include "streams.h"
+#include "streams.h"
 
 extern "C" void* dice_heap_allocate(size_t bytes);
 extern "C" bool dice_heap_free(void* data);
@@ -238,6 +239,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
   if (dice_emu::without_data) return copied_nothing(to, from, bytes, kind);
   if (bytes != 0 && (to == nullptr || from == nullptr)) return fail(cudaErrorInvalidValue);
+  dice_emu::turn_to_default_stream();
   {
     const dice_emu::OnDevice scope;
     memmove(to, from, bytes);
@@ -250,6 +252,7 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
                          cudaMemcpyKind kind) {
   if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidValue);
   if (dice_emu::without_data) return copied_nothing(to, from, width * height, kind);
+  dice_emu::turn_to_default_stream();
   const dice_emu::OnDevice scope;
   note_read(to, from, width * height, kind);
   for (size_t row = 0; row < height; ++row)
@@ -260,6 +263,7 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   if (dice_emu::without_data) return cudaSuccess;
   if (bytes != 0 && to == nullptr) return fail(cudaErrorInvalidValue);
+  dice_emu::turn_to_default_stream();
   const dice_emu::OnDevice scope;
   memset(to, value, bytes);
   return cudaSuccess;

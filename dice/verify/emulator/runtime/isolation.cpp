@@ -13,39 +13,58 @@ constexpr int64_t kBytesPerSwitch = 512;        // compared in less time than a 
 constexpr int64_t kBytesPerAtomic = 512;        // that could be compared in the time that an atomic takes longer
 constexpr int64_t kCreditPerBlock = 64 << 20;   // beyond those
 constexpr int64_t kCredit = 256 << 20;          // of all blocks together, until the order is set again
-constexpr int64_t kLaunchBytes = 16 << 20;      // that are compared before no more blocks are isolated from each other
-constexpr size_t kTensorBytes = 8 << 20;        // of tensors, that a block compares where each thread writes once
-constexpr size_t kLeastTensorBytes = 8 << 10, kMostTensorBytes = 128 << 10;  // that are isolated
+constexpr int64_t kLaunchBytes = 16 << 20;      // that are compared before threads are no more isolated on pages
+constexpr size_t kTensorBytes = 8 << 20;        // of pages, that a block compares where each thread writes once
+constexpr size_t kLeastTensorBytes = 8 << 10, kMostTensorBytes = 128 << 10;  // that are isolated between threads
+constexpr size_t kPageBytes = 256 << 10;        // that are isolated between blocks
+constexpr int64_t kPageCredit = 64 << 20;       // bytes of pages, of all blocks together, until the order is set again
+constexpr size_t kNotFine = SIZE_MAX;
 constexpr unsigned kPatience = 1 << 10;         // meetings of a warp without a barrier: it may poll what others write
 
-static std::atomic<int64_t> credit{kCredit};
-void renew_isolation_credit() { credit = kCredit; }
+static std::atomic<int64_t> credit{kCredit}, page_credit{kPageCredit};
+void renew_isolation_credit() {
+  credit = kCredit;
+  page_credit = kPageCredit;
+}
 
 void Isolation::begin_launch(bool active, bool blocks, unsigned threads) {
   active_ = active;
-  watches_ = active && blocks;
+  watches_ = active && blocks && page_credit > 0;
   forget();
   if (!watches_) return;
   const size_t most = kTensorBytes / threads;
   to_compare_ = kLaunchBytes;
   room_ = most < kLeastTensorBytes ? kLeastTensorBytes : most > kMostTensorBytes ? kMostTensorBytes : most;
+  coarse_room_ = kPageBytes;
+  fine_ = true;
   watch_tensors();
+  const Piece none{};
+  for (const Piece* piece = variables(); piece->at != none.at; ++piece) add_page(piece->at, piece->size);
 }
 
 bool Isolation::touch(const Region& region, const char* address) {
   if (!watches_ || !region.watched || region.closed || address < region.pages || address >= region.pages_end) return false;
   const Piece piece = open_page(region, address);
-  if (!on_ || piece.size > room_) unwatch();  // all that follows is seen by everybody at once
-  if (!watches_ || piece.size == 0) return true;
-  room_ -= piece.size;
-  add(piece.at, piece.size);
-  Array& array = arrays_.back();
-  array.global = true;
-  for (Image* image : {&begin_, &grid_, &traded_}) {
-    if (image->size() < length_) image->resize(length_);
-    memcpy(image->data() + array.offset, array.data, array.size);
-  }
+  if (!on_ || piece.size > coarse_room_) unwatch();  // all that follows is seen by everybody at once
+  if (watches_ && piece.size != 0) add_page(piece.at, piece.size);
   return true;
+}
+
+void Isolation::add_page(char* data, size_t size) {
+  coarse_room_ -= size;
+  Page page{data, size, pages_length_, kNotFine};
+  pages_length_ += (size + 7) / 8 * 8;
+  for (Image* image : {&begin_, &known_, &released_, &final_}) {
+    if (image->size() < pages_length_) image->resize(pages_length_);
+    memcpy(image->data() + page.offset, data, size);
+  }
+  if (fine_ && size <= room_) {
+    room_ -= size;
+    page.fine = length_;
+    add(data, size);
+    arrays_.back().global = true;
+  }
+  pages_.push_back(page);
 }
 
 void Isolation::unwatch() {
@@ -53,28 +72,41 @@ void Isolation::unwatch() {
   watches_ = false;
 }
 
-// Between blocks: those that follow see what all have written.
-void Isolation::release_tensors() {
+// From here on everybody sees at once what anybody writes to tensors.
+void Isolation::release_pages() {
   unwatch();
-  for (Array& array : arrays_) {
-    if (!array.global) continue;
-    memcpy(array.data, grid_.data() + array.offset, array.size);
-    array.size = 0;
+  for (const Page& page : pages_) memcpy(page.data, final_.data() + page.offset, page.size);
+  pages_.clear();
+  coarsen();
+}
+
+// Threads are no more isolated on pages. Not while a thread of an isolated block runs: the images are another's then.
+void Isolation::coarsen() {
+  fine_ = false;
+  for (Page& page : pages_) page.fine = kNotFine;
+  std::vector<Array> shared;
+  length_ = 0;
+  for (Array array : arrays_) {
+    if (array.global) continue;
+    array.offset = length_;
+    length_ += (array.size + 7) / 8 * 8;
+    shared.push_back(array);
   }
+  arrays_ = shared;
 }
 
 void Isolation::end_launch() {
-  unwatch();
   settle();
-  for (const Array& array : arrays_)
-    if (array.global) memcpy(array.data, grid_.data() + array.offset, array.size);
+  release_pages();
   active_ = on_ = false;
   dice_isolated = false;
 }
 
 void Isolation::forget() {
   arrays_.clear();
-  length_ = 0;
+  pages_.clear();
+  length_ = pages_length_ = 0;
+  released_times_ = known_times_ = 0;
 }
 
 void Isolation::begin_block() {
@@ -85,49 +117,76 @@ void Isolation::begin_block() {
   credit.fetch_sub(granted_, std::memory_order_relaxed);
   fenced_ = false;
   on_ = dice_isolated = true;
-  if (watches_ && to_compare_ < 0) release_tensors();
-  for (const Array& array : arrays_) {
-    if (array.global) {
-      memcpy(array.data, begin_.data() + array.offset, array.size);
-      memcpy(traded_.data() + array.offset, array.data, array.size);
-    }
-    memcpy(merged_.data() + array.offset, array.data, array.size);
-  }
+  begin_pages();
+  for (const Array& array : arrays_) memcpy(merged_.data() + array.offset, array.data, array.size);
   changed_ = true;
   barrier();
   shown_ = loaded_ = &block_;
 }
 
+void Isolation::begin_pages() {
+  if (to_compare_ < 0 && fine_) coarsen();
+  if (page_credit < 0) release_pages();
+  for (const Page& page : pages_) memcpy(page.data, begin_.data() + page.offset, page.size);
+  if (!pages_.empty()) memcpy(known_.data(), begin_.data(), pages_length_);
+  known_times_ = 0;
+}
+
 void Isolation::end_block() {
-  if (on_) trade_all();
+  if (on_) keep_all(false);
 }
 
 void Isolation::rest() {
   if (!on_) return;
-  trade_all();
+  exchange(true);
   show(&merged_);
 }
 
-void Isolation::restart() { begin_ = grid_; }
+void Isolation::restart() { begin_ = released_ = final_; }
 
 void Isolation::open() {
   settle();
   on_ = dice_isolated = false;
 }
 
-void Isolation::trade(const Array& array, size_t first, size_t end) {
-  char *merged = merged_.data() + array.offset, *traded = traded_.data() + array.offset, *grid = grid_.data() + array.offset;
-  for (size_t i = first; i < end; ++i) {
-    if (merged[i] != traded[i]) grid[i] = merged[i];
-    merged[i] = traded[i] = grid[i];
+char* Isolation::view(const Page& page) { return page.fine == kNotFine ? page.data : merged_.data() + page.fine; }
+
+// Notes what the block has written to the page.
+void Isolation::keep(const Page& page, bool release) {
+  const char* written = view(page);
+  char *known = known_.data() + page.offset, *released = released_.data() + page.offset, *all = final_.data() + page.offset;
+  if (memcmp(written, known, page.size) == 0) return;
+  for (size_t i = 0; i < page.size; ++i) {
+    if (written[i] == known[i]) continue;
+    all[i] = written[i];
+    if (release) released[i] = known[i] = written[i];
   }
+  if (release) ++released_times_;
 }
 
-void Isolation::trade_all() {
-  for (const Array& array : arrays_)
-    if (array.global) trade(array, 0, array.size);
+void Isolation::keep_all(bool release) {
+  page_credit.fetch_sub(static_cast<int64_t>(pages_length_), std::memory_order_relaxed);
+  for (const Page& page : pages_) keep(page, release);
+}
+
+// Shows the block what others have released, but where it has written itself.
+void Isolation::learn() {
+  if (known_times_ == released_times_) return;
+  known_times_ = released_times_;
+  for (const Page& page : pages_) {
+    char *seen = view(page), *known = known_.data() + page.offset;
+    const char* released = released_.data() + page.offset;
+    if (memcmp(released, known, page.size) == 0) continue;
+    for (size_t i = 0; i < page.size; ++i)
+      if (seen[i] == known[i]) seen[i] = known[i] = released[i];
+  }
   changed_ = true;
   loaded_ = nullptr;
+}
+
+void Isolation::exchange(bool release) {
+  if (release) keep_all(true);
+  learn();
 }
 
 // Gives back what the last block did not need.
@@ -221,11 +280,9 @@ void Isolation::leave(unsigned thread, bool met) {
 // From here to the end of the block everybody sees everything, which is one more schedule that a GPU may choose.
 void Isolation::give_up() {
   if (!on_) return;
-  trade_all();
+  exchange(true);
   show(&merged_);
-  unwatch();
-  for (Array& array : arrays_)
-    if (array.global) array.size = 0;
+  release_pages();
   on_ = dice_isolated = false;
   for (unsigned w = 0; w < kMaxWarps; ++w)
     for (; changed_lanes_[w] != 0; changed_lanes_[w] &= changed_lanes_[w] - 1)
@@ -234,7 +291,7 @@ void Isolation::give_up() {
 
 void Isolation::yield(unsigned thread) {
   leave(thread, false);
-  if (on_) trade_all();
+  if (on_) exchange(true);
   of_all_[thread / kWarp] |= 1u << (thread % kWarp);
 }
 
@@ -292,23 +349,31 @@ const Isolation::Array* Isolation::array_of(const char* address) const {
   return nullptr;
 }
 
+const Isolation::Page* Isolation::page_of(const char* address) const {
+  for (const Page& page : pages_)
+    if (address >= page.data && address < page.data + page.size) return &page;
+  return nullptr;
+}
+
 // The memory as the running thread sees it takes part in the atomic, so the merged value must be there, and what the
 // thread itself wrote must be merged before.
 void Isolation::before_atomic(unsigned thread, const void* address, size_t size, bool locks) {
   if (!on_) return;
   auto* live = static_cast<char*>(const_cast<void*>(address));
-  const Array* array = array_of(live);
-  if (fenced_ || locks || (array != nullptr && array->global)) {
-    yield(thread);
+  const Page* page = page_of(live);
+  if (fenced_ || locks || page != nullptr) {
+    leave(thread, false);
+    if (on_) exchange(locks);
+    of_all_[thread / kWarp] |= 1u << (thread % kWarp);
     enter(thread);
   }
-  if (array == nullptr || !on_) return;
+  const Array* array = array_of(live);
+  if (!on_ || array == nullptr) return;
   const size_t offset = array->offset + static_cast<size_t>(live - array->data);
   allowance_ -= kBytesPerAtomic;
   char *merged = merged_.data() + offset, *before = shown_->data() + offset;
   for (size_t i = 0; i < size; ++i) {
     if (live[i] != before[i]) merged[i] = live[i];
-    if (array->global) trade(*array, offset + i - array->offset, offset + i - array->offset + 1);
     live[i] = merged[i];
   }
 }
@@ -316,14 +381,16 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
 void Isolation::after_atomic(const void* address, size_t size) {
   if (!on_) return;
   const auto* live = static_cast<const char*>(address);
+  if (const Page* page = page_of(live)) {  // what atomics make of a word is there for all at once
+    const size_t offset = page->offset + static_cast<size_t>(live - page->data);
+    for (Image* image : {&known_, &released_, &final_}) memcpy(image->data() + offset, live, size);
+    known_times_ += known_times_ == released_times_;
+    ++released_times_;
+  }
   const Array* array = array_of(live);
   if (array == nullptr) return;
   const size_t offset = array->offset + static_cast<size_t>(live - array->data);
   memcpy(merged_.data() + offset, live, size);
-  if (array->global) {
-    memcpy(traded_.data() + offset, live, size);
-    memcpy(grid_.data() + offset, live, size);
-  }
   memcpy(block_.data() + offset, live, size);
   for (unsigned w = 0; w < kMaxWarps; ++w)
     if (of_warp_[w] != 0) memcpy(warps_[w].data() + offset, live, size);

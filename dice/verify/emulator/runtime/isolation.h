@@ -6,9 +6,14 @@
 // see it once they have met it: the block at a barrier, the lanes of a warp at a collective. Atomics act on the merged
 // memory at once. A fence, a yield while spinning, and the atomics that locks are made of show a thread all there is.
 //
-// The first blocks of a launch are isolated from each other, too, in tensors: sums that many add to. A page of a tensor
-// is isolated from the first write to it on, which is seen because tensors are read-only until then; the first pages
-// are, as many as are quick to compare.
+// The first blocks of a launch are isolated from each other, too, in tensors and `__device__` variables: sums that many
+// add to. A page of a tensor is isolated from the first write to it on, which is seen because tensors are read-only until
+// then. Each of these blocks begins with the memory as it was when the launch began. What it writes is there for all when
+// the launch ends, the last writer winning, and for other blocks before that only if it is released: by a fence, by an
+// atomic, which releases the word that it acts on, or by one that locks are made of. They see it from their next atomic or
+// fence on. So a counter alone does not tell the last block what others have written; it takes a fence before it.
+// Threads of the first blocks are isolated from each other on the first pages (`fine` ones), as many as are quick to
+// compare at every switch of threads. For the other pages and blocks a comparison for each block does.
 //
 // Arrays up to half a KB are isolated in all blocks; larger ones as long as the credit lasts, since every switch of
 // threads compares all shared memory of the block. Blocks without credit see everything, as in the other orders.
@@ -49,7 +54,12 @@ class Isolation {
   struct Array {
     char* data;
     size_t size, offset;  // in an image
-    bool global;          // of a tensor
+    bool global;          // of a tensor or a variable of the device: there is a page for it
+  };
+  struct Page {  // isolated between blocks
+    char* data;
+    size_t size, offset;  // in begin_, known_, released_ and final_
+    size_t fine;          // its array's offset in the images of threads, or kNotFine
   };
   struct Change {
     uint32_t offset;
@@ -63,20 +73,32 @@ class Isolation {
   void copy(Image& to, const Image& from);
   void show(Image* image);  // to the thread that runs
   void settle();
-  void trade(const Array& array, size_t first, size_t end);  // what the block has written for what others have
-  void trade_all();
+  void add_page(char* data, size_t size);
+  void begin_pages();  // of a block
+  void coarsen();
+  char* view(const Page& page);  // the page as the running block has left it
+  void keep(const Page& page, bool release);
+  void keep_all(bool release);
+  void learn();
+  void exchange(bool release);
   void unwatch();
-  void release_tensors();
+  void release_pages();
   const Array* array_of(const char* address) const;
+  const Page* page_of(const char* address) const;
 
   bool active_ = false, watches_ = false, on_ = false, fenced_ = false, changed_ = false;
+  bool fine_ = false;  // pages are isolated between threads, too
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
-  size_t room_ = 0;         // bytes of tensors that may still be isolated
-  int64_t to_compare_ = 0;  // bytes, until blocks see each other
+  size_t room_ = 0, coarse_room_ = 0;  // bytes of pages that may still be isolated: between threads, between blocks
+  int64_t to_compare_ = 0;             // bytes, until pages are no longer isolated between threads
   std::vector<Array> arrays_;
-  Image begin_, grid_, traded_;  // tensors: when the launch began; what blocks have written; what this one knows of it
-  Image merged_, block_, warps_[kMaxWarps];  // all that was written; what the block, what a warp has agreed on
+  std::vector<Page> pages_;
+  size_t pages_length_ = 0;
+  uint64_t released_times_ = 0, known_times_ = 0;  // how often anything was released; of which the block knows
+  Image begin_, known_;      // of pages: when the launch began; what the running block knows
+  Image released_, final_;   // what others may see of what blocks have written; all of it
+  Image merged_, block_, warps_[kMaxWarps];  // of arrays: all that was written; what the block, what a warp has agreed on
   Image *shown_ = nullptr, *loaded_ = nullptr;  // what the running thread started from; what memory is equal to
   unsigned of_warp_[kMaxWarps] = {}, of_all_[kMaxWarps] = {};  // lanes that see their warp's image, and the merged one
   unsigned changed_lanes_[kMaxWarps] = {}, meetings_[kMaxWarps] = {};

@@ -212,6 +212,7 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
     return;
   }
   if (!is_deferred(c.stream)) {
+    turn_to_default_stream();
     run(kernel, entry, body, c);
     return;
   }
@@ -224,6 +225,7 @@ void launch(Kernel& kernel, Entry entry, const void* body, Keep keep, const Conf
 
 }  // namespace
 
+bool runs_against_the_grain() { return order == kIsolatedOrder; }
 bool runs_kernels() { return asked_kernel == nullptr && !muted; }
 
 // A kernel function that is called while somebody asks returns its Kernel and does not run; see host.cpp.

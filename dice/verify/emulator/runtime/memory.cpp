@@ -21,6 +21,11 @@ constexpr unsigned kMostSymbols = 4096, kMostForeign = 256;
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 Range symbols[kMostSymbols], foreign[kMostForeign];
 unsigned symbol_count = 0, foreign_count = 0;
+constexpr size_t kVariableBytes = 4096, kVariablesBytes = 8192;  // of one variable, and of all, that blocks may race for
+constexpr unsigned kMostVariables = 64;
+Piece written[kMostVariables + 1];
+unsigned written_count = 0;
+size_t written_bytes = 0;
 bool expects_device_pointers = false;
 
 bool is_noted(const char* address) {
@@ -66,6 +71,8 @@ bool is_device_memory(const void* address) {
   return region_at(place) != nullptr || is_noted(place);
 }
 
+const Piece* variables() { return written; }
+
 }  // namespace dice_emu
 
 using namespace dice_emu;
@@ -75,9 +82,13 @@ extern "C" {
 // From now on kernels get pointers to what the heap holds, because tensors are made there.
 void dice_expect_device_pointers() { expects_device_pointers = true; }
 
-void dice_note_symbol(const void* address, size_t bytes) {
-  const auto* begin = static_cast<const char*>(address);
+void dice_note_symbol(void* address, size_t bytes, bool constant) {
+  auto* begin = static_cast<char*>(address);
   pthread_mutex_lock(&mutex);
+  if (!constant && bytes <= kVariableBytes && written_bytes + bytes <= kVariablesBytes && written_count < kMostVariables) {
+    written[written_count++] = {begin, bytes};
+    written_bytes += bytes;
+  }
   if (symbol_count < kMostSymbols) symbols[symbol_count++] = {begin, begin + bytes};
   pthread_mutex_unlock(&mutex);
 }

@@ -18,7 +18,7 @@ constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with c
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
 constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
-constexpr uint64_t kOneByOne = 32;  // blocks, of a launch with isolated threads
+constexpr uint64_t kOneByOne = 64;  // blocks, of a launch with isolated threads
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -77,9 +77,9 @@ class Order {
  public:
   Order() = default;
   Order(int mode, uint64_t n);
-  Order(int mode, const dim3& grid);  // under isolation neighbours in y and in z are among the first
+  Order(int mode, const dim3& grid);  // under isolation neighbours in y and in z, and far ones, are among the first
   uint64_t operator()(uint64_t i) const {
-    if (row_ != 0) i = exchanged(i);
+    if (step_ != 0) i = exchanged(i);
     return mode_ == 0 ? i : mode_ == 1 ? n_ - 1 - i : static_cast<uint64_t>((static_cast<unsigned __int128>(i) * factor_ + offset_) % n_);
   }
 
@@ -88,7 +88,9 @@ class Order {
 
   int mode_ = 0;
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
-  uint64_t row_ = 0, plane_ = 0;  // blocks, where there are further ones
+  uint64_t row_ = 0, plane_ = 0;          // blocks, where there are further ones
+  uint64_t near_ = 0, far_ = 0;           // how many of the first blocks are neighbours, and how many far away
+  uint64_t first_ = 0, step_ = 0;         // where the first of the far ones is, and the next from there
 };
 
 // heap.cpp: memory that ends at an inaccessible page
@@ -125,13 +127,15 @@ void note_host_bytes(size_t bytes);  // host.cpp
 
 // memory.cpp: what a kernel may be given a pointer to
 bool is_device_memory(const void* address);
+const Piece* variables();  // small ones of the device that kernels may write to; the last is empty
 
 // While a thread runs host code of a library it may not touch what is the GPU's. A scope in which it may: a launch, a copy.
-extern "C" bool dice_host_code(bool on);
+bool set_host_code(bool on);  // what held before
+bool is_host_code();
 class OnDevice {
  public:
-  OnDevice() : before_(dice_host_code(false)) {}
-  ~OnDevice() { dice_host_code(before_); }
+  OnDevice() : before_(set_host_code(false)) {}
+  ~OnDevice() { set_host_code(before_); }
   OnDevice(const OnDevice&) = delete;
 
  private:
@@ -249,6 +253,7 @@ void ensure_alternate_stack();
 [[noreturn]] void fault(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // launch.cpp
+bool runs_against_the_grain();  // in the order in which threads are isolated, streams are done as late as they may be
 bool runs_kernels();  // rather than that somebody asks which kernel it is, or that launches do nothing
 Kernel* kernel_of(const void* function);  // null when it is no kernel
 

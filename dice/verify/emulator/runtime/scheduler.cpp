@@ -37,19 +37,41 @@ Order::Order(int mode, uint64_t n) : mode_(mode), n_(n == 0 ? 1 : n) {
   while (greatest_common_divisor(factor_, n_) != 1) ++factor_;
 }
 
+// Of the blocks that come first, the near ones are neighbours and the others lie far behind, no further apart than the near
+// ones are many: so in a grid of up to kRuled blocks there are two of them at any distance. In a larger grid the far ones
+// are its thirty-seconds or, where it has long rows or planes, the beginnings of these.
+constexpr uint64_t kFewNear = 33, kQuarter = 8, kParts = 32, kRuled = kFewNear * (kOneByOne - kFewNear + 1);
+
 Order::Order(int mode, const dim3& grid) : Order(mode, uint64_t{grid.x} * grid.y * grid.z) {
-  if (mode != kIsolatedOrder || grid.x < kOneByOne) return;
-  if (grid.y * grid.z > 1) row_ = grid.x;
-  if (grid.y > 1 && grid.z > 1) plane_ = uint64_t{grid.x} * grid.y;
+  if (mode != kIsolatedOrder || n_ <= kOneByOne) return;
+  if (n_ <= kRuled) {
+    far_ = 1;
+    while ((kOneByOne - far_) * (far_ + 1) < n_) ++far_;
+    near_ = step_ = kOneByOne - far_;
+    first_ = n_ - 1 - (far_ - 1) * step_;
+    return;
+  }
+  const uint64_t plane = uint64_t{grid.x} * grid.y;
+  if (grid.x >= kOneByOne && grid.x < n_) row_ = grid.x;
+  if (row_ != 0 && grid.y > 1 && grid.z > 1) plane_ = plane;
+  const uint64_t unit = grid.z > 1 && plane >= kFewNear ? plane : grid.y > 1 && grid.x >= kFewNear ? grid.x : 0;
+  near_ = kFewNear;
+  step_ = unit != 0 && 3 * unit <= n_ ? unit : (n_ + kParts - 1) / kParts;
+  first_ = 2 * step_;
+  far_ = (n_ - 1 - first_) / step_ + 1;
+  if (far_ > kOneByOne - near_) far_ = kOneByOne - near_;
+  if (row_ != 0 && step_ != unit) far_ = 0;  // a few long rows or planes, of which the first ones are near
 }
 
-// The last quarters of the blocks that come first are the first of the next row, and of the next plane.
+// Places of the first blocks against those of which they are to be the first. Each is its partner's partner.
 uint64_t Order::exchanged(uint64_t i) const {
-  constexpr uint64_t kQuarter = kOneByOne / 4, kHalf = 2 * kQuarter, kLast = 3 * kQuarter;
-  if (i >= kHalf && i < kLast) return row_ + i - kHalf;
-  if (i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
-  if (plane_ != 0 && i >= kLast && i < kOneByOne) return plane_ + i - kLast;
+  constexpr uint64_t kHalf = 2 * kQuarter, kLast = 3 * kQuarter, kEnd = 4 * kQuarter;
+  if (row_ != 0 && i >= kHalf && i < kLast) return row_ + i - kHalf;
+  if (row_ != 0 && i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
+  if (plane_ != 0 && i >= kLast && i < kEnd) return plane_ + i - kLast;
   if (plane_ != 0 && i >= plane_ && i < plane_ + kQuarter) return i - plane_ + kLast;
+  if (i >= near_ && i < near_ + far_) return first_ + (i - near_) * step_;
+  if (i >= first_ && (i - first_) % step_ == 0 && (i - first_) / step_ < far_) return (i - first_) / step_ + near_;
   return i;
 }
 

@@ -1,5 +1,7 @@
-// Streams and events. Work on the default stream, and on streams that it waits for, is done when it is enqueued: PyTorch,
-// whose operators run on the default stream, reads it without asking us. See streams.h for the others.
+// Streams and events. Work on the default stream is done when it is enqueued: PyTorch, whose operators run on it, reads
+// it without asking us. The default stream waits for streams that are not declared non-blocking: within host code of a
+// library, of which we know when it turns to the default stream or to PyTorch, their work is kept until then; else it is
+// done at once, too. See streams.h for the others.
 #include "streams.h"
 
 #include <time.h>
@@ -19,7 +21,8 @@ struct CUstream_st {
     uint64_t number;
     std::function<void()> run;
   };
-  bool deferred;
+  bool deferred;  // or done at once, for PyTorch runs on it
+  bool blocking;  // the default stream waits for it
   uint64_t last;  // number of the work that was enqueued last
   std::deque<Work> queue;
 };
@@ -41,6 +44,7 @@ struct Streams {
   std::map<cudaStream_t, Stream> open;
   std::vector<Stream> left;  // destroyed with work in their queues, which is done all the same
   uint64_t enqueued = 0;
+  bool finishing = false;  // work of streams is being done, which may wait for that of others
 };
 Streams& streams() {
   static auto* all = new Streams;
@@ -49,7 +53,9 @@ Streams& streams() {
 
 Stream find(cudaStream_t stream) {
   const auto found = streams().open.find(stream);
-  return found != streams().open.end() && found->second->deferred ? found->second : nullptr;
+  if (found == streams().open.end() || !found->second->deferred) return nullptr;
+  const bool at_once = found->second->blocking && found->second->queue.empty() && !is_host_code();
+  return at_once ? nullptr : found->second;
 }
 
 void run_first(CUstream_st& stream) {
@@ -58,9 +64,36 @@ void run_first(CUstream_st& stream) {
   run();
 }
 
+// Of those streams that have work: the one whose next was enqueued last, or first of all.
+Stream next_of(const Stream& except, bool last, bool blocking = false) {
+  Stream next;
+  const auto look_at = [&](const Stream& stream) {
+    if (stream->queue.empty() || stream == except || (blocking && !stream->blocking)) return;
+    if (next == nullptr || (stream->queue.front().number < next->queue.front().number) != last) next = stream;
+  };
+  for (const auto& [handle, stream] : streams().open) look_at(stream);
+  for (const Stream& stream : streams().left) look_at(stream);
+  return next;
+}
+
+// Nothing orders two streams but events and who waits for them. In the order in which threads are isolated, all that other
+// streams have to do comes before what is waited for; in the others, after it.
 void finish(const Stream& stream, uint64_t number) {
   if (stream == nullptr) return;
+  if (runs_against_the_grain() && !streams().finishing) {
+    streams().finishing = true;
+    while (const Stream other = next_of(stream, true)) run_first(*other);
+    streams().finishing = false;
+  }
   while (!stream->queue.empty() && stream->queue.front().number <= number) run_first(*stream);
+}
+
+void finish_these(bool blocking) {
+  Streams& all = streams();
+  const bool before = all.finishing;
+  all.finishing = true;
+  while (const Stream next = next_of(nullptr, runs_against_the_grain(), blocking)) run_first(*next);
+  all.finishing = before;
 }
 
 double now_seconds() {
@@ -69,11 +102,12 @@ double now_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-cudaError_t create(cudaStream_t* stream, bool deferred) {
+cudaError_t create(cudaStream_t* stream, bool blocking) {
   if (stream == nullptr) return cudaErrorInvalidValue;
   const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
   const auto made = std::make_shared<CUstream_st>();
-  made->deferred = deferred;
+  made->deferred = true;
+  made->blocking = blocking;
   streams().open[made.get()] = made;
   *stream = made.get();
   return cudaSuccess;
@@ -95,25 +129,21 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     return;
   }
   lock.unlock();
+  turn_to_default_stream();
   work();
 }
 
-// In the order in which it was enqueued, whatever the stream.
+// In the order in which it was enqueued, whatever the stream; or the other way round, as far as streams do not wait.
 void finish_all() {
   Streams& all = streams();
   const std::lock_guard<std::recursive_mutex> lock(all.mutex);
-  for (;;) {
-    Stream first;
-    const auto look_at = [&](const Stream& stream) {
-      if (stream->queue.empty()) return;
-      if (first == nullptr || stream->queue.front().number < first->queue.front().number) first = stream;
-    };
-    for (const auto& [handle, stream] : all.open) look_at(stream);
-    for (const Stream& stream : all.left) look_at(stream);
-    if (first == nullptr) break;
-    run_first(*first);
-  }
+  finish_these(false);
   all.left.clear();
+}
+
+void turn_to_default_stream() {
+  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
+  if (!streams().finishing) finish_these(true);
 }
 
 }  // namespace dice_emu
@@ -137,9 +167,9 @@ int dice_unfinished() {
 cudaError_t cudaDeviceSynchronize() { return finish_all(), cudaSuccess; }
 cudaError_t cudaDeviceReset() { return finish_all(), cudaSuccess; }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, false); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return create(stream, true); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return create(stream, (flags & cudaStreamNonBlocking) != 0);
+  return create(stream, (flags & cudaStreamNonBlocking) == 0);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -174,6 +204,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!is_deferred(stream)) turn_to_default_stream();
   const Lock lock(streams().mutex);
   event->seconds = now_seconds();
   event->stream = find(stream);

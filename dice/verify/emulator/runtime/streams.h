@@ -10,5 +10,6 @@ namespace dice_emu {
 bool is_deferred(cudaStream_t stream);
 void enqueue(cudaStream_t stream, std::function<void()> work);  // at once where the stream is not deferred
 void finish_all();
+void turn_to_default_stream();  // which waits for the streams that are not declared non-blocking
 
 }  // namespace dice_emu

@@ -65,6 +65,38 @@ __global__ void threads_without_atomics(const float* x, float* total) {
   total[0] += x[blockIdx.x * blockDim.x + threadIdx.x];
 }
 
+// One thread of each block: without a fence a counter tells the last block nothing of what the others wrote.
+__global__ void last_block_without_a_fence(const float* x, float* total) {
+  if (threadIdx.x != 0) return;
+  float sum = 0.0f;
+  for (int t = 0; t < blockDim.x; ++t) sum += x[blockIdx.x * blockDim.x + t];
+  total[2 + blockIdx.x] = sum;
+  if (atomicInc(reinterpret_cast<unsigned*>(total) + 1, gridDim.x - 1) != gridDim.x - 1) return;
+  float all = 0.0f;
+  for (int b = 0; b < gridDim.x; ++b) all += total[2 + b];
+  total[0] = all;
+}
+
+__device__ float in_a_variable;
+__global__ void variable_without_atomics(const float* x, float* total) {
+  if (threadIdx.x != 0) return;
+  for (int t = 0; t < blockDim.x; ++t) in_a_variable += x[blockIdx.x * blockDim.x + t];
+}
+__global__ void variable_with_atomics(const float* x, float* total) {
+  atomicAdd(&in_a_variable, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
+
+// Blocks that are `distance` apart in the grid add to one place. Each adds 1.
+__global__ void partners(float* places, int distance, bool atomically) {
+  const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  if (threadIdx.x != 0) return;
+  if (atomically) {
+    atomicAdd(&places[block % distance], 1.0f);
+  } else {
+    places[block % distance] += 1.0f;
+  }
+}
+
 // ---- right -------------------------------------------------------------------------------------------------------
 
 __global__ void sum_with_atomics(const float* x, float* out) {
@@ -359,6 +391,27 @@ TOTAL(blocks_with_atomics)
 TOTAL(last_block)
 TOTAL(blocks_under_a_lock)
 TOTAL(own_elements)
+
+TOTAL(last_block_without_a_fence)
+
+#define VARIABLE(name)                                                                 \
+  extern "C" void h_##name(const float* x, float* out, int blocks) {                   \
+    const float zero = 0.0f;                                                           \
+    cudaMemcpyToSymbol(in_a_variable, &zero, sizeof zero);                             \
+    name<<<blocks, 256>>>(x, out);                                                     \
+    cudaMemcpyFromSymbol(out, in_a_variable, sizeof zero);                             \
+  }
+VARIABLE(variable_without_atomics)
+VARIABLE(variable_with_atomics)
+
+extern "C" void h_partners(float* out, int x, int y, int z, int distance, int atomically) {
+  float* places;
+  cudaMalloc(&places, distance * sizeof(float));
+  cudaMemset(places, 0, distance * sizeof(float));
+  partners<<<dim3(x, y, z), 32>>>(places, distance, atomically != 0);
+  cudaMemcpy(out, places, distance * sizeof(float), cudaMemcpyDeviceToHost);
+  cudaFree(places);
+}
 
 #define ENTRY(name, shared) \
   extern "C" void h_##name(const float* x, float* out, int blocks) { name<<<blocks, 256, shared>>>(x, out); }

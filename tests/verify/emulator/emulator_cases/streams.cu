@@ -108,4 +108,55 @@ void h_copies(const float* x, float* y) {
   for (int i = 0; i < 64; ++i) y[i] = x[i] + host[i];
   cudaFreeAsync(there, stream);
 }
+
+// ---- two streams, of which the second reads what the first writes --------------------------------------------------
+
+static cudaStream_t blocking() {
+  cudaStream_t stream;
+  cudaStreamCreate(&stream);
+  return stream;
+}
+static void in_two(const float* x, float* y, cudaStream_t first, cudaStream_t second, bool joined, bool second_waits) {
+  float* between;
+  cudaMalloc(&between, 64 * sizeof(float));
+  cudaMemset(between, 0, 64 * sizeof(float));
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  add_on(first, x, between, 1);
+  cudaEventRecord(event, first);
+  if (joined) cudaStreamWaitEvent(second, event, 0);
+  add_on(second, between, y, 1);
+  if (second_waits) {
+    cudaStreamSynchronize(first);
+    cudaStreamSynchronize(second);
+  } else {
+    cudaDeviceSynchronize();
+  }
+  cudaFree(between);
+}
+void h_two_unjoined(const float* x, float* y) { in_two(x, y, side(), side(), false, true); }
+void h_two_unjoined_and_device(const float* x, float* y) { in_two(x, y, side(), side(), false, false); }
+void h_two_blocking_unjoined(const float* x, float* y) { in_two(x, y, blocking(), blocking(), false, false); }
+void h_two_joined(const float* x, float* y) { in_two(x, y, side(), side(), true, true); }
+void h_two_blocking_joined(const float* x, float* y) { in_two(x, y, blocking(), blocking(), true, false); }
+void h_default_then_blocking(const float* x, float* y) { in_two(x, y, nullptr, blocking(), false, false); }
+void h_blocking_then_default(const float* x, float* y) { in_two(x, y, blocking(), nullptr, false, false); }
+void h_three_in_a_chain(const float* x, float* y) {
+  cudaStream_t streams[3] = {side(), blocking(), side()};
+  float* places;
+  cudaMalloc(&places, 128 * sizeof(float));
+  cudaMemset(places, 0, 128 * sizeof(float));
+  const float* from = x;
+  for (int i = 0; i < 3; ++i) {
+    float* to = i == 2 ? y : places + i * 64;
+    add_on(streams[i], from, to, i == 2 ? 0 : 1);
+    cudaEvent_t event;
+    cudaEventCreate(&event);
+    cudaEventRecord(event, streams[i]);
+    cudaStreamWaitEvent(streams[(i + 1) % 3], event, 0);
+    from = to;
+  }
+  cudaStreamSynchronize(streams[2]);
+  cudaFree(places);
+}
 }

@@ -94,7 +94,7 @@ void dice_relax();  // let the other threads of the block run, and other blocks 
 void dice_sync_grid();
 bool dice_in_kernel();
 bool dice_is_cooperative();  // the launch that the thread belongs to
-void dice_note_symbol(const void* address, size_t bytes);
+void dice_note_symbol(void* address, size_t bytes, bool constant);
 bool dice_checks_arguments();
 void dice_check_argument(const char* kernel, const char* name, const void* pointer, bool certain);
 [[noreturn]] void dice_fault(const char* kind, const char* message);
@@ -148,8 +148,8 @@ void argument(const Kernel& kernel, const char* name, const T& value) {
 
 // A variable that is the device's: it tells the runtime where it is when its library is loaded.
 struct Symbol {
-  template <class T> explicit Symbol(const T& variable) {
-    dice_note_symbol(const_cast<const void*>(reinterpret_cast<const volatile void*>(&variable)), sizeof(T));
+  template <class T> explicit Symbol(T& variable) {
+    dice_note_symbol(const_cast<void*>(reinterpret_cast<const volatile void*>(&variable)), sizeof(T), std::is_const_v<T>);
   }
 };
 
