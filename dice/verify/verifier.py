@@ -66,8 +66,7 @@ class Verifier:
 
     `devices`: the GPUs to use, as CUDA_VISIBLE_DEVICES names them; all that PyTorch sees by default.
     `max_concurrent`: how many candidates may be on one device at once. `builds`: how many may compile at once, a core
-    each.
-    `cache`: where verdicts are kept and found again, a file; True for one beside the built libraries.
+    each. `cache`: where verdicts are kept and found again, a file; True for one beside the built libraries.
 
     Raises `BackendUnavailable` when made for a backend that this machine cannot run. Every other trouble of ours
     is a verdict with outcome `infra_error`.

@@ -272,11 +272,8 @@ class Attempt:
             record.deceptions = (*kinds, "never_invoked")
         if not protocol.refuses_kind(record.deceptions):
             return
-        if not self.report.has_cuda:
-            raise VerdictReached(
-                "deceptive", "run", f"the outputs are right, but the file defines no CUDA kernel{why}."
-            )
-        raise VerdictReached("deceptive", "run", f"the outputs are right, but the file's CUDA kernels {often}{why}.")
+        lack = f"'s CUDA kernels {often}" if self.report.has_cuda else " defines no CUDA kernel"
+        raise VerdictReached("deceptive", "run", f"the outputs are right, but the file{lack}{why}.")
 
     def refuse_deception(self) -> None:
         """Raise `VerdictReached` where the evidence shows that somebody else computed the outputs."""
