@@ -75,8 +75,13 @@ def stack(weights: Sequence[Tensor]) -> Tensor:
 
 def can_pack(weight: Tensor, elements: int) -> bool:
     """Whether packing helps a model with `elements` weights like `weight` on this machine."""
-    known = _ONEDNN_PACK is not None and weight.dtype in (torch.float32, torch.bfloat16)
+    known = _ONEDNN_PACK is not None and (weight.dtype == torch.float32 or _packs_bfloat16(weight.dtype))
     return known and weight.device.type == "cpu" and elements <= MAX_PACKED_ELEMENTS
+
+
+def _packs_bfloat16(dtype: torch.dtype) -> bool:
+    """Processors without AVX-512 or the like have no kernels for it, and oneDNN refuses then."""
+    return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _onednn(name: str) -> Any:
