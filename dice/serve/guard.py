@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dice.serve.errors import ApiError, internal
+from dice.serve.events import sse
 from dice.serve.metrics import Metrics
 from dice.serve.settings import ServeSettings
 from dice.serve.streaming import ClientGone
@@ -59,6 +60,8 @@ class Guard:
             passage.left = True
         except ApiError as error:
             await passage.refuse(error, scope)
+        except asyncio.CancelledError:  # by the server that stops, once the time for what was under way is over
+            await passage.break_off(ApiError(503, "The server has stopped.", code="stopped"), scope)
         except Exception:
             log.exception("request %s failed", passage.id)
             await passage.refuse(internal(), scope)
@@ -162,11 +165,12 @@ class Passage:
         self.id = f"req_{uuid.uuid4().hex}"
         self.started = time.monotonic()
         self.status = 0
-        self.left = False
+        self.left = self.streams = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.streams = (b"content-type", b"text/event-stream; charset=utf-8") in message.get("headers", ())
             extra = [(name.encode(), value.encode()) for name, value in (HEADERS | {"x-request-id": self.id}).items()]
             message = {**message, "headers": [*message.get("headers", ()), *extra]}
         await self._send(message)
@@ -181,6 +185,12 @@ class Passage:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def break_off(self, error: ApiError, scope: Scope) -> None:
+        """Refuse, or let a stream that has begun end with an event that says why."""
+        if self.streams:
+            await self.send({"type": "http.response.body", "body": sse(error.body())})
+        await self.refuse(error, scope)
 
 
 def origin_form(scope: Scope) -> Scope:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
 
 import httpx
 import pytest
-from serve_helpers import Running, descendants
+from serve_helpers import UNSURE, Running, descendants
 
 from tests.conftest import PATIENCE_S
 
@@ -39,3 +40,18 @@ def test_kill_and_start_again(tmp_path: Path, messages: list[dict[str, str]]) ->
     )
     assert answer.json()["usage"]["completion_tokens"] == 4
     second.end()
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_a_drain_is_broken_off_in_words(tmp_path: Path) -> None:
+    server = Running(tmp_path, "--drain", "1")
+    body = {"prompt": UNSURE, "max_tokens": 2000, "n": 8, "stream": True}
+    told = b""
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S) as response:
+        for part in response.iter_raw():
+            if not told:
+                server.process.send_signal(signal.SIGTERM)
+            told += part
+    assert server.process.wait(PATIENCE_S) == 0
+    assert json.loads(told.decode().split("data: ")[-1])["error"]["code"] == "stopped"
+    assert "raceback" not in server.log.read_text()
