@@ -105,7 +105,7 @@ def test_names_that_mean_different_things_share_a_build(composed: Callable[..., 
 
 @pytest.mark.parametrize("name", ["2_Conv2D_ReLU", "réseau", "a b", "..."])
 def test_any_name_of_a_file_becomes_a_name_of_an_extension(name: str) -> None:
-    found = Builds.of(Problem("", name), {}).name
+    found = Builds.of(Problem("", name), {}).name  # that of a package, too
     assert found.isidentifier() and found.isascii()
 
 

@@ -27,8 +27,6 @@ class Builds:
     @classmethod
     def of(cls, problem: Problem, kernels: Mapping[str, Kernel], apart: bool = False) -> Builds:
         """`kernels`: by region, in the order of their numbers. `apart`: none are to share a build."""
-        name = re.sub(r"\W", "_", problem.name, flags=re.ASCII).strip("_") or "module"
-        name = f"module_{name}" if name[0].isdigit() else name  # the name of a C++ extension is an identifier
         shared: dict[str, Extension] = {}
         alone: dict[str, str] = {}
         for number, (key, kernel) in enumerate(kernels.items(), 1):
@@ -41,7 +39,7 @@ class Builds:
         handles: dict[tuple[str, ...], str] = {}
         for one in shared.values():
             handles.setdefault(one.options, stem if not handles else f"{stem}_{len(handles) + 1}")
-        return cls(f"{name}_kernels", shared, {key: handles[one.options] for key, one in shared.items()}, alone)
+        return cls(kernels_name(problem), shared, {key: handles[one.options] for key, one in shared.items()}, alone)
 
     def texts(self) -> Iterator[str]:
         """The calls of `load_inline`."""
@@ -49,6 +47,12 @@ class Builds:
             parts = [one for key, one in self.shared.items() if self.handles[key] == handle]
             name = self.name if number == 1 else f"{self.name}_{number}"
             yield f"# The kernels of the regions above, in one build.\n{shared_call(name, handle, parts)}"
+
+
+def kernels_name(problem: Problem) -> str:
+    """What a module's kernels are called as an extension or a package, whose names are identifiers: `NAME_kernels`."""
+    stem = re.sub(r"\W", "_", problem.name, flags=re.ASCII).strip("_") or "module"
+    return f"module_{stem}_kernels" if stem[0].isdigit() else f"{stem}_kernels"
 
 
 def _free_name(sources: list[str]) -> str:

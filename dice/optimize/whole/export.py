@@ -9,7 +9,6 @@ what the module did.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from dice.errors import UserError
 from dice.files.atomic import write_text
 from dice.optimize.graph import references
 from dice.optimize.region import Region
+from dice.optimize.whole.builds import kernels_name
 from dice.optimize.whole.compose import Functions, compose
 from dice.optimize.whole.gradients import (
     HELPERS,
@@ -169,8 +169,7 @@ def export(plan: Plan, folder: Path, *, cases: Sequence[Case] = (OWN,)) -> None:
     if not plan.parts:
         raise UserError("There is nothing to export: no kernel made it into the module.")
     require_free(folder)
-    stem = re.sub(r"\W", "_", plan.problem.name).strip("_").lower() or "module"
-    package = f"{stem}_kernels" if not stem[0].isdigit() else f"module_{stem}_kernels"
+    package = kernels_name(plan.problem).lower()
     title = f"{plan.problem.name} with {len(plan.replaced)} CUDA kernels"
     said = "Gradients flow through them." if plan.training else "Where gradients are wanted, it does what `Model` does."
     write_text(folder / "pyproject.toml", _PROJECT.format(package=package, title=title))

@@ -30,10 +30,11 @@ from typing import Any
 import torch
 
 from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.ipc.messages import CROWDED
 
 CLEARED = 0.25  # of what is set in a mask
 LEAVES = (torch.Tensor, bool, int, float, str)
-TEXT, CROWDED, HALVED = "text ", "crowded ", "halved"
+TEXT, HALVED = "text ", "halved"
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
 LONGEST_WORD, MOST_WORDS = 40, 12
 USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares with nothing is its `else`

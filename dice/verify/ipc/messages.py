@@ -18,6 +18,8 @@ from dice.verify.roofline import Ceilings, Work
 CONSTRUCTOR = "constructor"
 ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those that the problem gives, and others
 
+CROWDED = "crowded "  # begins the kind of a step whose indices are few, between the two that it names
+
 # ---- both ways ----------------------------------------------------------------------------------------------------
 
 
@@ -44,6 +46,11 @@ class Step:
     remark: str = ""
     arguments: bool = False
     mixes: tuple[str, ...] = ()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many indices are equal, which meet in one place."""
+        return self.kind.startswith(CROWDED)
 
 
 @dataclass(frozen=True, slots=True)

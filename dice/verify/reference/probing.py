@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, inputs, running, steady
-from dice.verify.ipc.messages import Step
+from dice.verify.ipc.messages import CROWDED, Step
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import sampled, transport, trees
@@ -105,7 +105,7 @@ def steady_inputs(
             kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
             found += [(place, kind)] if kind else []
     for place, (low, high) in subject.ranges.items():
-        kind = f"{steady.CROWDED}{low} {high}"
+        kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
             found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
     return found[:MAX_VARIED]

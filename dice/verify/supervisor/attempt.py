@@ -168,7 +168,7 @@ class Attempt:
         protocol, record = self.assignment.protocol, self.record
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
-        order = self._orders.next(drawn.family, step.kind.startswith("crowded"))
+        order = self._orders.next(drawn.family, step.crowded)
         command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, drawn.asked_back, LEFT)
         self.replay.trial = command
         with record.clock("run"):

@@ -12,7 +12,6 @@
 #include "../include/dice_emu/host_api.h"
 #include "runtime.h"
 #include "streams.h"
-#include "streams.h"
 
 extern "C" void* dice_heap_allocate(size_t bytes);
 extern "C" bool dice_heap_free(void* data);
