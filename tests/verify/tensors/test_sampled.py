@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import pytest
@@ -71,7 +72,9 @@ def test_halfway_is_as_between(name: str) -> None:
     assert sampled.is_half_equal(FLOATS, other) == compare.compare(FLOATS, trees.between(FLOATS, other)).equal
 
 
-def test_whole_numbers_differ_wherever_one_does(compared: list[bool]) -> None:
+def test_whole_numbers_differ_wherever_one_does(compared: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "LOOKED_AT", 1)
+    monkeypatch.setattr(secrets, "randbits", lambda _: 1)  # draws another element than the one that differs
     one = torch.arange(FLOATS.numel()).reshape(SHAPE)
     assert not sampled.are_equal(one, one + 1)
     assert compared == []
