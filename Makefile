@@ -6,6 +6,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PY := .venv/bin/python
 
+# Python keeps what it compiles, and pytest the tests that it rewrites: else each of a thousand processes does both anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check types quick-tests bytecode test test-all test-gpu lint docs clean
 
 demo: .venv/.ready  ## write, compile, run and check three kernels
@@ -22,13 +25,13 @@ types: .venv/.ready
 quick-tests: .venv/.ready
 	@$(PY) -m pytest -q -n 2 -m "not process and not slow and not gpu"
 
-# Of what pip installs it compiles the modules, but not those of a checkout. Without this line each of a thousand processes
-# compiles them anew where PYTHONDONTWRITEBYTECODE is set; and elsewhere all that start at once.
+# Of what pip installs it compiles the modules, but not those of a checkout: all processes that start at once would.
 bytecode: .venv/.ready
 	@$(PY) -m compileall -q -x '/(cases|hostile|modules)/' dice  # but for what is read as text
 
+TESTS := not slow
 test: bytecode  ## the test suite without its slow tests; four at a time, since many of them wait for processes
-	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "not slow"
+	@$(PY) -m pytest -q -n 4 --dist loadgroup -m "$(TESTS)"
 
 test-all: bytecode  ## the whole test suite
 	@$(PY) -m pytest -q -n 2 --dist loadgroup

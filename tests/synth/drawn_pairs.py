@@ -8,7 +8,7 @@ from dice import synth
 from dice.synth import Pair
 
 SEED = 5
-MOST = 4000
+MOST = 2000
 
 
 @functools.cache

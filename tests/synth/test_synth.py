@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 ELSEWHERE = ("attention", "conv", "fusion", "indexing", "layout", "network", "normalize", "pool", "vector")
-TRAIN = 3000
+TRAIN = 1500
 SCALARS = {"threshold": (0.5, 1.25), "hardtanh": (-0.75, 0.5), "clamp": (-0.75, 0.5)}
 NAMES = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
 

