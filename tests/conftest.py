@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from dice.verify.sandbox.process import Zygote
@@ -27,6 +28,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that runs the suite in the background has it ignore Ctrl-C, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says nothing where others use the machine.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"

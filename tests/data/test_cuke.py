@@ -191,7 +191,7 @@ CHOSEN = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(GIVEN, max_size=14), st.lists(GIVEN, max_size=4), CHOSEN, st.randoms(use_true_random=False))
 def test_the_report_adds_up_whatever_comes_in(measured, structural, chosen, rng) -> None:
     given_all = candidates(measured, structural, chosen)

@@ -178,7 +178,7 @@ GIVEN = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(GIVEN, max_size=16), st.integers(0, 9), st.randoms(use_true_random=False))
 def test_the_report_adds_up_and_order_does_not_matter(samples, count, rng) -> None:
     shuffled = list(samples)

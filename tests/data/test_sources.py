@@ -347,7 +347,7 @@ ROW = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ROW, max_size=12), st.integers(1, 14))
 def test_the_counts_add_up(tmp_path: Path, rows: list[dict[str, Any]], limit: int) -> None:
     whole = {"problem": problem(), "kernel": kernel(), "prompt": prompt(), "response": response()}

@@ -32,13 +32,12 @@ def tokenizer(folder: Path) -> Tokenizer:
 code = st.text(st.sampled_from(" \t\n\r_ax09(<>;=\"'\u00e9\u4e2d\U0001f600\u2028\u0301\x00"), max_size=40)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.one_of(code, st.text(max_size=40)))
 def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text), skip_special=False) == text
 
 
-@settings(deadline=None)
 @given(numbers=st.lists(st.integers(0, 10**9), min_size=1, max_size=5), glue=st.sampled_from([" ", "", "x", "_", ", "]))
 def test_every_digit_is_its_own_token(tokenizer: Tokenizer, numbers: list[int], glue: str) -> None:
     text = glue.join(map(str, numbers))

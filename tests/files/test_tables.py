@@ -65,7 +65,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.text(), VALUES, max_size=4)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(OBJECTS, max_size=5), st.sampled_from([None, 0, 3]), st.booleans(), st.integers(1, 30))
 def test_json_is_read_in_any_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], indent: int, plain: bool, chunk: int

@@ -37,7 +37,7 @@ def cuts(draw: st.DrawFn) -> tuple[SDARConfig, int]:
     )  # fmt: skip
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(cuts())
 def test_parts_joined_are_the_whole(cut: tuple[SDARConfig, int]) -> None:
     config, size = cut
@@ -61,7 +61,7 @@ def test_parts_joined_are_the_whole(cut: tuple[SDARConfig, int]) -> None:
         assert own == [one.get_parameter(name).shape for one in built], name
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(cuts())
 def test_attention_and_mlp_of_all_ranks_add_up(cut: tuple[SDARConfig, int]) -> None:
     config, size = cut

@@ -32,7 +32,7 @@ def written(tokens: list[int], stops: list[str], order: random.Random, block: in
     return answer, deltas
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(0, len(DATA) - 1), min_size=1, max_size=24),
     st.lists(st.sampled_from(["ab", "abc", "bca", "é", "\n\n", "cab"]), max_size=3),

@@ -205,7 +205,7 @@ PATHS = st.sampled_from(
 def check_nonsense(server: Running, count: int) -> None:
     with httpx.Client(timeout=PATIENCE_S) as client:
 
-        @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=count, suppress_health_check=list(HealthCheck), database=None)
         @given(st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "DELETE"]), PATHS, BODIES)
         def send(method: str, path: str, body: bytes) -> None:
             with client.stream(method, f"{server.url}{path}", content=body, headers=POST) as answer:

@@ -69,7 +69,7 @@ def test_scaffold_gives_back_the_kernel_it_was_made_of() -> None:
     assert frame.beginning.startswith(parts.prefix) and frame.end.endswith(parts.suffix)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(["\\", '"', "'", '"""', "\n", "n", "{", "import os", "__global__ void k() {}"])))
 def test_nothing_that_is_written_leaves_the_scaffold(written: list[str]) -> None:
     """Whatever the model writes, the Python around it stays the given one: the paper's deceptions need other Python."""
@@ -132,7 +132,7 @@ def test_the_core_ends_where_a_stop_token_closes_it(tokenizer: Tokenizer) -> Non
     assert stops and all('"""' in tokenizer.decode([one]) or "'''" in tokenizer.decode([one]) for one in stops)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.booleans(), st.integers(0, 10_000), st.lists(st.integers(0, 2000), max_size=20))
 def test_no_answer_raises(framed: bool, cut: int, noise: list[int]) -> None:
     """Cut anywhere, and whatever token ids it holds."""

@@ -34,7 +34,7 @@ def test_placing_never_overlaps_nor_overflows(lengths: list[int]) -> None:
     assert len(used) <= max(1, 2 * -(-sum(lengths) // 64))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.sampled_from([1, 4, 8]))
 def test_every_document_is_found_whole_in_some_row(seed: int, block_size: int) -> None:
     documents = random_documents(12, seed=seed)

@@ -65,7 +65,7 @@ class TextsInPages(RuleBasedStateMachine):
 
 
 TestTextsInPages = TextsInPages.TestCase
-TestTextsInPages.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTextsInPages.settings = settings(max_examples=60, stateful_step_count=25)
 
 
 def test_a_beginning_is_found_again_after_its_text_has_left() -> None:

@@ -46,7 +46,7 @@ def test_more_than_there_is_room_for_is_refused(tmp_path: Path) -> None:
     memory.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(offset=st.integers(-100, 200), count=st.integers(0, 300))
 def test_a_description_cannot_reach_beyond_the_memory(
     tmp_path_factory: pytest.TempPathFactory, offset: int, count: int
