@@ -17,7 +17,7 @@ from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.templates import products, tensor_cores
+from dice.optimize.templates import products, reductions, tensor_cores
 from dice.optimize.templates.emitter import CannotWrite
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed
@@ -127,6 +127,23 @@ def test_rows(tmp_path: Path) -> None:
 def test_long_rows_take_a_block(tmp_path: Path) -> None:
     cuda = check(tmp_path, lambda x: F.softmax(x * 2, -1), torch.randn(3, 4000))
     assert "block_max" in cuda and cuda.count("__global__") == 1
+
+
+def test_few_long_rows_are_reduced_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And running sums by blocks, along the last dimension and along others."""
+    monkeypatch.setattr(reductions, "LEAST_PART", 64)
+    x, y, image = torch.randn(6, 1280), torch.randn(6, 1280), torch.randn(2, 600, 5)
+
+    def several(x: torch.Tensor, y: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normed = F.layer_norm(x.view(3, 2, 1280), (2, 1280))
+        return (
+            *(F.mse_loss(x, y), torch.norm(x), x.amax(), (x > 3).any(), x.argmax(1), F.softmax(x, -1), normed),
+            *(x.cumsum(1), x.flip(1).cumsum(1).flip(1), (x > 0).cumsum(-1), image.cumsum(1), image.cumprod(0)),
+        )
+
+    cuda = check(tmp_path, several, x, y, image)
+    assert "for (int tile = 0; tile < 1280; tile += BLOCK" in cuda
+    assert "j < 64;" in cuda, "120 parts of all 7680 elements"
 
 
 def test_products(tmp_path: Path) -> None:
