@@ -18,7 +18,7 @@ TILE, TILES = (
     64,
     128,
 )  # rows and columns of a block's tile, and tiles that keep most of a large GPU's multiprocessors busy
-LEAST_PART = 1024  # terms of a sum that is made in parts
+LEAST_PART = 256  # terms of a sum that is made in parts
 
 
 def matrix_product(a: Value, b: Value, dtype: str) -> Value:
