@@ -14,6 +14,7 @@
 # scores       KernelBench's own scripts on the same answers (kernelbench_scores.py), of the SCORES (120) smallest problems
 # verifier     agreement with KernelBench's evaluator, rates beside stock, 600 drawn pairs
 # forms        several kernels for the same problem side by side (kernel_forms.py)
+# products     large products by rule, plainly and on tensor cores, beside PyTorch's (products_gpu.py)
 # train        `dice bench train` at 1.7B and mini
 # rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
 #
@@ -110,6 +111,10 @@ verifier() {
 
 forms() {
     LINES_SHOWN=20 logged forms "$python" "$here/kernel_forms.py" --out "$work/forms.json" && mark forms
+}
+
+products() {
+    logged products "$python" "$here/products_gpu.py" --out "$work/products.json" && mark products
 }
 
 train() {

@@ -60,15 +60,18 @@ class KernelWriter(Protocol):
 
 
 class Templates:
-    """Kernels by rule (`templates/`): one for each region, none where the rules do not cover it."""
+    """Kernels by rule (`templates/`): one for each region, a second one where tensor cores may sum a large product;
+    none where the rules do not cover it."""
 
     name, is_certain = "templates", True
 
     def write(self, region: Region, printed: Printed, before: Sequence[Written]) -> Answer | None:
-        if before:
+        if len(before) > 1:
             return None
         try:
-            return Answer(kernel_of(region, printed))
+            plain = kernel_of(region, printed)
+            other = kernel_of(region, printed, tensor_cores=True) if before else plain
+            return None if before and other.source == plain.source else Answer(other)
         except CannotWrite as error:
             return Answer(None, str(error))
         except Exception as error:  # a fault in a rule costs the module this region, and not the run

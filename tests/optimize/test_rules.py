@@ -14,11 +14,18 @@ import torch.nn.functional as F
 from dice.kernel_form import kernel_file
 from dice.loading import load
 from dice.optimize.graph import Graph
-from dice.optimize.printing import function_of
+from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
+from dice.optimize.regions import cut
+from dice.optimize.templates import products, reductions, tensor_cores
 from dice.optimize.templates.emitter import CannotWrite
+from dice.optimize.templates.reductions import point
+from dice.optimize.templates.shapes import permuted, viewed
+from dice.optimize.templates.values import Memory, runs_along
 from dice.optimize.templates.write import cuda_source
 from dice.optimize.trace.capture_graph import export_graph
+from dice.optimize.writers import Templates, Written
+from dice.prompts import NO_KERNEL
 from dice.verify.execution.running import Device
 
 
@@ -38,11 +45,11 @@ def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
     return Graph.from_json(unit.graph.to_json())  # as it crosses from the process that traces
 
 
-def check(folder: Path, function: Callable[..., Any], *inputs: torch.Tensor) -> str:
+def check(folder: Path, function: Callable[..., Any], *inputs: torch.Tensor, tensor_cores: bool = False) -> str:
     """Write, build and run the function's kernels; each result is near PyTorch's. Gives the CUDA source."""
     graph = graph_of(function, *inputs)
     _same_as_printed(graph, function, *inputs)
-    cuda, declaration, taken = cuda_source(graph, "region")
+    cuda, declaration, taken = cuda_source(graph, "region", tensor_cores)
     call = ", ".join(taken)
     text = kernel_file(
         cuda=cuda,
@@ -122,6 +129,23 @@ def test_long_rows_take_a_block(tmp_path: Path) -> None:
     assert "block_max" in cuda and cuda.count("__global__") == 1
 
 
+def test_few_long_rows_are_reduced_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And running sums by blocks, along the last dimension and along others."""
+    monkeypatch.setattr(reductions, "LEAST_PART", 64)
+    x, y, image = torch.randn(6, 1280), torch.randn(6, 1280), torch.randn(2, 600, 5)
+
+    def several(x: torch.Tensor, y: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normed = F.layer_norm(x.view(3, 2, 1280), (2, 1280))
+        return (
+            *(F.mse_loss(x, y), torch.norm(x), x.amax(), (x > 3).any(), x.argmax(1), F.softmax(x, -1), normed),
+            *(x.cumsum(1), x.flip(1).cumsum(1).flip(1), (x > 0).cumsum(-1), image.cumsum(1), image.cumprod(0)),
+        )
+
+    cuda = check(tmp_path, several, x, y, image)
+    assert "for (int tile = 0; tile < 1280; tile += BLOCK" in cuda
+    assert "j < 64;" in cuda, "120 parts of all 7680 elements"
+
+
 def test_products(tmp_path: Path) -> None:
     x, w, v = torch.randn(2, 17, 20), torch.randn(33, 20), torch.randn(2, 20, 19)
 
@@ -129,6 +153,54 @@ def test_products(tmp_path: Path) -> None:
         return F.gelu(F.linear(x, w)) * 2, x @ v, torch.einsum("bik,bjk->bij", x, x), x @ w[0], x[0] @ w.t()
 
     check(tmp_path, several, x, w, v)
+
+
+def test_products_on_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To float32's precision, though they multiply numbers of ten bits; tiles that do not fit, factors that lie turned
+    in memory, and sums in parts."""
+    monkeypatch.setattr(tensor_cores, "LEAST_WORK", 1)
+    monkeypatch.setattr(products, "LEAST_PART", 64)
+    x, y, weight = torch.randn(70, 96), torch.randn(96, 40), torch.randn(33, 40)
+    whole = torch.randint(-9, 9, (64, 32)).half()  # whose sums half precision holds
+    image, taps = torch.randn(2, 8, 9, 9), torch.randn(32, 8, 3, 3)
+
+    def several(
+        x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, whole: torch.Tensor, *conv: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        product = (x @ y).relu()
+        return product, F.linear(product, weight), x[:40].T @ y[:40], whole @ whole.T, F.conv2d(*conv, padding=1)
+
+    cuda = check(tmp_path, several, x, y, weight, whole, image, taps, tensor_cores=True)
+    assert cuda.count("multiply_add(sums, a_low[k], b_high[c][k]);") == 4  # and one of half precision
+    long = torch.randn(40, 256)
+    cuda = check(tmp_path, lambda x: F.softmax(x @ x.T, -1), long, tensor_cores=True)
+    assert "for (int tile_k = 0, stage = 0; tile_k < 64 + TILE_K" in cuda
+
+
+def test_a_factor_is_read_along_its_memory() -> None:
+    square = Memory((1, 6, 6), "float32", "x")
+    assert runs_along(square) == 2
+    assert runs_along(permuted(square, (0, 2, 1))) == 1
+    assert runs_along(viewed(permuted(Memory((6, 2, 3), "float32", "x"), (1, 2, 0)), (1, 6, 6))) == 1
+    doubled = point("x + y", "float32", (1, 6, 6), permuted(square, (0, 2, 1)), 1.0)
+    assert runs_along(doubled) == 1
+    doubled.memory = "mid1"
+    assert runs_along(doubled) == 2
+
+
+def test_large_products_are_written_twice() -> None:
+    """Plainly first, which every GPU runs, then on tensor cores."""
+    for extent, kernels in ((512, 2), (32, 1)):
+        x = torch.randn(extent, extent)
+        graph = graph_of(lambda x: x @ x, x)
+        (region,) = cut(graph)
+        before: list[Written] = []
+        texts = []
+        while (answer := Templates().write(region, problem_of(region), before)) is not None:
+            assert answer.kernel is not None
+            texts.append("mma.sync" in answer.kernel.source)
+            before.append(Written(answer.kernel, NO_KERNEL))
+        assert texts == [False, True][:kernels]
 
 
 def test_what_follows_a_product_is_in_its_kernel(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from dice.optimize.region import Region
 from dice.optimize.templates.write import cuda_source
 
 
-def kernel_of(region: Region, printed: Printed) -> Kernel:
-    """The kernel file, by rule. Raises `CannotWrite`."""
+def kernel_of(region: Region, printed: Printed, tensor_cores: bool = False) -> Kernel:
+    """The kernel file, by rule; `tensor_cores`: with large products on those. Raises `CannotWrite`."""
     name = f"region_{region.key[:6]}"
-    cuda, declaration, taken = cuda_source(region.graph, name)
+    cuda, declaration, taken = cuda_source(region.graph, name, tensor_cores)
     states = [node.name for node in region.graph.nodes if node.operator == "state"]
     reached = {state: f"self.{path}" for state, path in zip(states, printed.paths, strict=True)}
     inputs = [node.name for node in region.graph.nodes if node.operator == "input"]

@@ -79,6 +79,7 @@ class Emitter:
         self._numbers: dict[str, int] = {}
         self._flat_of: dict[tuple[tuple[int, ...], tuple[str, ...]], str] = {}
         self._parts: dict[str, tuple[str, int, str]] = {}  # i -> (row, D, j) where i is row * D + j
+        self._dims_of: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}  # what a flat index was made of
 
     # ---- lines and names -----------------------------------------------------------------------------------------
 
@@ -228,6 +229,8 @@ class Emitter:
             start = end
         result = self.let("int", " + ".join(terms) or "0", "i")
         self._flat_of[shape, dims] = result
+        if len(dims) > 1:
+            self._dims_of.setdefault(result, (shape, dims))
         return result
 
     def _joined_already(self, shape: tuple[int, ...], dims: tuple[str, ...]) -> str:
@@ -254,6 +257,10 @@ class Emitter:
                     dims = (*self._split(shape[:cut], high), *self._split(shape[cut:], low))
                     self._flat_of[shape, dims] = flat
                     return dims
+        known = self._dims_of.get(flat)
+        if known is not None and (same := self._regrouped(*known, shape)) is not None:
+            self._flat_of[shape, same] = flat
+            return same
         names = []
         rest = math.prod(shape)
         base = flat if _ATOM.fullmatch(flat) else self.let("int", flat, "i")
@@ -263,6 +270,30 @@ class Emitter:
             names.append(self.let("int", text if index == 0 else f"{text} % {extent}", "i"))
         self._flat_of[shape, tuple(names)] = flat
         return tuple(names)
+
+    def _regrouped(
+        self, shape: tuple[int, ...], dims: tuple[str, ...], wanted: tuple[int, ...]
+    ) -> tuple[str, ...] | None:
+        """Indices of a shape from those of another with as many elements: what both have is taken over, and only the
+        stretches between are divided. None where they have no border in common."""
+        found: list[str] = []
+        start = end = first = last = 0
+        while last < len(wanted):
+            start, first = end, last
+            size, other = shape[end], wanted[last]
+            end, last = end + 1, last + 1
+            while size != other:
+                if size < other:
+                    size, end = size * shape[end], end + 1
+                else:
+                    other, last = other * wanted[last], last + 1
+            if (start, end) == (0, len(shape)):
+                return None
+            if end - start == 1 == last - first:
+                found.append(dims[start])
+            else:
+                found += self._split(wanted[first:last], self.flat(self.at(shape[start:end], dims[start:end])))
+        return tuple(found)
 
     def reshaped(self, place: Place, shape: Sequence[int]) -> Place:
         return self.at_flat(shape, self.flat(place))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
-from dice.optimize.templates.emitter import Emitter, computed
+from dice.optimize.templates.emitter import Emitter, Place, computed
 from dice.optimize.templates.rows import Team, combine, start_of
 from dice.optimize.templates.text import MOST_BLOCKS, THREADS, Constants, KernelText, Store, blocks, function, stored
 from dice.optimize.templates.values import Product, Reduced, Scanned, Value, cast
+
+MANY_ROWS = 2048  # rows of running sums that keep a large GPU busy with a thread each
 
 
 def pointwise(name: str, stores: Sequence[Store]) -> KernelText:
@@ -32,46 +35,96 @@ def pointwise(name: str, stores: Sequence[Store]) -> KernelText:
 
 
 def scan(name: str, of: Scanned, store: Store) -> KernelText:
-    """Running sums along a dimension: each thread has a stretch of the row, whose total the next ones add."""
+    """Running sums along a dimension: by a thread, or by a block that goes over the row in tiles, whose threads have
+    neighbouring elements and add what those before them came to."""
     e = Emitter()
     shape, along = of.shape, of.along
     length = shape[along]
     outer = tuple(extent for index, extent in enumerate(shape) if index != along)
     rows = math.prod(outer)
-    kind, threads = ("block", THREADS) if length >= 2 * THREADS else ("thread", 64)
+    # Along another dimension than the last, neighbouring threads read neighbouring elements if each has a row.
+    is_apart = along < len(shape) - 1 and rows >= MANY_ROWS
+    kind, threads = ("block", THREADS) if length >= 2 * THREADS and not is_apart else ("thread", 64)
     constants = Constants(name)
     team = Team(kind, threads, rows, length, constants.name("BLOCK", threads))
     e.declare("row", 0)
     dtype, ctype, kind = of.dtype, computed(of.dtype), of.kind
     start = start_of(kind, dtype)
-    with e.block() as frame:
+
+    def at_j() -> Place:
         e.declare("j")
         dims = list(e.dims(e.at_flat(outer, "row" if rows > 1 else "0")))
         dims.insert(along, "j")
-        place = e.at(shape, dims)
+        return e.at(shape, dims)
+
+    with e.block() as load:
+        place = at_j()
         element = cast(of.source.load(e, place), of.source.dtype, dtype)
-        add = f"s = {combine(kind, ctype, 's', element)};"
-        flat = e.flat(place)
-    body = [f"    {line}" for line in frame.lines]
-    stored_line = "    " + stored(store, "s", flat)
+        index = e.flat(place)
+    lines = [f"{ctype} s = {start};"]
     if team.kind == "thread":
-        loop = f"for (int j = 0; j < {length}; j++) {{"
-        lines = [f"{ctype} s = {start};", loop, *body, f"    {add}", stored_line, "}"]
+        add = f"s = {combine(kind, ctype, 's', element)};"
+        keep = stored(store, "s", index)
+        lines += [f"for (int j = 0; j < {length}; j++) {{", *_indented([*load.lines, add, keep]), "}"]
     else:
-        stretch = f"({blocks(length, team.block)})"
-        loop = "for (int j = first; j < last; j++) {"
-        lines = [
-            f"__shared__ {ctype} totals[{team.block}];",
-            f"int first = threadIdx.x * {stretch}, last = min(first + {stretch}, {length});",
-            f"{ctype} s = {start};",
-            *(loop, *body, f"    {add}", "}"),
-            "totals[threadIdx.x] = s;",
-            "__syncthreads();",
-            f"s = {start};",
-            f"for (int k = 0; k < threadIdx.x; k++) s = {combine(kind, ctype, 's', 'totals[k]')};",
-            *(loop, *body, f"    {add}", stored_line, "}"),
+        items = constants.name("ITEMS", 4)
+        with e.block() as keeps:
+            e.line(stored(store, "own[i]", e.flat(at_j())))
+        lines += [
+            f"__shared__ {ctype} totals[{team.block} / 32];",
+            "int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+            f"for (int tile = 0; tile < {length}; tile += {team.block} * {items}) {{",
+            *_indented(_tile(of, team, items, [*load.lines, f"own[i] = {element};"], keeps.lines)),
+            "}",
         ]
     return function(name, e, [store], [*team.head, *e.frames[0].lines, *lines], team.launch, {}, constants)
+
+
+def _tile(of: Scanned, team: Team, items: str, load: Sequence[str], keep: Sequence[str]) -> list[str]:
+    """The running sums of a block's tile. `s` is what came before it, and then what came until its end."""
+    ctype, start = computed(of.dtype), start_of(of.kind, of.dtype)
+    added = partial(combine, of.kind, ctype)
+    place = f"int j = tile + threadIdx.x * {items} + i;"
+    each = f"for (int i = 0; i < {items}; i++) {{"
+    return [
+        f"{ctype} own[{items}];",
+        "#pragma unroll",
+        each,
+        f"    {place}",
+        f"    own[i] = {start};",
+        f"    if (j < {team.length}) {{",
+        *_indented(_indented(load)),
+        "    }",
+        f"    if (i > 0) own[i] = {added('own[i - 1]', 'own[i]')};",
+        "}",
+        f"{ctype} v = own[{items} - 1];",
+        "for (int k = 1; k < 32; k *= 2) {",
+        f"    {ctype} before = __shfl_up_sync(0xffffffff, v, k);",
+        f"    if (lane >= k) v = {added('before', 'v')};",
+        "}",
+        "if (lane == 31) totals[warp] = v;",
+        "__syncthreads();",
+        f"{ctype} first = s;",
+        f"for (int k = 0; k < {team.block} / 32; k++) {{",
+        f"    if (k < warp) first = {added('first', 'totals[k]')};",
+        f"    s = {added('s', 'totals[k]')};",
+        "}",
+        "v = __shfl_up_sync(0xffffffff, v, 1);",
+        f"if (lane > 0) first = {added('first', 'v')};",
+        "#pragma unroll",
+        each,
+        f"    {place}",
+        f"    own[i] = {added('first', 'own[i]')};",
+        f"    if (j < {team.length}) {{",
+        *_indented(_indented(keep)),
+        "    }",
+        "}",
+        "__syncthreads();",
+    ]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {part}" for line in lines for part in line.split("\n")]
 
 
 def leaves(value: Value, kind: type, seen: set[int] | None = None) -> list[Value]:

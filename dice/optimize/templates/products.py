@@ -11,12 +11,17 @@ from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, sum_of,
 from dice.optimize.templates.pointwise import apply, rule
 from dice.optimize.templates.reductions import accumulated, point, reduced, total
 from dice.optimize.templates.shapes import expanded, permuted, viewed
-from dice.optimize.templates.values import Guarded, Moved, Positional, Product, Value, cast
+from dice.optimize.templates.values import Guarded, Moved, Positional, Product, Value, cast, runs_along
 
 FEW = 8  # rows or columns of a product up to which threads share each sum instead of a tile
+TILE, TILES = (
+    64,
+    128,
+)  # rows and columns of a block's tile, and tiles that keep most of a large GPU's multiprocessors busy
+LEAST_PART = 256  # terms of a sum that is made in parts
 
 
-def matrix_product(a: Value, b: Value, dtype: str, fast: tuple[str, str] = ("k", "n")) -> Value:
+def matrix_product(a: Value, b: Value, dtype: str) -> Value:
     """[z, m, k] times [z, k, n] as [z, m, n]."""
     z, m, k = a.shape
     n = b.shape[2]
@@ -25,6 +30,8 @@ def matrix_product(a: Value, b: Value, dtype: str, fast: tuple[str, str] = ("k",
         return point("x * y", work, (z, m, n), a, b)
     if min(m, n) < FEW or k < FEW:
         return _shared_sum(a, b, work)
+    if (parts := _parts(a.shape, n)) > 1:
+        return _in_parts(a, b, dtype, parts)
 
     def place(e: Emitter, iz: str, im: str, in_: str) -> Place:
         row = e.joined(iz, m, im) if z > 1 else im
@@ -37,9 +44,27 @@ def matrix_product(a: Value, b: Value, dtype: str, fast: tuple[str, str] = ("k",
         lambda e, iz, im, ik: cast(a.load(e, e.at(a.shape, (iz, im, ik))), a.dtype, work),
         lambda e, iz, ik, in_: cast(b.load(e, e.at(b.shape, (iz, ik, in_))), b.dtype, work),
         place,
-        fast,
+        lambda: ("mk"[runs_along(a) - 1], "kn"[runs_along(b) - 1]),
         (a, b),
     )
+
+
+def _parts(shape: Sequence[int], n: int) -> int:
+    """In how many parts the sums of a product are made, so that most of a GPU has one."""
+    z, m, k = shape
+    tiles = z * math.ceil(m / TILE) * math.ceil(n / TILE)
+    parts = 1
+    while 2 * parts * tiles <= TILES and k % (2 * parts) == 0 and k // (2 * parts) >= LEAST_PART:
+        parts *= 2
+    return parts
+
+
+def _in_parts(a: Value, b: Value, dtype: str, parts: int) -> Value:
+    """The same, with the sums' terms dealt out, and then the parts added."""
+    (z, m, k), n = a.shape, b.shape[2]
+    left = permuted(viewed(a, (z, m, parts, k // parts)), (0, 2, 1, 3))
+    some = matrix_product(viewed(left, (z * parts, m, k // parts)), viewed(b, (z * parts, k // parts, n)), dtype)
+    return reduced(viewed(some, (z, parts, m, n)), [1], "sum")
 
 
 def _shared_sum(a: Value, b: Value, work: str) -> Value:
@@ -65,7 +90,7 @@ def _linear(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
     features = value.shape[-1]
     rows = viewed(value, (1, value.numel // features, features))
     turned = permuted(viewed(weight, (1, *weight.shape)), (0, 2, 1))
-    return _with(node, viewed(matrix_product(rows, turned, node.spec.dtype, ("k", "k")), node.spec.shape), bias)
+    return _with(node, viewed(matrix_product(rows, turned, node.spec.dtype), node.spec.shape), bias)
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
@@ -81,23 +106,14 @@ def _multiplied(a: Value, b: Value, dtype: str) -> Value:
     *batch_a, m, k = a.shape
     *batch_b, _, n = b.shape
     if math.prod(batch_b) == 1:  # one matrix for all rows
-        return matrix_product(viewed(a, (1, math.prod(batch_a) * m, k)), viewed(b, (1, k, n)), dtype, ("k", _fast(b)))
+        return matrix_product(viewed(a, (1, math.prod(batch_a) * m, k)), viewed(b, (1, k, n)), dtype)
     rank = max(len(batch_a), len(batch_b))
     batch_a, batch_b = [[1] * (rank - len(one)) + list(one) for one in (batch_a, batch_b)]
     batch = [max(pair) for pair in zip(batch_a, batch_b, strict=True)]
     count = math.prod(batch)
     wide_a = viewed(expanded(viewed(a, (*batch_a, m, k)), (*batch, m, k)), (count, m, k))
     wide_b = viewed(expanded(viewed(b, (*batch_b, k, n)), (*batch, k, n)), (count, k, n))
-    return matrix_product(wide_a, wide_b, dtype, ("k", _fast(b)))
-
-
-def _fast(b: Value) -> str:
-    """Whether the second factor lies turned in memory, as the transpose of a matrix does."""
-    return (
-        "k"
-        if isinstance(b, Moved) and b.source.shape[-1:] != b.shape[-1:] and b.source.shape[-1:] == b.shape[-2:-1]
-        else "n"
-    )
+    return matrix_product(wide_a, wide_b, dtype)
 
 
 @rule("addmm", "addbmm", "baddbmm", "addmv")
@@ -155,7 +171,7 @@ def _contract(
         return viewed(permuted(value, order), [math.prod(sizes[label] for label in group) for group in groups])
 
     product_ = matrix_product(
-        arranged(one, a, (batch, rows, summed)), arranged(other, b, (batch, summed, columns)), dtype, ("k", "n")
+        arranged(one, a, (batch, rows, summed)), arranged(other, b, (batch, summed, columns)), dtype
     )
     labels = [*batch, *rows, *columns]
     return viewed(product_, [sizes[label] for label in labels]), "".join(labels)
@@ -229,7 +245,7 @@ class Convolution:
             return self._thin()
         extents = (self.groups, self.own_out, self.batch * self.pixels, self.depth)
         among = (self.value, self.weight)
-        return Product(self.shape, self.work, extents, self.weighed, self.seen, self.place, ("k", "n"), among)
+        return Product(self.shape, self.work, extents, self.weighed, self.seen, self.place, among=among)
 
     def weighed(self, e: Emitter, z: str, m: str, k: str) -> str:
         """The weight of tap and input channel `k` for output channel `m` of group `z`."""

@@ -14,6 +14,9 @@ from dice.optimize.templates.pointwise import RULES, apply, rule
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
 from dice.optimize.templates.values import Guarded, Moved, Pointwise, Reduced, Scanned, Value
 
+BLOCKS = 1056  # eight for each multiprocessor of an H100
+LEAST_PART = 4096  # elements of a row that a block is worth
+
 
 def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
     """The node with another output, for a step inside an operator."""
@@ -28,10 +31,21 @@ def point(template: str, dtype: str, shape: Sequence[int], *arguments: Any) -> P
 
 def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
     """Without the reduced dimensions."""
-    rank = len(value.shape)
+    rank, dtype = len(value.shape), dtype or value.dtype
     dims = tuple(sorted({index % rank for index in over})) if rank else ()
-    shape = tuple(extent for index, extent in enumerate(value.shape) if index not in dims)
-    return Reduced(shape, dtype or value.dtype, value, dims, kind)
+    left = [index for index in range(rank) if index not in dims]
+    shape = tuple(value.shape[index] for index in left)
+    parts = _parts(math.prod(shape), value.numel // max(math.prod(shape), 1))
+    if parts > 1 and not kind.startswith("arg"):
+        long = viewed(permuted(value, [*left, *dims]), (*shape, parts, value.numel // math.prod(shape) // parts))
+        value, dims = Reduced((*shape, parts), dtype, long, (len(shape) + 1,), kind), (len(shape),)
+    return Reduced(shape, dtype, value, dims, kind)
+
+
+def _parts(rows: int, length: int) -> int:
+    """In how many parts long rows are reduced where there are too few for a large GPU: a block each, and then a few."""
+    most = min(BLOCKS // max(rows, 1), length // LEAST_PART)
+    return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
 
 
 def kept(value: Value, source: Value, over: Sequence[int]) -> Value:

@@ -22,7 +22,7 @@ from dice.optimize.templates.values import Reduced, Value, cast, literal
 
 WARP_ROW, BLOCK_ROW = 32, 2048  # elements from which a warp, and a block, works on a row
 
-_COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "any": "{a} || {b}", "all": "{a} && {b}"}
+_COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "any": "{a} | {b}", "all": "{a} & {b}"}
 
 
 def combine(kind: str, ctype: str, a: str, b: str) -> str:

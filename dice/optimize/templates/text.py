@@ -75,8 +75,9 @@ def function(
     helpers: dict[str, str],
     constants: Constants,
 ) -> KernelText:
-    parameters = [f"const {storage(dtype)}* {tensor}" for tensor, dtype in e.inputs.items()]
-    parameters += [f"{storage(store.value.dtype)}* {store.name}" for store in stores]
+    # What is stored is a tensor of its own, so what is read may be read before.
+    parameters = [f"const {storage(dtype)}* __restrict__ {tensor}" for tensor, dtype in e.inputs.items()]
+    parameters += [f"{storage(store.value.dtype)}* __restrict__ {store.name}" for store in stores]
     text = "\n".join(without_idle(body))
     code = f"__global__ void {name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))

@@ -45,10 +45,16 @@ def product(name: str, of: Product, store: Store) -> KernelText:
         "}",
         *_results(e, of, store, bm, bn, z),
     ]
-    if z_count > 65535 or -(-m_count // sizes[0]) > 65535:
-        raise CannotWrite("a product has more tiles than a grid holds")
-    launch = f"dim3({blocks(n_count, bn)}, {blocks(m_count, bm)}, {z_count}), {THREADS}"
+    launch = grid(of, bm, bn, sizes[0])
     return function(name, e, [store], [*e.frames[0].lines, *lines], launch, {}, constants)
+
+
+def grid(of: Product, bm: str, bn: str, rows: int) -> str:
+    """A block for each tile; `rows`: of one, as `bm` is at first."""
+    z_count, m_count, n_count, _ = of.extents
+    if z_count > 65535 or -(-m_count // rows) > 65535:
+        raise CannotWrite("a product has more tiles than a grid holds")
+    return f"dim3({blocks(n_count, bn)}, {blocks(m_count, bm)}, {z_count}), {THREADS}"
 
 
 def _tile(extent: int) -> int:
@@ -61,7 +67,7 @@ def _tile_load(
     """The lines that bring one factor's part of a tile into shared memory."""
     _, m_count, n_count, k_count = of.extents
     other, extent = ("m", m_count) if factor == "a" else ("n", n_count)
-    is_k_fast = of.fast[0 if factor == "a" else 1] == "k"
+    is_k_fast = of.fast()[0 if factor == "a" else 1] == "k"
     low, high = (depth, width) if is_k_fast else (width, depth)
     t_k, t_other = (f"t % {low}", f"t / {low}") if is_k_fast else (f"t / {low}", f"t % {low}")
     with e.block() as frame:
@@ -81,27 +87,32 @@ def _tile_load(
 def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, z: str) -> list[str]:
     """The lines that store a thread's sums, each after what is made of it."""
     _, m_count, n_count, _ = of.extents
-    with e.block(pinned=True) as frame:
-        for one in ("m", "n", "r", "c"):
-            e.declare(one)
-        own = of.place(e, z, "m" if m_count > 1 else "0", "n" if n_count > 1 else "0")
-        flat = e.flat(own)
-
-        def this(value: object, place: Place) -> str | None:
-            return "acc[r][c]" if value is of and e.flat(place) == flat else None
-
-        e.on_source = this
-        where = own if store.value.shape == of.shape else e.at_flat(store.value.shape, flat)
-        text = store.value.load(e, where)
-        e.line(stored(store, text, e.flat(where)))
-    body = [f"    {line}" for line in frame.lines]
     return [
         f"for (int r = 0; r < {bm} / 16; r++) {{",
         f"    for (int c = 0; c < {bn} / 16; c++) {{",
         "        int m = tile_m + ty + 16 * r, n = tile_n + tx + 16 * c;",
         f"        if (m < {m_count} && n < {n_count}) {{",
-        *(f"        {line}" for line in body),
+        *(f"            {line}" for line in result(e, of, store, z, "acc[r][c]")),
         "        }",
         "    }",
         "}",
     ]
+
+
+def result(e: Emitter, of: Product, store: Store, z: str, total: str) -> list[str]:
+    """The lines that store what is made of the sum `total` of row `m` and column `n`."""
+    _, m_count, n_count, _ = of.extents
+    with e.block(pinned=True) as frame:
+        for one in ("m", "n", "r", "c", "s"):
+            e.declare(one)
+        own = of.place(e, z, "m" if m_count > 1 else "0", "n" if n_count > 1 else "0")
+        flat = e.flat(own)
+
+        def this(value: object, place: Place) -> str | None:
+            return total if value is of and e.flat(place) == flat else None
+
+        e.on_source = this
+        where = own if store.value.shape == of.shape else e.at_flat(store.value.shape, flat)
+        text = store.value.load(e, where)
+        e.line(stored(store, text, e.flat(where)))
+    return frame.lines

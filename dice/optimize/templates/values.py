@@ -187,7 +187,7 @@ class Product(Value):
     a: Load = lambda e, z, m, k: "0"
     b: Load = lambda e, z, k, n: "0"
     place: Callable[[Emitter, str, str, str], Place] = lambda e, z, m, n: Place(())
-    fast: tuple[str, str] = ("k", "n")
+    fast: Callable[[], tuple[str, str]] = lambda: ("k", "n")
     among: tuple[Value, ...] = ()
 
     def compute(self, e: Emitter, place: Place) -> str:
@@ -199,6 +199,34 @@ class Product(Value):
     @property
     def sources(self) -> Sequence[Value]:
         return self.among
+
+
+def runs_along(factor: Value) -> int:
+    """Which of a factor's dimensions neighbours in memory lie along, 1 or 2 of three; 2 where that is not known."""
+    e, value = Emitter(), factor
+    place = e.at(factor.shape, ("0", "p", "q"))
+    while not isinstance(value, Memory) and not value.memory:
+        if isinstance(value, Moved):
+            place, value = value.move(e, place), value.source
+        elif isinstance(value, Pointwise) and value.sources:
+            value = max(value.sources, key=lambda one: one.numel)
+            place = e.broadcast(place, value.shape)
+        else:
+            return 2
+    result = f"int index = {e.flat(place)};"
+    # An index is the same in Python, but for the division.
+    lines = [line.removeprefix("int ").rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
+    index = "\n".join(lines)
+
+    def at(p: int, q: int) -> int:
+        known: dict[str, int] = {"p": p, "q": q}
+        exec(index, {}, known)
+        return known["index"]
+
+    try:
+        return 1 if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else 2
+    except (SyntaxError, NameError):  # an index with a condition
+        return 2
 
 
 @dataclass(eq=False)

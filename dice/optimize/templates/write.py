@@ -12,6 +12,7 @@ from dice.optimize.templates.emitter import CannotWrite, storage
 from dice.optimize.templates.kernels import leaves, pointwise, scan
 from dice.optimize.templates.pointwise import RULES
 from dice.optimize.templates.rows import Rows
+from dice.optimize.templates.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.text import KernelText, Store
 from dice.optimize.templates.tiles import product
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
@@ -47,6 +48,7 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 # Names that kernels use themselves, and some that C++ does.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
+    r"|own|before|tile|column|warp|group|quarter|stage|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
     r"|BLOCK\w*|ITEMS\w*|TILE_\w+|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
 )
@@ -60,8 +62,8 @@ def safe(name: str) -> str:
 class Kernels:
     """The kernels that compute some values, in the order in which they run, and the tensors between them."""
 
-    def __init__(self, stem: str, results: Sequence[Value]):
-        self._stem = stem
+    def __init__(self, stem: str, results: Sequence[Value], tensor_cores: bool = False):
+        self._stem, self._tensor_cores = stem, tensor_cores
         self.texts: list[tuple[KernelText, tuple[Store, ...]]] = []
         self.between: list[Store] = []
         self._count = 0
@@ -82,6 +84,9 @@ class Kernels:
         except NeedsMemory as need:
             self._compute(need.value)
             return waiting
+        for store in together:  # what is made of it reads it there
+            if not isinstance(store.value, Memory):
+                store.value.memory = store.value.memory or store.name
         return [store for store in waiting if store not in together]
 
     def _fits(self, first: Store, other: Store) -> bool:
@@ -119,7 +124,8 @@ class Kernels:
         elif found := _products_of(value):
             for factor in found[0].among:
                 _require_plain(factor)
-            text = product(name, found[0], stores[0])
+            write = product_on_tensor_cores if self._tensor_cores and suits(found[0]) else product
+            text = write(name, found[0], stores[0])
         elif (rows := _rows_for(stores)) is not None:
             text = rows.write(name, stores)
         else:
@@ -167,12 +173,13 @@ _DTYPES = {"float32": "torch::kFloat32", "float64": "torch::kFloat64", "float16"
            "int8": "torch::kInt8", "uint8": "torch::kUInt8", "bool": "torch::kBool"}  # fmt: skip
 
 
-def cuda_source(graph: Graph, name: str) -> tuple[str, str, tuple[str, ...]]:
+def cuda_source(graph: Graph, name: str, tensor_cores: bool = False) -> tuple[str, str, tuple[str, ...]]:
     """The CUDA C++ of a region: its text, the host function's declaration, and the tensors that this takes.
 
-    The host function is called `NAME_cuda`; it returns a tensor, or a list of them. Raises `CannotWrite`.
+    The host function is called `NAME_cuda`; it returns a tensor, or a list of them. `tensor_cores`: large products are
+    summed by those, which GPUs of compute capability 8.0 and later have. Raises `CannotWrite`.
     """
-    kernels = Kernels(name, values_of(graph))
+    kernels = Kernels(name, values_of(graph), tensor_cores)
     inputs = [node.name for node in graph.nodes if node.operator in ("input", "state")]
     used = {tensor for text, _ in kernels.texts for tensor in text.inputs}
     taken = tuple(one for one in inputs if safe(one) in used)
