@@ -18,7 +18,7 @@ from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
 from dice.optimize.templates import products, reductions, tensor_cores
-from dice.optimize.templates.emitter import CannotWrite
+from dice.optimize.templates.emitter import CannotWrite, Emitter
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed
 from dice.optimize.templates.values import Memory, runs_along
@@ -186,6 +186,20 @@ def test_a_factor_is_read_along_its_memory() -> None:
     assert runs_along(doubled) == 1
     doubled.memory = "mid1"
     assert runs_along(doubled) == 2
+
+
+def test_an_index_is_taken_apart_where_shapes_have_borders_in_common() -> None:
+    e = Emitter()
+    for name in "ijk":
+        e.declare(name, 0)
+    flat = e.flat(e.at((4, 6, 5), ("i", "j", "k")))
+    assert e.dims(e.at_flat((24, 5), flat))[1] == "k" and e.dims(e.at_flat((4, 30), flat))[0] == "i"
+    first, *between, last = e.dims(e.at_flat((4, 2, 3, 5), flat))
+    assert (first, last) == ("i", "k") and len(between) == 2
+    written = "\n".join(e.frames[0].lines)
+    assert "= j / 3;" in written and "= j % 3;" in written and f"{flat} /" not in written
+    assert len(e.dims(e.at_flat((8, 15), flat))) == 2, "no border in common"
+    assert len(e.dims(e.at_flat((2, 5), flat))) == 2, "a tensor of fewer elements"
 
 
 def test_large_products_are_written_twice() -> None:

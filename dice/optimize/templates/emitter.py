@@ -274,8 +274,10 @@ class Emitter:
     def _regrouped(
         self, shape: tuple[int, ...], dims: tuple[str, ...], wanted: tuple[int, ...]
     ) -> tuple[str, ...] | None:
-        """Indices of a shape from those of another with as many elements: what both have is taken over, and only the
-        stretches between are divided. None where they have no border in common."""
+        """Indices of a shape from those of another: what both have is taken over, and only the stretches between are
+        divided. None where they have no border in common, or not as many elements."""
+        if math.prod(shape) != math.prod(wanted):
+            return None
         found: list[str] = []
         start = end = first = last = 0
         while last < len(wanted):
