@@ -402,6 +402,7 @@ def soak(found: Figures) -> None:
                 engine.abort(chance.choice(alive))
         if len(handles) == 1000 and not before:
             before = torch.cuda.memory_allocated()
+            found["graphs_at_half"] = engine._runner.graphs  # type: ignore[attr-defined]
     engine.run()
     found |= {
         "seconds_of_work": time.perf_counter() - begun, "texts": len(handles),
