@@ -147,7 +147,6 @@ class Dialogue:
         if answer.built is not None:
             self.record.headers = answer.built.headers
         else:
-            self.record.build_failed = True
             lines = self.feedback.locate(answer.lines)
             self.record.failed_builds[wanted.request] = outcomes.build_failure(replace(answer, lines=lines))
         self.tell(answer.told(wanted.request))
