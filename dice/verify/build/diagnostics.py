@@ -77,6 +77,8 @@ def error_lines(log: str) -> tuple[str, ...]:
     """What a writer needs to mend the source: errors at its own lines, else the linker's or the last words."""
     errors = list(dict.fromkeys(_at_own_lines(log)))
     own = [str(error) for error in errors if error.file in OWN_FILES]
+    if any(_MODULE_TWICE.match(error.text) for error in errors):
+        own = [f"{BINDING}:1: error: PYBIND11_MODULE stands in the source, and functions=[...] asks for another one"]
     if own:
         return tuple(own[:MAX_LINES])
     if errors:
@@ -144,7 +146,7 @@ def _suspicious(error: Diagnostic) -> bool:
     header = (_HEADER.search(before) if missing else None) or _NOT_OPENED.search(error.text)
     if header is not None:
         return _real_header_exists(header[1])
-    if _OLD_DISPATCH.fullmatch(error.text) and not _dispatches_old_types():
+    if _MODULE_TWICE.match(error.text) or (_OLD_DISPATCH.fullmatch(error.text) and not _dispatches_old_types()):
         return False
     if error.file not in OWN_FILES:
         return True  # inside our headers: an instantiation they did not foresee
@@ -160,6 +162,8 @@ def _suspicious(error: Diagnostic) -> bool:
     return _OF_PYTORCH.search(error.text) is not None and _TYPE_TROUBLE.search(error.text) is not None
 
 
+# PYBIND11_MODULE beside `functions=[...]`, for which PyTorch writes another one.
+_MODULE_TWICE = re.compile(r"redefinition of .*\bdice_(module_name|module_init|define_module)\b")
 # `AT_DISPATCH_FLOATING_TYPES(x.type(), ...)`, as it was written for years.
 _OLD_DISPATCH = re.compile(r"cannot convert \W*const at::DeprecatedTypeProperties\W* to \W*c10::ScalarType\W*.*")
 

@@ -97,6 +97,8 @@ SUSPICIOUS = "cuda_source:9:2: error: no matching function for call to 'at::Tens
             " 'c10::ScalarType'",
             False,
         ),
+        ("/x/include/dice/pybind.h:201:7: error: redefinition of 'const char* const dice_module_name'", False),
+        ("/x/include/dice/pybind.h:20:7: error: redefinition of 'const char* other'", True),
         ("/x/include/dice/dispatch.h:15:65: error: cannot convert 'const char*' to 'c10::ScalarType'", True),
     ],
 )
@@ -124,6 +126,15 @@ def test_own_lines_come_before_those_of_headers() -> None:
     log = "/usr/include/x.h:1:1: error: a\ncuda_source:7:3: error: b\ncuda_source(8): error: c\n/usr/bin/ld: whatever\n"
     assert error_lines(log) == ("cuda_source:7: error: b", "cuda_source:8: error: c")
     assert error_lines("ld: x.o: multiple definition of `f'; y.o") == ("multiple definition of `f'; y.o",)
+
+
+def test_a_module_that_is_defined_twice_is_said_to_be() -> None:
+    log = (
+        "/x/pybind.h:201:71: error: redefinition of 'const char* const dice_module_name'\n"
+        "/x/pybind.h:202:57: error: redefinition of 'int dice_module_init(PyObject*, void* const*)'\n"
+    )
+    (line,) = error_lines(log)
+    assert "PYBIND11_MODULE" in line and "functions=" in line
 
 
 def test_an_error_in_a_header_is_told_at_the_line_that_led_to_it() -> None:
