@@ -99,11 +99,18 @@ def headers_to_blame(log: str, source: str = "") -> bool:
         return False
     if errors and any(_known_to_pytorch(name) for name in _macros_that_are_not_ours(source)):
         return True  # the message about what an unknown macro stands before names anything but the macro
+    if _OF_TORCH_CUDA.search(source) and any(_NO_TORCH_CUDA.search(error.text) for error in errors):
+        return True
     for alias in _NAMESPACE_ALIAS.findall(source):
         errors = [replace(error, text=re.sub(rf"([‘'\"]){alias}(?=\W)", r"\1torch", error.text)) for error in errors]
     return any(_suspicious(error) or _is_found_unscoped(error, source) for error in errors)
 
 
+# What PyTorch's namespace `torch::cuda` has, which the shadow headers do not; other names in it are the source's own.
+_OF_TORCH_CUDA = re.compile(
+    r"\btorch::cuda::(device_count|is_available|cudnn_is_available|manual_seed|manual_seed_all|synchronize)\b"
+)
+_NO_TORCH_CUDA = re.compile(r"[‘']torch::cuda[’'] has not been declared|namespace \"torch\" has no member \"cuda\"")
 _NAMESPACE_ALIAS = re.compile(r"\bnamespace\s+(\w+)\s*=\s*(?:::)?(?:torch|at|c10)\b[\w:]*\s*;")
 
 

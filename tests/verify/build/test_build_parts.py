@@ -122,6 +122,13 @@ def test_a_name_of_pytorch_may_need_no_scope(name: str, source: str, to_blame: b
     assert headers_to_blame(f'cuda_source(3): error: identifier "{name}" is undefined', source) is to_blame
 
 
+@pytest.mark.parametrize(("name", "to_blame"), [("synchronize", True), ("current_stream", False)])
+def test_pytorch_has_a_namespace_for_cuda_with_few_names(name: str, to_blame: bool) -> None:
+    source = f"torch::cuda::{name}();"
+    assert headers_to_blame("cuda_source:3:5: error: 'torch::cuda' has not been declared", source) is to_blame
+    assert headers_to_blame('cuda_source(3): error: namespace "torch" has no member "cuda"', source) is to_blame
+
+
 def test_own_lines_come_before_those_of_headers() -> None:
     log = "/usr/include/x.h:1:1: error: a\ncuda_source:7:3: error: b\ncuda_source(8): error: c\n/usr/bin/ld: whatever\n"
     assert error_lines(log) == ("cuda_source:7: error: b", "cuda_source:8: error: c")
