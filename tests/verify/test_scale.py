@@ -94,3 +94,22 @@ def get_init_inputs():
 """
     text, changes = shrunk(source, tmp_path)
     assert changes == {"input 0": [[2, 3, 16384, 16384], [1, 3, 1024, 1024]]} and "(3, 3, 1024)" in text, changes
+
+
+def test_what_an_operator_reads_takes_time_too(tmp_path: Path) -> None:
+    """A mean writes little. Who looks up a few rows of a table reads those alone."""
+    source = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, places):
+        return {returned}
+def get_inputs():
+    return [torch.rand(64, 4096, 4096), torch.zeros(8, dtype=torch.int64)]
+def get_init_inputs():
+    return []
+"""
+    for returned in ("x.mean(1)", "torch.nn.functional.max_pool2d(x, 64)"):
+        _, changes = shrunk(source.format(returned=returned), tmp_path)
+        assert changes == {"input 0": [[64, 4096, 4096], [4, 4096, 4096]]}
+    for returned in ("x[places]", "x[:, 0].exp()", "x.index_select(2, places)"):
+        assert scale.fit(source.format(returned=returned), tmp_path, None, LIMIT_S)[1] == {}

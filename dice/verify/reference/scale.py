@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +231,7 @@ def with_constant(source: str, name: str, value: int) -> str:
 
 
 class _CountElements(OperatorMode):
-    """Counts the elements that operators write."""
+    """Counts the elements that operators write, or, where they make few of many, read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,8 +239,19 @@ class _CountElements(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        self.count += sum(tensor.numel() for tensor in transport.tensors(output))
+        read = _elements(args) if _REDUCES.match(func.name()) else 0
+        self.count += max(read, _elements(output))
         return output
+
+
+_REDUCES = re.compile(
+    r"aten::(sum|nansum|mean|prod|amax|amin|aminmax|max|min|arg(max|min)|linalg_vector_norm|norm|std|var|logsumexp|all|any)"
+    r"(_mean)?(\.|$)|aten::\w*_pool[123]d"
+)
+
+
+def _elements(value: Any) -> int:
+    return sum(tensor.numel() for tensor in transport.tensors(value))
 
 
 def _duration(seconds: float) -> str:
