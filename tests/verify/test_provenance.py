@@ -268,6 +268,46 @@ def test_parameters_under_other_names_are_known_by_their_values(emulated: Verifi
     assert verify(emulated, ignores, LINEAR).outcome == "wrong"
 
 
+SHIFTED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return torch.relu(x) + self.shift
+
+
+def get_inputs():
+    return [torch.rand(4, 12, 5) - 0.5]
+
+
+def get_init_inputs():
+    return [(12, 1)]
+"""
+
+
+@pytest.mark.parametrize("name", ["shift", "bias"])
+def test_a_parameter_may_have_another_shape(emulated: Verifier, name: str) -> None:
+    """As many values in the same order: the reference's other values are given to it."""
+    source = f"""{HEAD}
+
+class ModelNew(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.{name} = nn.Parameter(torch.randn(12))
+
+    def forward(self, x):
+        return ops.relu(x) + self.{name}.view(12, 1)
+"""
+    verdict = verify(emulated, Kernel(source), SHIFTED)
+    assert verdict.correct and verdict.provenance == "construction", (verdict.message, verdict.evidence)
+
+
 def test_a_parameter_that_is_not_there_is_not_proven(emulated: Verifier) -> None:
     kernel = linear("self.first = nn.Linear(width, 12)", "ops.scaled(F.layer_norm(self.first(x), (12,)), scale)")
     verdict = verify(emulated, kernel, LINEAR)
