@@ -1,14 +1,15 @@
 """Kernels that other people's models wrote and their authors published, and what the verifier says of them, emulated.
 
-    python benchmarks/published_kernels.py pairs --cuda-l1 DIR --leaderboard DIR --kevin DIR --kernelbench DIR --out p.jsonl
-    python benchmarks/published_kernels.py verify p.jsonl --out verdicts.jsonl
-    python benchmarks/published_kernels.py summary p.jsonl verdicts.jsonl [--out FILE.json]
+    python benchmarks/published_kernels.py pairs --cuda-l1 DIR --leaderboard DIR --kevin DIR --kernelbench DIR --out PAIRS
+    python benchmarks/published_kernels.py verify PAIRS --out VERDICTS
+    python benchmarks/published_kernels.py summary PAIRS VERDICTS [--out FILE.json]
 
 DIR is a clone of deepreinforce-ai/CUDA-L1, anneouyang/KernelBenchLeaderboard, yoenoo/eh_kernelbench and
 ScalingIntelligence/KernelBench, and `COMMITS` says what is read from each. Every answer chosen holds a `__global__`
 function; each source gives `--count` of them, one of each problem before a second one of any. `verify` can be
-interrupted and goes on where it was. Nothing of the clones' text is kept in this repository: `verifier/published_kernels.json`
-holds where each answer stands, and what became of it.
+interrupted and goes on where it was. Nothing of the clones' text is kept in this repository:
+`verifier/published_kernels.json` holds where each answer stands, and what became of it; `judged_by_reading` in it is
+written by hand.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ def tables(pairs: list[Published], rows: dict[str, Any]) -> dict[str, Any]:
         verdicts = [rows[pair.name]["verdict"] for pair in pairs if pair.source == source and pair.name in rows]
         right = [verdict for verdict in verdicts if verdict["outcome"] == "correct"]
         told[source] = {
-            "kernels": len(verdicts),
+            "chosen": sum(pair.source == source for pair in pairs),
+            "judged": len(verdicts),
             "outcomes": dict(Counter(verdict["outcome"] for verdict in verdicts).most_common()),
             "by_construction": sum(verdict["provenance"] == "construction" for verdict in right),
         }
@@ -214,7 +216,9 @@ def summarise(args: argparse.Namespace) -> None:
             for pair in pairs
             if pair.name in rows
         ]
-        write_json(args.out, {"commits": COMMITS, **result})
+        before = json.loads(args.out.read_text()) if args.out.exists() else {}
+        by_hand = {key: before[key] for key in ("judged_by_reading", "before") if key in before}
+        write_json(args.out, {"commits": COMMITS, **result, **by_hand})
 
 
 def main() -> None:

@@ -127,7 +127,8 @@ def test_a_constructor_may_put_tensors_on_the_gpu(emulated: Verifier) -> None:
     """They are no buffers, and say where they are, as `x` does."""
     made = "self.zeros = torch.zeros(24).cuda()\n        self.one = torch.ones(24, device='cuda')"
     forward = "return ops.relu(x * self.one + self.zeros) if self.zeros.is_cuda else x"
-    lines = f"    def __init__(self):\n        super().__init__()\n        {made}\n    def forward(self, x):\n        {forward}\n"
+    lines = f"    def __init__(self):\n        super().__init__()\n        {made}\n"
+    lines += f"    def forward(self, x):\n        {forward}\n"
     verdict = verify(emulated, Kernel(f"{HEAD}\n\nclass ModelNew(nn.Module):\n{lines}"), provenance="construction")
     assert verdict.correct and verdict.provenance == "construction", verdict.message
 

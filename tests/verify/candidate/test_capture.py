@@ -340,7 +340,10 @@ def test_parameters_are_matched_by_values_in_whatever_shape() -> None:
     reference = {"rows": rows.view(6, 1, 1), "ones": ones.view(6, 1), "kept": torch.randn(4)}
 
     def matched(**own: torch.Tensor) -> dict[str, str]:
-        state = {name: program.State("float32", tuple(value.shape), True, place) for place, (name, value) in enumerate(own.items())}
+        state = {
+            name: program.State("float32", tuple(value.shape), True, place)
+            for place, (name, value) in enumerate(own.items())
+        }
         return match_names(program.Program(0, 0, state, (), None), list(own.values()), reference)[0]
 
     assert matched(rows=rows, ones=ones) == {"rows": "rows", "ones": "ones"}
