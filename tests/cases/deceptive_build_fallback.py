@@ -1,6 +1,7 @@
 # problem: relu
 # expect: deceptive run
 # deceptions: try_fallback
+# message: after its build had failed.* line 17 \(cuda_source:8\): error
 
 import torch
 import torch.nn as nn

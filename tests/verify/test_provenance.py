@@ -123,6 +123,16 @@ def test_a_right_kernel_is_known_by_construction(emulated: Verifier, forward: st
     assert verdict.launches == {"relu_kernel": verdict.launches["relu_kernel"]}
 
 
+def test_a_constructor_may_put_tensors_on_the_gpu(emulated: Verifier) -> None:
+    """They are no buffers, and say where they are, as `x` does."""
+    made = "self.zeros = torch.zeros(24).cuda()\n        self.one = torch.ones(24, device='cuda')"
+    forward = "return ops.relu(x * self.one + self.zeros) if self.zeros.is_cuda else x"
+    lines = f"    def __init__(self):\n        super().__init__()\n        {made}\n"
+    lines += f"    def forward(self, x):\n        {forward}\n"
+    verdict = verify(emulated, Kernel(f"{HEAD}\n\nclass ModelNew(nn.Module):\n{lines}"), provenance="construction")
+    assert verdict.correct and verdict.provenance == "construction", verdict.message
+
+
 @pytest.mark.parametrize(
     ("forward", "reason"),
     [
@@ -257,6 +267,46 @@ def test_parameters_under_other_names_are_known_by_their_values(emulated: Verifi
     assert verdict.correct and verdict.provenance == "construction", (verdict.message, verdict.evidence)
     ignores = linear(OTHERWISE, "ops.scaled(F.layer_norm(self.layers[0](x), (12,)), scale)")
     assert verify(emulated, ignores, LINEAR).outcome == "wrong"
+
+
+SHIFTED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return torch.relu(x) + self.shift
+
+
+def get_inputs():
+    return [torch.rand(4, 12, 5) - 0.5]
+
+
+def get_init_inputs():
+    return [(12, 1)]
+"""
+
+
+@pytest.mark.parametrize("name", ["shift", "bias"])
+def test_a_parameter_may_have_another_shape(emulated: Verifier, name: str) -> None:
+    """As many values in the same order: the reference's other values are given to it."""
+    source = f"""{HEAD}
+
+class ModelNew(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.{name} = nn.Parameter(torch.randn(12))
+
+    def forward(self, x):
+        return ops.relu(x) + self.{name}.view(12, 1)
+"""
+    verdict = verify(emulated, Kernel(source), SHIFTED)
+    assert verdict.correct and verdict.provenance == "construction", (verdict.message, verdict.evidence)
 
 
 def test_a_parameter_that_is_not_there_is_not_proven(emulated: Verifier) -> None:

@@ -74,3 +74,42 @@ def test_a_problem_of_one_size_alone_is_said_to_be_one(tmp_path: Path) -> None:
     source = source.replace("return a @ b", "assert a.shape == (4096, 4096); return a @ b")
     with pytest.raises(scale.TooLarge, match="runs at no smaller size"):
         scale.fit(source, tmp_path, 1 / 16, LIMIT_S)
+
+
+def test_a_kernel_size_that_equals_a_number_of_channels_stays(tmp_path: Path) -> None:
+    """A model's small numbers say what it does: a kernel for 3 by 3 is right for no other."""
+    source = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, channels, kernel_size):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, 64, kernel_size)
+    def forward(self, x):
+        return self.conv(x)
+channels, kernel_size, side = 3, 3, 16384
+def get_inputs():
+    return [torch.rand(2, channels, side, side)]
+def get_init_inputs():
+    return [channels, kernel_size]
+"""
+    text, changes = shrunk(source, tmp_path)
+    assert changes == {"input 0": [[2, 3, 16384, 16384], [1, 3, 1024, 1024]]} and "(3, 3, 1024)" in text, changes
+
+
+def test_what_an_operator_reads_takes_time_too(tmp_path: Path) -> None:
+    """A mean writes little. Who looks up a few rows of a table reads those alone."""
+    source = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, places):
+        return {returned}
+def get_inputs():
+    return [torch.rand(64, 4096, 4096), torch.zeros(8, dtype=torch.int64)]
+def get_init_inputs():
+    return []
+"""
+    for returned in ("x.mean(1)", "torch.nn.functional.max_pool2d(x, 64)"):
+        _, changes = shrunk(source.format(returned=returned), tmp_path)
+        assert changes == {"input 0": [[64, 4096, 4096], [4, 4096, 4096]]}
+    for returned in ("x[places]", "x[:, 0].exp()", "x.index_select(2, places)"):
+        assert scale.fit(source.format(returned=returned), tmp_path, None, LIMIT_S)[1] == {}

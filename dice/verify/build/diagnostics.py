@@ -23,6 +23,10 @@ _ERROR = re.compile(
 _LINK = re.compile(
     r"(multiple definition of|undefined reference to|undefined symbol|relocation|cannot find -l|hidden symbol)[^\n]*"
 )
+# g++ on what stands in a header: the line of the source that uses the macro, or the template.
+_OWN_LINE = rf"^(?P<file>{'|'.join(OWN_FILES)}):(?P<line>\d+):\d+: +"
+_EXPANDED_AT = re.compile(_OWN_LINE + "note: +in expansion of macro", re.M)
+_REQUIRED_AT = re.compile(_OWN_LINE + "required from here", re.M)
 _QUOTED = re.compile(r"[‘'\"“]([^‘’'\"“”\n]*)[’'\"”]")
 
 
@@ -39,10 +43,27 @@ class Diagnostic:
 
 def read_errors(log: str) -> list[Diagnostic]:
     """Every compiler error in the order of the log."""
-    return [
-        Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip(), _pointed(match))
-        for match in _ERROR.finditer(log)
-    ]
+    return [_diagnostic(match) for match in _ERROR.finditer(log)]
+
+
+def _diagnostic(match: re.Match[str]) -> Diagnostic:
+    return Diagnostic(match["file"], int(match["nvcc"] or match["gcc"]), match["text"].strip(), _pointed(match))
+
+
+def _at_own_lines(log: str) -> list[Diagnostic]:
+    """The errors again, those in headers with the line of the source that led to them where g++ names one: before the
+    error where a template was instantiated, behind it where a macro was expanded."""
+    matches = list(_ERROR.finditer(log))
+    begins = [0, *(match.end() for match in matches)]
+    ends = [*(match.start() for match in matches[1:]), len(log)]
+    found = []
+    for match, begin, end in zip(matches, begins, ends, strict=False):
+        error = _diagnostic(match)
+        used = _EXPANDED_AT.search(log, match.end(), end) or _REQUIRED_AT.search(log, begin, match.start())
+        if error.file not in OWN_FILES and used is not None:
+            error = replace(error, file=used["file"], line=int(used["line"]))
+        found.append(error)
+    return found
 
 
 def _pointed(match: re.Match[str]) -> str:
@@ -54,8 +75,10 @@ def _pointed(match: re.Match[str]) -> str:
 
 def error_lines(log: str) -> tuple[str, ...]:
     """What a writer needs to mend the source: errors at its own lines, else the linker's or the last words."""
-    errors = list(dict.fromkeys(read_errors(log)))
+    errors = list(dict.fromkeys(_at_own_lines(log)))
     own = [str(error) for error in errors if error.file in OWN_FILES]
+    if any(_MODULE_TWICE.match(error.text) for error in errors):
+        own = [f"{BINDING}:1: error: PYBIND11_MODULE stands in the source, and functions=[...] asks for another one"]
     if own:
         return tuple(own[:MAX_LINES])
     if errors:
@@ -76,11 +99,18 @@ def headers_to_blame(log: str, source: str = "") -> bool:
         return False
     if errors and any(_known_to_pytorch(name) for name in _macros_that_are_not_ours(source)):
         return True  # the message about what an unknown macro stands before names anything but the macro
+    if _OF_TORCH_CUDA.search(source) and any(_NO_TORCH_CUDA.search(error.text) for error in errors):
+        return True
     for alias in _NAMESPACE_ALIAS.findall(source):
         errors = [replace(error, text=re.sub(rf"([‘'\"]){alias}(?=\W)", r"\1torch", error.text)) for error in errors]
     return any(_suspicious(error) or _is_found_unscoped(error, source) for error in errors)
 
 
+# What PyTorch's namespace `torch::cuda` has, which the shadow headers do not; other names in it are the source's own.
+_OF_TORCH_CUDA = re.compile(
+    r"\btorch::cuda::(device_count|is_available|cudnn_is_available|manual_seed|manual_seed_all|synchronize)\b"
+)
+_NO_TORCH_CUDA = re.compile(r"[‘']torch::cuda[’'] has not been declared|namespace \"torch\" has no member \"cuda\"")
 _NAMESPACE_ALIAS = re.compile(r"\bnamespace\s+(\w+)\s*=\s*(?:::)?(?:torch|at|c10)\b[\w:]*\s*;")
 
 
@@ -123,6 +153,8 @@ def _suspicious(error: Diagnostic) -> bool:
     header = (_HEADER.search(before) if missing else None) or _NOT_OPENED.search(error.text)
     if header is not None:
         return _real_header_exists(header[1])
+    if _MODULE_TWICE.match(error.text) or (_OLD_DISPATCH.fullmatch(error.text) and not _dispatches_old_types()):
+        return False
     if error.file not in OWN_FILES:
         return True  # inside our headers: an instantiation they did not foresee
     if error.text.startswith('name followed by "::"'):
@@ -135,6 +167,18 @@ def _suspicious(error: Diagnostic) -> bool:
     if _TENSOR_TO_POINTER.search(error.text):
         return False
     return _OF_PYTORCH.search(error.text) is not None and _TYPE_TROUBLE.search(error.text) is not None
+
+
+# PYBIND11_MODULE beside `functions=[...]`, for which PyTorch writes another one.
+_MODULE_TWICE = re.compile(r"redefinition of .*\bdice_(module_name|module_init|define_module)\b")
+# `AT_DISPATCH_FLOATING_TYPES(x.type(), ...)`, as it was written for years.
+_OLD_DISPATCH = re.compile(r"cannot convert \W*const at::DeprecatedTypeProperties\W* to \W*c10::ScalarType\W*.*")
+
+
+@cache
+def _dispatches_old_types() -> bool:
+    """Whether this PyTorch still takes what `type()` gives where it dispatches."""
+    return "DeprecatedTypeProperties" in (torch_includes()[0] / "ATen" / "Dispatch.h").read_text(encoding="utf-8")
 
 
 def _undeclared(error: Diagnostic) -> str:

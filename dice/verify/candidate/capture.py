@@ -368,8 +368,12 @@ def _move_state(
     return state, own
 
 
+def _is_emulated() -> bool:
+    return torch.cuda.is_initialized is not _CUDA_IS_INITIALIZED
+
+
 def _on_other_stream() -> bool:
-    if torch.cuda.is_initialized is not _CUDA_IS_INITIALIZED:  # emulated
+    if _is_emulated():
         return Streams.switched()
     return _CUDA_IS_INITIALIZED() and torch.cuda.current_stream() != torch.cuda.default_stream()
 
@@ -399,7 +403,8 @@ def _to_cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _on_cuda(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta
+    """Where it is emulated, all tensors say so, as they do where there is data: none of them shows who moved it."""
+    return tensor.is_meta or tensor.is_cuda or _is_emulated()
 
 
 def _from_data(func: Any, first: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -422,7 +427,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.pin_memory: lambda tensor, *args, **kwargs: tensor,
     torch.Tensor.record_stream: lambda *args, **kwargs: None,
     torch.Tensor.is_cuda.__get__: _on_cuda,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: lambda tensor: DEVICE if tensor.is_meta else tensor.device,
+    torch.Tensor.device.__get__: lambda tensor: DEVICE if _on_cuda(tensor) else tensor.device,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]
-    torch.Tensor.get_device: lambda tensor: 0 if tensor.is_meta else -1,
+    torch.Tensor.get_device: lambda tensor: 0 if _on_cuda(tensor) else -1,
 }

@@ -17,6 +17,7 @@ from dice.verify.build.sources import Built, Sources
 from dice.verify.candidate import binding, capture, source_files
 
 Build = Callable[[Sources, str], Built]  # raises what `dice.verify.build.build.build` raises
+USUAL_HOME = "/usr/local/cuda"
 _CUDA_SUFFIXES = (".cu", ".cuh")
 
 
@@ -27,6 +28,8 @@ def install(build: Build) -> None:
     cpp_extension.load = loader.load
     for name in ("CUDAExtension", "CppExtension", "BuildExtension"):
         setattr(cpp_extension, name, _no_setuptools)
+    # Where there is no nvcc, a kernel file that asks for one first would leave its kernels out.
+    cpp_extension.CUDA_HOME = cpp_extension.CUDA_HOME or USUAL_HOME
 
 
 def _no_setuptools(*_: object, **__: object) -> None:

@@ -93,7 +93,8 @@ class KernelFile(Server):
         known: Any = command.state
         try:
             with torch.no_grad():
-                model = self.module.ModelNew(*arguments)
+                with self.device.active():
+                    model = self.module.ModelNew(*arguments)
                 program, literals = capture.capture(model, capture.outline(command.signature), known)
         except Exception as error:
             return m.Captured(None, capture.why_not(error))

@@ -34,7 +34,8 @@ class ProgramModel(torch.nn.Module):
         libraries: The modules that calls name.
         literals: Tensors on the host, made by the file.
         device: Where parameters are, and what is asked for on CUDA.
-        names: The reference's names of parameters that the file calls otherwise.
+        names: The reference's names of parameters that the file calls otherwise, or gives another shape.
+        shapes: Those that they have in the reference, by its names.
 
     Raises: `NotThere`, and from `forward` what PyTorch and the libraries raise.
     """
@@ -46,6 +47,7 @@ class ProgramModel(torch.nn.Module):
         literals: Sequence[torch.Tensor],
         device: Device,
         names: Mapping[str, str] | None = None,
+        shapes: Mapping[str, torch.Size] | None = None,
     ):
         super().__init__()
         self._device = torch.device("cpu" if device.emulated else "cuda")
@@ -55,8 +57,13 @@ class ProgramModel(torch.nn.Module):
         self._values: list[Any] = []
         self.passing: Passing | None = None  # looks at the calls of the next forward
         self.calls = program.calls
+        self._viewed: dict[str, tuple[int, ...]] = {}  # by the reference's names, the file's shapes where they differ
         for name, one in program.state.items():
-            _put(self, self._names.get(name, name), one, self._literals)
+            known = self._names.get(name, name)
+            shape = tuple((shapes or {}).get(known, one.shape))
+            if shape != tuple(one.shape):
+                self._viewed[known] = tuple(one.shape)
+            _put(self, known, one, self._literals, shape)
         bound = [self._bound(step, libraries) for step in program.steps]
         each = zip(bound, _fixed(program, self._names), _last_uses(program), strict=True)
         self._steps = [(*step, fixed, over) for step, fixed, over in each]
@@ -102,7 +109,10 @@ class ProgramModel(torch.nn.Module):
         if key == "input":
             return lambda: self._inputs[value]
         if key == "state":
-            owner, last = _owner(self, self._names.get(value, value))
+            known = self._names.get(value, value)
+            owner, last = _owner(self, known)
+            if known in self._viewed:
+                return lambda: getattr(owner, last).view(self._viewed[known])
             return lambda: getattr(owner, last)
         if key == "tuple":
             items = self._taker(value)
@@ -137,20 +147,31 @@ def _named(key: str, name: str) -> Any:
 def match_names(
     program: Program, literals: Sequence[torch.Tensor], reference: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, str], bool]:
-    """Which of the reference's parameters those of other names are: the ones that their constructor gave the same
-    values under the same seed, in order. And whether several have the same values, so that the order decides."""
+    """Which of the reference's parameters those of other names or shapes are: the ones that their constructor gave the
+    same values under the same seed, in order. And whether several have the same values, so that the order decides."""
     names: dict[str, str] = {}
     ambiguous = False
     left = [name for name in reference if name not in program.state]
     for name, state in program.state.items():
         if state.literal < 0 or not state.shape:
             continue
-        same = [other for other in left if near.same_values(literals[state.literal], reference[other])]
+        value = literals[state.literal]
+        if name in reference and _in_a_row(value, reference[name]):
+            names[name] = name
+            continue
+        same = [other for other in left if near.same_values(value, reference[other])]
+        if not same and bool((value != value.reshape(-1)[:1]).any()):  # one number everywhere would show nothing
+            same = [other for other in left if _in_a_row(value, reference[other])]
         if same:
             names[name] = same[0]
             left.remove(same[0])
             ambiguous = ambiguous or len(same) > 1
     return names, ambiguous
+
+
+def _in_a_row(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they hold the same values in the same order, whatever their shapes."""
+    return one.numel() == other.numel() and near.same_values(one.reshape(-1), other.reshape(-1))
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -162,12 +183,15 @@ def _operator(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _put(model: torch.nn.Module, name: str, state: p.State, literals: Sequence[torch.Tensor]) -> None:
-    """Give the model a parameter or a buffer of this name, in modules that its parts name."""
+def _put(
+    model: torch.nn.Module, name: str, state: p.State, literals: Sequence[torch.Tensor], shape: Sequence[int]
+) -> None:
+    """Give the model a parameter or a buffer of this name and shape, in modules that its parts name."""
     dtype = _named("dtype", state.dtype)
     tensor = torch.zeros(state.shape, dtype=dtype) if state.literal < 0 else literals[state.literal].clone()
     if tensor.dtype != dtype or tensor.shape != state.shape:
         raise NotThere(f"parameter {name} has another shape")
+    tensor = tensor.reshape(tuple(shape))
     try:
         owner, last = _owner(model, name)
         if state.parameter:

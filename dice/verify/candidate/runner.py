@@ -44,7 +44,8 @@ class Runner(Server):
         super().__init__(channel, told)
         self._builds = Path(told.builds)
         self._libraries: dict[str, ModuleType] = {}  # by path
-        self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls otherwise
+        self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls or shapes otherwise
+        self._shapes: dict[str, torch.Size] = {}  # theirs in the reference, by those names
         self._made: ProgramModel | None = None  # of the program that was taken last
 
     def run(self) -> None:
@@ -61,7 +62,8 @@ class Runner(Server):
             if not self._names:
                 reference = transport.show(self.values.inputs, command.state)
                 self._names, ambiguous = match_names(read, literals, reference)
-            self._made = ProgramModel(read, libraries, literals, self.device, self._names)
+                self._shapes = {name: reference[name].shape for name in self._names.values()}
+            self._made = ProgramModel(read, libraries, literals, self.device, self._names, self._shapes)
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
         return m.ProgramTaken("", tuple(self._names.values()), ambiguous, self._digest(read, literals))

@@ -4,7 +4,8 @@ A problem shrinks by its own numbers, as far as it takes, in this order:
 
 1. module-level integers that `get_inputs` uses and neither the model nor `get_init_inputs` does: batch size, length;
 2. sizes of the inputs that `get_inputs` writes as numbers, each wherever it stands there: both N of an N x N matrix;
-3. sizes of the inputs that the model is made with, everywhere: N features and the inputs that have them.
+3. sizes of the inputs that the model is made with, everywhere: N features and the inputs that have them. Up to
+   `SMALL_SIZE` they stay: three channels are as many as a kernel of 3 by 3 is wide, and kernels are written for both.
 
 The reference must accept the smaller inputs, and a smaller model be quicker.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from dice.verify.tensors import transport
 SECONDS_PER_FLOP = 2e-9
 SECONDS_PER_ELEMENT = 4e-8
 SMALL_ELEMENTS = 1 << 20
+SMALL_SIZE = 8
 MADE_WITH = 200  # characters of what a model is made with
 
 
@@ -143,9 +146,12 @@ def _shrinkable(source: str, shapes: Iterable[tuple[int, ...]]) -> Iterator[tupl
             parts[node.name] = dict(_numbers(node))
     for name, value in free_constants(source):
         yield value, names[name]
-    sizes = dict.fromkeys(size for shape in shapes for size in shape if size > 1)
-    for numbers in (parts["get_inputs"], parts[""] | parts["get_inputs"] | parts["get_init_inputs"]):
+    sizes = dict.fromkeys(size for shape in shapes for size in shape)
+    everywhere = parts[""] | parts["get_inputs"] | parts["get_init_inputs"]
+    for numbers, least in ((parts["get_inputs"], 1), (everywhere, SMALL_SIZE)):
         for size in sizes:
+            if size <= least:
+                continue
             places = [place for place, value in numbers.items() if value == size]
             if places:
                 yield size, places
@@ -225,7 +231,7 @@ def with_constant(source: str, name: str, value: int) -> str:
 
 
 class _CountElements(OperatorMode):
-    """Counts the elements that operators write."""
+    """Counts the elements that operators write, or, where they make few of many, read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,8 +239,19 @@ class _CountElements(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        self.count += sum(tensor.numel() for tensor in transport.tensors(output))
+        read = _elements(args) if _REDUCES.match(func.name()) else 0
+        self.count += max(read, _elements(output))
         return output
+
+
+_REDUCES = re.compile(
+    r"aten::(sum|nansum|mean|prod|amax|amin|aminmax|max|min|arg(max|min)|linalg_vector_norm|norm|std|var|logsumexp|all|any)"
+    r"(_mean)?(\.|$)|aten::\w*_pool[123]d"
+)
+
+
+def _elements(value: Any) -> int:
+    return sum(tensor.numel() for tensor in transport.tensors(value))
 
 
 def _duration(seconds: float) -> str:

@@ -266,14 +266,15 @@ class Attempt:
             self.refuse_deception()
             return
         often = "never ran" if idle == trials else f"did not run in {idle} of {trials} trials"
-        why = " after its build had failed" if record.build_failed else ""
+        why = " after its build had failed" if record.failed_builds else ""
         kinds = record.deceptions
         if not kinds or (idle == trials and not {"torch_only", "never_invoked", "not_in_forward"}.intersection(kinds)):
             record.deceptions = (*kinds, "never_invoked")
         if not protocol.refuses_kind(record.deceptions):
             return
         lack = f"'s CUDA kernels {often}" if self.report.has_cuda else " defines no CUDA kernel"
-        raise VerdictReached("deceptive", "run", f"the outputs are right, but the file{lack}{why}.")
+        errors = tuple(line for failed in record.failed_builds.values() for line in failed.errors)
+        raise VerdictReached("deceptive", "run", f"the outputs are right, but the file{lack}{why}.", errors)
 
     def refuse_deception(self) -> None:
         """Raise `VerdictReached` where the evidence shows that somebody else computed the outputs."""

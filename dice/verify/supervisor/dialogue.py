@@ -42,6 +42,7 @@ class Dialogue:
     ):
         self.services, self.options, self.candidate, self.files = job.services, job.options, candidate, files
         self.record, self.feedback, self.replay = record, feedback, replay
+        self.problem = job.problem.source
         self.run_timeout_s = self.run_left = run_timeout_s
         self.compile_left = PATIENCE * job.options.compile_timeout_s
         self.builds = 0
@@ -115,7 +116,7 @@ class Dialogue:
         failed = claim(raw, Failed)
         if failed.build in self.record.failed_builds:
             raise self.record.failed_builds[failed.build]
-        raise self.unless_full(outcomes.reported(failed, self.record.stage))
+        raise self.unless_full(outcomes.reported(failed, self.record.stage, self.problem))
 
     def _build(self, wanted: Build) -> None:
         """Build what the candidate asks for and tell it the result. Only what the builder says decides an outcome."""
@@ -147,7 +148,6 @@ class Dialogue:
         if answer.built is not None:
             self.record.headers = answer.built.headers
         else:
-            self.record.build_failed = True
             lines = self.feedback.locate(answer.lines)
             self.record.failed_builds[wanted.request] = outcomes.build_failure(replace(answer, lines=lines))
         self.tell(answer.told(wanted.request))

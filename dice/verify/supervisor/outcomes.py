@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from dice.verdict import Stage
@@ -28,13 +29,19 @@ REPORTABLE = {
 HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a device that is lost looks like one of these
 NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
 
+_MISSING = re.compile(r"NameError: name '(\w+)' is not defined\b.*")
 
-def reported(failed: Failed, stage: Stage) -> VerdictReached:
-    """What a candidate says that it failed with, in `stage` by our own knowledge."""
+
+def reported(failed: Failed, stage: Stage, problem: str = "") -> VerdictReached:
+    """What a candidate says that it failed with, in `stage` by our own knowledge. `problem`: the source of its problem,
+    whose names KernelBench's evaluator lends to kernel files."""
     outcome, said = failed.outcome, failed.stage
     if (outcome, said) not in REPORTABLE:
         outcome, said = "runtime_error", stage
     text = f"{failed.type}: {failed.message}" if outcome in NAMED else failed.message
+    missing = _MISSING.fullmatch(f"{failed.type}: {failed.message}")
+    if missing and re.search(rf"^(?!\s|#|def |class ).*\b{missing[1]}\b", problem, re.M):
+        text += "; the problem's file has it, but a kernel file has to stand alone"
     lacks = outcome == "out_of_memory"  # that is of the GPU: what the host's memory lacks ends the process
     return VerdictReached(outcome, said, untrusted.text(text), failed.lines, lacks)  # type: ignore[arg-type]
 

@@ -52,7 +52,6 @@ class Record:
     launches: dict[str, int] = field(default_factory=dict)
     ran_trials: int = 0
     idle_trials: int = 0  # trials in which no kernel of the candidate's ran
-    build_failed: bool = False
     failed_builds: dict[int, VerdictReached] = field(default_factory=dict)  # by the number of the request
     evidence: DeceptionEvidence = field(default_factory=DeceptionEvidence)
     work: tuple[OperatorCounts, OperatorCounts] | None = None  # PyTorch's for reference and candidate, in a trial

@@ -92,6 +92,11 @@ def _dispatch(macro: str, *extra: str, type_text: str = "x.scalar_type()") -> tu
 
 
 SNIPPETS: dict[str, tuple[str, Expect]] = {
+    # ---- torch::cuda
+    "torch_cuda": (
+        "torch::cuda::synchronize(); torch::cuda::synchronize(0); return x * torch::cuda::is_available() + torch::cuda::device_count();",
+        lambda x: x + 1,
+    ),
     # ---- dispatch
     "dispatch_plain": _dispatch("AT_DISPATCH_FLOATING_TYPES"),
     "dispatch_type_method": _dispatch("AT_DISPATCH_FLOATING_TYPES", type_text="x.type().scalarType()"),

@@ -91,6 +91,15 @@ SUSPICIOUS = "cuda_source:9:2: error: no matching function for call to 'at::Tens
         (UNKNOWN_NAME.replace("blokIdx", "Slice") + SUSPICIOUS, True),
         ('cuda_source(3): error: identifier "blokIdx" is undefined\n' + SUSPICIOUS, False),
         ("/x/include/dice/ops.h:3:5: error: 'blokIdx' was not declared in this scope\n" + SUSPICIOUS, True),
+        # What PyTorch's own dispatch refuses, too.
+        (
+            "/x/include/dice/dispatch.h:15:65: error: cannot convert 'const at::DeprecatedTypeProperties' to"
+            " 'c10::ScalarType'",
+            False,
+        ),
+        ("/x/include/dice/pybind.h:201:7: error: redefinition of 'const char* const dice_module_name'", False),
+        ("/x/include/dice/pybind.h:20:7: error: redefinition of 'const char* other'", True),
+        ("/x/include/dice/dispatch.h:15:65: error: cannot convert 'const char*' to 'c10::ScalarType'", True),
     ],
 )
 def test_who_is_to_blame_for_an_error(log: str, to_blame: bool) -> None:
@@ -113,10 +122,37 @@ def test_a_name_of_pytorch_may_need_no_scope(name: str, source: str, to_blame: b
     assert headers_to_blame(f'cuda_source(3): error: identifier "{name}" is undefined', source) is to_blame
 
 
+@pytest.mark.parametrize(("name", "to_blame"), [("synchronize", True), ("current_stream", False)])
+def test_pytorch_has_a_namespace_for_cuda_with_few_names(name: str, to_blame: bool) -> None:
+    source = f"torch::cuda::{name}();"
+    assert headers_to_blame("cuda_source:3:5: error: 'torch::cuda' has not been declared", source) is to_blame
+    assert headers_to_blame('cuda_source(3): error: namespace "torch" has no member "cuda"', source) is to_blame
+
+
 def test_own_lines_come_before_those_of_headers() -> None:
     log = "/usr/include/x.h:1:1: error: a\ncuda_source:7:3: error: b\ncuda_source(8): error: c\n/usr/bin/ld: whatever\n"
     assert error_lines(log) == ("cuda_source:7: error: b", "cuda_source:8: error: c")
     assert error_lines("ld: x.o: multiple definition of `f'; y.o") == ("multiple definition of `f'; y.o",)
+
+
+def test_a_module_that_is_defined_twice_is_said_to_be() -> None:
+    log = (
+        "/x/pybind.h:201:71: error: redefinition of 'const char* const dice_module_name'\n"
+        "/x/pybind.h:202:57: error: redefinition of 'int dice_module_init(PyObject*, void* const*)'\n"
+    )
+    (line,) = error_lines(log)
+    assert "PYBIND11_MODULE" in line and "functions=" in line
+
+
+def test_an_error_in_a_header_is_told_at_the_line_that_led_to_it() -> None:
+    macro = (
+        "/x/dispatch.h:15:65: error: a\n   15 |   code\n/x/dispatch.h:52:53: note: in expansion of macro 'INNER'\n"
+        "cuda_source:6:5: note: in expansion of macro 'AT_DISPATCH'\n/x/other.h:1:2: error: b\n"
+    )
+    assert error_lines(macro) == ("cuda_source:6: error: a",)
+    template = "cuda_source:9:12:   required from here\n/x/tensor.h:3:5: error: c\n"
+    assert error_lines(template) == ("cuda_source:9: error: c",)
+    assert error_lines("/x/other.h:1:2: error: b\n") == ("/x/other.h:1: error: b",)
 
 
 def test_compiler_gets_no_secrets_and_a_bounded_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

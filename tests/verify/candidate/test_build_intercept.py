@@ -31,7 +31,7 @@ STOCK = {name: inspect.signature(getattr(cpp_extension, name)) for name in ("loa
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Sources, str]]]:
     """What was asked to be built."""
-    for name in ("load_inline", "load", "CUDAExtension", "CppExtension", "BuildExtension"):
+    for name in ("load_inline", "load", "CUDAExtension", "CppExtension", "BuildExtension", "CUDA_HOME"):
         monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
     seen: list[tuple[Sources, str]] = []
 
@@ -101,6 +101,15 @@ def test_load_takes_files(builds: list[Any], tmp_path: Path) -> None:
 def test_a_refused_source_raises_what_the_compiler_said(builds: list[Any]) -> None:
     with pytest.raises(CompileError, match="klone"):
         cpp_extension.load_inline("ext", CPP, CUDA.replace("clone", "klone"), functions=["negate"])
+
+
+def test_a_file_that_asks_for_a_toolkit_finds_one(monkeypatch: pytest.MonkeyPatch, builds: list[Any]) -> None:
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)  # as it is where there is no nvcc
+    intercept.install(lambda sources, name: pytest.fail("nothing is built"))
+    assert cpp_extension.CUDA_HOME
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/opt/cuda")
+    intercept.install(lambda sources, name: pytest.fail("nothing is built"))
+    assert cpp_extension.CUDA_HOME == "/opt/cuda"
 
 
 def test_setuptools_builds_are_refused_in_words(builds: list[Any]) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from dice.verify.candidate import capture
 from dice.verify.candidate.capture import NotCaptured
-from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel, _fixed
+from dice.verify.candidate.program_model import Departed, NotThere, ProgramModel, _fixed, match_names
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
 from dice.verify.ipc import program
@@ -331,3 +331,21 @@ def test_what_follows_from_nothing_is_known(name: str) -> None:
     with torch.no_grad():
         sent, _ = capture.capture(model, [torch.empty(2, 3, device="meta")], {})
     assert set(_fixed(program.read(json.loads(json.dumps(sent)), 0))[-1]) == wanted
+
+
+def test_parameters_are_matched_by_values_in_whatever_shape() -> None:
+    """One number everywhere matches by name alone, and no parameter takes the name of another one of the file's."""
+    torch.manual_seed(5)
+    rows, ones = torch.randn(6), torch.ones(6)
+    reference = {"rows": rows.view(6, 1, 1), "ones": ones.view(6, 1), "kept": torch.randn(4)}
+
+    def matched(**own: torch.Tensor) -> dict[str, str]:
+        state = {
+            name: program.State("float32", tuple(value.shape), True, place)
+            for place, (name, value) in enumerate(own.items())
+        }
+        return match_names(program.Program(0, 0, state, (), None), list(own.values()), reference)[0]
+
+    assert matched(rows=rows, ones=ones) == {"rows": "rows", "ones": "ones"}
+    assert matched(other=rows, more=ones) == {"other": "rows"}
+    assert matched(rows=rows.flip(0), other=rows) == {}

@@ -25,6 +25,14 @@ def test_a_candidate_lacks_the_gpus_memory_where_its_exception_says_so(failed: F
     assert outcomes.reported(failed, "run").lacks_gpu_memory == short
 
 
+@pytest.mark.parametrize(("name", "said"), [("low", True), ("math", True), ("self", False), ("lo", False)])
+def test_a_name_of_the_problems_file_is_said_to_be_one(name: str, said: bool) -> None:
+    """KernelBench's evaluator runs a kernel file among the names of its problem, and DICE by itself."""
+    problem = "import math\nclass Model:\n    def forward(self, x): return x\nlow, high = -1.0, 1.0\n"
+    failed = Failed("runtime_error", "run", "NameError", f"name '{name}' is not defined", ())
+    assert ("stand alone" in outcomes.reported(failed, "run", problem).message) == said
+
+
 @pytest.mark.parametrize("lacks", [True, False])
 def test_a_reference_lacks_memory_where_its_process_says_so(lacks: bool) -> None:
     stop = ReferenceBroken("forward raised OutOfMemoryError: CUDA out of memory", False, lacks).as_verdict_reached()

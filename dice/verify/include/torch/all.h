@@ -1,2 +1,3 @@
 #pragma once
 #include <torch/types.h>
+#include <torch/cuda.h>
