@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from dice.verify.emulator import device_code, ptx
+from dice.verify.emulator import device_code, insertions, ptx
 from dice.verify.emulator.functions import (
     Function,
     check_nesting,
@@ -59,9 +59,13 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
     ends = _Ends(tokens)
     _translate_shared(tokens, edits, functions, ends)
     volatile = _volatile_names(tokens, range(len(tokens)), scalars=True)
+    counts = insertions.asks_for_lanes(tokens)
     for function in functions:
         _keep_lockstep(tokens, edits, function, ends)
         _let_others_run(tokens, edits, function, volatile)
+        insertions.check_indices(tokens, edits, function)
+        if counts:
+            insertions.count_rounds(tokens, edits, function)
     device_code.check(tokens, edits, functions)
     return edits.apply()
 

@@ -104,6 +104,9 @@ def steady_inputs(
         for kinds in steady.kinds(leaves[place], subject.words):
             kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
             found += [(place, kind)] if kind else []
+    for place in steady.copies(drawn, again):
+        kind = steady.SHUFFLED
+        found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
     for place, (low, high) in subject.ranges.items():
         kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):

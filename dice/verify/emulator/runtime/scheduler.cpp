@@ -12,6 +12,7 @@ DICE_TLS uint3 blockIdx;
 DICE_TLS dim3 blockDim;
 DICE_TLS dim3 gridDim;
 DICE_TLS int dice_worker_id;
+DICE_TLS uint64_t dice_round;
 DICE_TLS char* dice_dynamic_shared;
 const int warpSize = 32;
 
@@ -129,6 +130,8 @@ void Worker::begin_block(uint64_t block) {
     warps_[w].exited = 0;
     warps_[w].meetings = 0;
   }
+  for (unsigned i = 0; copies_wait_ && i < threads_; ++i) copies_[i] = {};  // that nobody waited for
+  copies_wait_ = false;
   poison_shared();
   isolation_.begin_block();
 }
@@ -150,6 +153,7 @@ bool Worker::next_thread() {
   } else {
     threadIdx = {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
   }
+  dice_round = 0;
   current_ = thread;
   isolation_.enter(linear);
   return true;
@@ -247,6 +251,7 @@ void Worker::run_something_else() {
   }
   current_ = thread;
   threadIdx = thread->index;
+  dice_round = thread->round;
   isolation_.enter(thread->linear);
   switch_to(thread->fiber);
 }
@@ -254,6 +259,7 @@ void Worker::run_something_else() {
 void Worker::park(Thread* self) {
   if (races != nullptr) races->settle();
   self->index = threadIdx;
+  self->round = dice_round;
   run_something_else();
 }
 
