@@ -66,7 +66,9 @@ def first_other(
             return number, {place: output}
         if len(memory) < 3:
             mapped = _mappings()  # what was pointed to may be freed by now, and closed to everybody
-            far = [_words(*place) if _is_open(mapped, *place) else _nothing(place[1]) for place in variables[len(own) :]]
+            far = [
+                _words(*place) if _is_open(mapped, *place) else _nothing(place[1]) for place in variables[len(own) :]
+            ]
             memory.append([*(_words(*place) for place in own), *far])
     mapped = _mappings()
     found = [_counters(mapped, *each) for each in zip(variables, *memory, strict=True)]

@@ -1,8 +1,8 @@
 """What is put into device code so that the emulator sees more of it.
 
-    acc[i] = v;                ->  acc[::dice_emu::in_array(acc, (i), "acc")] = v;   where acc is a local array
-    for (a; b; c) BODY         ->  for (::dice_emu::Loop dice_loop; dice_loop.once(); )
-                                       for (a; dice_loop.next() && (b); c) BODY
+acc[i] = v;                ->  acc[::dice_emu::in_array(acc, (i), "acc")] = v;   where acc is a local array
+for (a; b; c) BODY         ->  for (::dice_emu::Loop dice_loop; dice_loop.once(); )
+                                   for (a; dice_loop.next() && (b); c) BODY
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _NO_LOCAL = {"__shared__", "extern", "asm", "typedef", "using"}
 
 
 def check_indices(tokens: Tokens, edits: Edits, function: Function) -> None:
-    """The index of each local array of one dimension is held against its length. Those of more are left out: code that
-    takes such an array for a flat one is read by GPUs as it is meant. So are addresses, which may be those of the end."""
+    """The index of each local array of one dimension is held against its length. Those of more dimensions are left out:
+    code that takes such an array for a flat one is read by GPUs as it is meant. So are addresses, which may be those of
+    the end."""
     names = set(_local_arrays(tokens, function))
     if not names:
         return
@@ -86,7 +87,7 @@ def _local_arrays(tokens: Tokens, function: Function) -> Iterator[str]:
 
 
 def _is_declarator(tokens: Tokens, index: int, function: Function) -> bool:
-    """Whether `T name[` is a declaration: a word, a `>` of a template's arguments or a `*` of a type stands before it."""
+    """Whether `T name[` is a declaration: a word, or the `>` of a template's arguments, stands before the name."""
     if tokens[index].kind != "word" or tokens.text(index + 1) != "[" or index + 1 not in tokens.partner:
         return False
     before = index - 1
@@ -144,5 +145,9 @@ def _condition_of_for(tokens: Tokens, opening: int) -> tuple[int, int] | None:
     while index < tokens.partner[opening]:
         if tokens.text(index) == ";":
             ends.append(index)
-        index = tokens.partner[index] + 1 if tokens.text(index) in ("(", "[", "{") and index in tokens.partner else index + 1
+        index = (
+            tokens.partner[index] + 1
+            if tokens.text(index) in ("(", "[", "{") and index in tokens.partner
+            else index + 1
+        )
     return (ends[0] + 1, ends[1]) if len(ends) == 2 else None

@@ -1,5 +1,5 @@
-"""Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics. And of those
-that follow from another parameter when they are made: its copy, its lengths."""
+"""Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics. And of
+those that follow from another parameter when they are made: its copy, its lengths."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_BORNE = 64  # tensors that are varied one by one, where all at once make th
 
 def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
-    hold one value everywhere, or follow from another one. Constants move by up to a half; what has a form of its own, by
-    as much as its values differ, and what rises or falls goes on to do so between the same ends."""
+    hold one value everywhere, or follow from another one. Constants move by up to a half; what has a form of its own,
+    by as much as its values differ, and what rises or falls goes on to do so between the same ends."""
     state = dict(plain)
     taken = list(trees.taken(model, other))
     for place, (name, parameter) in enumerate(taken):
