@@ -7,7 +7,7 @@ for (a; b; c) BODY         ->  for (::dice_emu::Loop dice_loop; dice_loop.once()
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from dice.verify.emulator import ptx
 from dice.verify.emulator.functions import Function
@@ -15,23 +15,22 @@ from dice.verify.emulator.tokens import Edits, Tokens
 
 _TOGETHER = ("coalesced_threads", "__activemask")  # they answer with the lanes that come to a place together
 _NOT_A_TYPE = {"return", "case", "goto", "throw", "else", "do", "new", "delete", "operator", "typename", "co_return"}
-_MEMBER = (".", "->", "::")
-_NO_LOCAL = {"__shared__", "extern", "asm", "typedef", "using"}
+_NO_VALUE = (".", "->", "::", "&")  # before the name of a member, or of what only the address is taken of
+_NO_LOCAL = {"__shared__", "extern", "typedef", "using"}
+_LONGEST_TYPE = 16  # tokens before the arguments of a template
 
 
 def check_indices(tokens: Tokens, edits: Edits, function: Function) -> None:
     """The index of each local array of one dimension is held against its length. Those of more dimensions are left out:
     code that takes such an array for a flat one is read by GPUs as it is meant. So are addresses, which may be those of
     the end."""
-    names = set(_local_arrays(tokens, function))
-    if not names:
-        return
-    for index in _code(tokens, function):
+    declared = _local_arrays(tokens, function)
+    names = {tokens.text(index) for index, is_line in declared.items() if is_line}
+    for index in _code(tokens, function) if names else ():
         if tokens.text(index) not in names or tokens.text(index + 1) != "[" or index + 1 not in tokens.partner:
             continue
         closing = tokens.partner[index + 1]
-        before = tokens[index - 1]
-        if before.text in (*_MEMBER, "&") or closing == index + 2 or _is_declarator(tokens, index, function):
+        if index in declared or tokens.text(index - 1) in _NO_VALUE or closing == index + 2:
             continue
         edits.insert(tokens[index + 1].end, f"::dice_emu::in_array({tokens.text(index)}, (")
         edits.insert(tokens[closing].start, f'), "{tokens.text(index)}")')
@@ -78,48 +77,41 @@ def _code(tokens: Tokens, function: Function) -> Iterator[int]:
         index += 1
 
 
-def _local_arrays(tokens: Tokens, function: Function) -> Iterator[str]:
+def _local_arrays(tokens: Tokens, function: Function) -> dict[int, bool]:
+    """The places of the names of arrays where they are declared, and whether each is local and of one dimension."""
+    declared: dict[int, bool] = {}
+    is_local = True
     for index in _code(tokens, function):
-        if _is_declarator(tokens, index, function) and not _statement_has(tokens, index, function, _NO_LOCAL):
-            closing = tokens.partner[index + 1]
-            if tokens.text(closing + 1) in (";", ",", "=", "{") and closing > index + 2:
-                yield tokens.text(index)
+        if tokens.text(index) in (";", "{", "}"):
+            is_local = True
+        is_local = is_local and tokens.text(index) not in _NO_LOCAL
+        if not _may_be_declared(tokens, index, declared):
+            continue
+        closing = tokens.partner[index + 1]
+        declared[index] = is_local and tokens.text(closing + 1) in (";", ",", "=", "{") and closing > index + 2
+    return declared
 
 
-def _is_declarator(tokens: Tokens, index: int, function: Function) -> bool:
-    """Whether `T name[` is a declaration: a word, or the `>` of a template's arguments, stands before the name."""
+def _may_be_declared(tokens: Tokens, index: int, declared: Container[int]) -> bool:
+    """Whether this is the name in `T name[`, or in `T one[2], name[`."""
     if tokens[index].kind != "word" or tokens.text(index + 1) != "[" or index + 1 not in tokens.partner:
         return False
     before = index - 1
-    if tokens.text(before) == ",":  # T one[2], name[3];
-        return _follows_declarator(tokens, before, function)
-    if tokens.text(before) == ">":
+    if tokens.text(before) == ",":
+        return tokens.text(before - 1) == "]" and tokens.partner.get(before - 1, 0) - 1 in declared
+    if tokens.text(before) == ">":  # of a template's arguments, or greater than
         start = tokens.template_start(before)
         return start is not None and tokens[start - 1].kind == "word" and _begins_statement(tokens, start - 1)
     return tokens[before].kind == "word" and tokens.text(before) not in _NOT_A_TYPE
 
 
-def _follows_declarator(tokens: Tokens, comma: int, function: Function) -> bool:
-    """Whether what ends before this comma is a declarator with its dimension: `T one[2], ...`."""
-    closing = comma - 1
-    if tokens.text(closing) != "]" or closing not in tokens.partner:
-        return False
-    return _is_declarator(tokens, tokens.partner[closing] - 1, function)
-
-
 def _begins_statement(tokens: Tokens, index: int) -> bool:
-    while tokens.text(index - 1) in ("::", "const", "std", "cuda", "static", "typename") or (
-        tokens.text(index - 1) not in (";", "{", "}", ")", "(") and tokens.text(index) == "::"
-    ):
-        index -= 1
-    return tokens.text(index - 1) in (";", "{", "}", ")", "(")
-
-
-def _statement_has(tokens: Tokens, index: int, function: Function, words: set[str]) -> bool:
-    while index > function.opening and tokens.text(index) not in (";", "{", "}"):
-        if tokens.text(index) in words:
+    for _ in range(_LONGEST_TYPE):
+        if tokens.text(index - 1) in (";", "{", "}", ")", "("):
             return True
-        index = tokens.partner[index] - 1 if tokens.text(index) in ("]", ")") and index in tokens.partner else index - 1
+        index -= 1
+        if tokens.text(index) not in ("::", "const", "static", "typename") and tokens.text(index + 1) != "::":
+            return False
     return False
 
 
