@@ -73,7 +73,8 @@ def copies(one: Any, other: Any) -> list[int]:
     for place in range(1, len(ours)):
         if not isinstance(ours[place], torch.Tensor) or ours[place].numel() < 2 or _is_same(ours[place], theirs[place]):
             continue
-        if any(_is_copy(ours[place], ours[i]) and _is_copy(theirs[place], theirs[i]) for i in range(place)):
+        alike = [i for i in range(place) if _is_same(ours[place], ours[i]) and _is_same(theirs[place], theirs[i])]
+        if alike and all(ours[place].data_ptr() != ours[i].data_ptr() for i in alike):
             found.append(place)
     return found
 
@@ -211,12 +212,6 @@ _WHOLE: dict[str, Callable[[int], int]] = {
 
 def _is_varying_mask(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and bool(leaf.numel()) and not _is_whole(leaf) and _is_filled_mask(leaf)
-
-
-def _is_copy(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or one.dtype != other.dtype:
-        return False
-    return one.data_ptr() != other.data_ptr() and _is_same(one, other)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -415,6 +415,10 @@ void Isolation::after_atomic(const void* address, size_t size) {
     if (of_warp_[w] != 0) memcpy(warps_[w].data() + offset, live, size);
 }
 
+void Isolation::after_volatile_store(const void* address, size_t size) {
+  if (on_ && page_of(static_cast<const char*>(address)) != nullptr) after_atomic(address, size);
+}
+
 }  // namespace dice_emu
 
 using dice_emu::tls_worker;
@@ -422,5 +426,8 @@ using dice_emu::tls_worker;
 void dice_fence() { tls_worker->isolation().fence(tls_worker->thread_number()); }
 void dice_before_atomic(const void* address, size_t size, bool locks) {
   tls_worker->isolation().before_atomic(tls_worker->thread_number(), address, size, locks);
+}
+void dice_after_volatile_store(const void* address, size_t size) {
+  tls_worker->isolation().after_volatile_store(address, size);
 }
 void dice_after_atomic(const void* address, size_t size) { tls_worker->isolation().after_atomic(address, size); }

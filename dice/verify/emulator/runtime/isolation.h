@@ -12,7 +12,8 @@
 // the launch ends, the last writer winning, and for other blocks before that only if it is released: by a fence, by an
 // atomic, which releases the word that it acts on, or by one that locks are made of. What a fence has released others see
 // from their next atomic or fence on, once an atomic has followed it that tells them: so a counter alone does not tell the
-// last block what others have written, and it takes a fence before it, not after.
+// last block what others have written, and it takes a fence before it, not after. A store through a volatile pointer is to
+// other blocks what an atomic is: a flag that is raised so is seen by who polls it, and tells of what was fenced before.
 // Threads of the first blocks are isolated from each other on the first pages (`fine` ones), as many as are quick to
 // compare at every switch of threads. For the other pages and blocks a comparison for each block does.
 //
@@ -50,6 +51,7 @@ class Isolation {
   void fence(unsigned thread);
   void before_atomic(unsigned thread, const void* address, size_t size, bool locks);
   void after_atomic(const void* address, size_t size);
+  void after_volatile_store(const void* address, size_t size);
 
  private:
   struct Array {

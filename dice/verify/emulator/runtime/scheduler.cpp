@@ -89,7 +89,10 @@ void Worker::run(Launch& launch) {
   isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one, threads_);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
-  const Order block_order(launch.order, launch.grid);
+  // Who polls mostly waits for the block before: isolated blocks that come in this order find what they wait for, and stay
+  // isolated. Of many, those come first that others are near to or far from.
+  const bool forward = launch.order == kIsolatedOrder && launch.kernel->polls && launch.blocks <= kOneByOne;
+  const Order block_order(forward ? 0 : launch.order, launch.grid);
   while (next_block(block_order)) {
     run_something_else();
     if (now_.exited != threads_) {

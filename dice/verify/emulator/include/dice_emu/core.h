@@ -57,6 +57,7 @@ constexpr int kMaxWorkers = 64;
 struct Kernel {
   const char* name;
   unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
+  bool polls;                   // its source has a loop that waits for what another thread writes
 };
 
 // One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
@@ -94,6 +95,7 @@ extern DICE_TLS bool dice_isolated;
 void dice_fence();
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
+void dice_after_volatile_store(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run, and other blocks when none can
 void dice_sync_grid();
 bool dice_in_kernel();
