@@ -82,7 +82,7 @@ _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "ada
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
 # Operators that ask whether a value is finite. `isfinite` itself is made of others.
-_ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian"})
+ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian"})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 
@@ -135,10 +135,11 @@ def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...
     return (BELOW,) if _MAXIMA.intersection(families) else ()
 
 
-def decisive(families: Collection[str]) -> tuple[str, ...]:
-    """Families of values between which the operators of a reference decide, and which a draw seldom holds."""
+def decisive(families: Collection[str], asks: bool) -> tuple[str, ...]:
+    """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
+    an input whether it is finite."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
-    return (*halves, ASKED_FOR) if _ASKING.intersection(families) else halves
+    return (*halves, ASKED_FOR) if asks else halves
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
