@@ -65,7 +65,11 @@ def first_other(
         if follows(first[place], output):
             return number, {place: output}
         if len(memory) < 3:
-            memory.append([_words(*variable) for variable in variables])
+            mapped = _mappings()  # what was pointed to may be freed by now, and closed to everybody
+            far = [
+                _words(*place) if _is_open(mapped, *place) else _nothing(place[1]) for place in variables[len(own) :]
+            ]
+            memory.append([*(_words(*place) for place in own), *far])
     mapped = _mappings()
     found = [_counters(mapped, *each) for each in zip(variables, *memory, strict=True)]
     return _aged(call, first, number, found[: len(own)], found[len(own) :])
@@ -87,6 +91,8 @@ def _aged(
     for counter in itertools.chain(*far):
         if time.process_time() - started > AGED_CPU_S:
             break
+        if not _is_open(_mappings(), counter.address, 4):
+            continue
         place, before = random.randrange(len(first)), ctypes.string_at(counter.address, 4)
         counter.leap()
         output = call(place)
@@ -118,6 +124,15 @@ def _steps(one: torch.Tensor, two: torch.Tensor, three: torch.Tensor) -> torch.T
     """What each rose by, where that is the same twice and small; else 0."""
     step = two - one
     return torch.where((step == three - two) & (step.abs() <= MOST_STEP), step, torch.zeros_like(step))
+
+
+def _is_open(mapped: list[_Mapping], address: int, size: int) -> bool:
+    where = _mapping(address, mapped)
+    return where is not None and where.is_heap and address + size <= where.end
+
+
+def _nothing(size: int) -> torch.Tensor:
+    return torch.zeros(size // 4, dtype=torch.int32)
 
 
 def _words(address: int, size: int) -> torch.Tensor:

@@ -17,9 +17,9 @@ the first (`_Ahead`), and how deep functions and launches may be nested is limit
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from dice.verify.emulator import device_code, ptx
+from dice.verify.emulator import device_code, insertions, ptx
 from dice.verify.emulator.functions import (
     Function,
     check_nesting,
@@ -45,9 +45,11 @@ def translate(source: str) -> str:
 def _translate(tokens: Tokens, edits: Edits) -> str:
     functions = list(device_functions(tokens))
     check_nesting(tokens, functions)
+    volatile = _volatile_names(tokens, range(len(tokens)), scalars=True)
+    polls = any(True for function in functions for _ in _waiting_loops(tokens, function, volatile))
     for function in functions:
         if function.is_kernel:
-            _wrap_body(tokens, edits, function)
+            _wrap_body(tokens, edits, function, polls)
     translate_launches(tokens, edits, functions, "(::dice_emu::configure({}), ")
     for index, token in enumerate(tokens.list):
         if token.text == "__noinline__" and tokens.text(index - 1) not in ("(", ","):
@@ -58,10 +60,14 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
     ptx.translate(tokens, edits)
     ends = _Ends(tokens)
     _translate_shared(tokens, edits, functions, ends)
-    volatile = _volatile_names(tokens, range(len(tokens)), scalars=True)
+    counts = insertions.asks_for_lanes(tokens)
     for function in functions:
         _keep_lockstep(tokens, edits, function, ends)
-        _let_others_run(tokens, edits, function, volatile)
+        for opening in _waiting_loops(tokens, function, volatile):
+            edits.insert(tokens[opening].end, "::dice_emu::spin(), ")
+        insertions.check_indices(tokens, edits, function)
+        if counts:
+            insertions.count_rounds(tokens, edits, function)
     device_code.check(tokens, edits, functions)
     return edits.apply()
 
@@ -74,13 +80,14 @@ def kernel_names(source: str) -> tuple[str, ...]:
 # ---- kernels ----------------------------------------------------------------------------------------------------
 
 
-def _wrap_body(tokens: Tokens, edits: Edits, function: Function) -> None:
+def _wrap_body(tokens: Tokens, edits: Edits, function: Function, polls: bool) -> None:
     seen = "".join(
         f'::dice_emu::argument(dice_kernel, "{name}", {name}); ' for name in _parameter_names(tokens, function)
     )
+    kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}}}"
     edits.insert(
         tokens[function.opening].end,
-        f" static ::dice_emu::Kernel dice_kernel{{__func__, 0}}; {seen}::dice_emu::run(dice_kernel, [=]() mutable {{",
+        f" {kernel}; {seen}::dice_emu::run(dice_kernel, [=]() mutable {{",
     )
     edits.insert(tokens[function.closing].start, "}); ")
 
@@ -232,9 +239,10 @@ def _keep_lockstep(tokens: Tokens, edits: Edits, function: Function, ends: _Ends
 # ---- loops that wait ---------------------------------------------------------------------------------------------
 
 
-def _let_others_run(tokens: Tokens, edits: Edits, function: Function, names: Collection[str]) -> None:
-    """`while (C)` becomes `while (::dice_emu::spin(), C)` in loops that only wait for what another thread writes: those
-    without a body, and those that look at something volatile. Nothing else interrupts a thread."""
+def _waiting_loops(tokens: Tokens, function: Function, names: Collection[str]) -> Iterator[int]:
+    """Of loops that only wait for what another thread writes, the parenthesis after `while`: those without a body, and
+    those that look at something volatile. `while (C)` becomes `while (::dice_emu::spin(), C)` there; nothing else
+    interrupts a thread."""
     for index in range(function.opening + 1, function.closing):
         if tokens.text(index) != "while" or tokens.text(index + 1) != "(" or index + 1 not in tokens.partner:
             continue
@@ -242,7 +250,7 @@ def _let_others_run(tokens: Tokens, edits: Edits, function: Function, names: Col
         if tokens[index + 2].kind == "word" and tokens[index + 3].kind == "word":
             continue  # it declares a variable
         if _waits(tokens, range(index, closing), _body_of_while(tokens, index, closing), names):
-            edits.insert(tokens[index + 1].end, "::dice_emu::spin(), ")
+            yield index + 1
 
 
 _LONGEST_WAIT = 64  # tokens of a loop that only waits

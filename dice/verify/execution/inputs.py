@@ -24,7 +24,9 @@ families, each used only where the reference itself stays finite and as exact as
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
+| `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
+| `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
 """
 
 from __future__ import annotations
@@ -69,12 +71,18 @@ AWAY_FROM_ZERO = (
     FAR_ABOVE,
 )  # families in which a rounding weighs more
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
+ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
+_ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
+HALVES, FINENESS = "halves", 5  # so many halvings of the spread
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
 _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
 _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
+_ROUNDINGS = frozenset({"round"})
+# Operators that ask whether a value is finite. `isfinite` itself is made of others.
+ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian"})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 
@@ -127,6 +135,13 @@ def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...
     return (BELOW,) if _MAXIMA.intersection(families) else ()
 
 
+def decisive(families: Collection[str], asks: bool) -> tuple[str, ...]:
+    """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
+    an input whether it is finite."""
+    halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
+    return (*halves, ASKED_FOR) if asks else halves
+
+
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
     """The inputs with the step's family applied. `seed` decides the values where others are drawn."""
     if step.kind:
@@ -135,8 +150,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
     if away := _OPPOSED.get(step.family):
         return _opposed(inputs, away)
-    if step.family in (NOT_FINITE, ONE_NAN):
-        return _spoiled(inputs, seed, step.family == ONE_NAN)
+    if step.family in (*_ONE_NAN, *_ONE_NAN.values()):
+        return _spoiled(inputs, seed, step.family in _ONE_NAN.values())
     change = _CHANGES.get(step.family)
     if change is None:
         return inputs
@@ -147,8 +162,8 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
     """What to try for a step, in this order: large values are centred in one form and not in the other; what is far
     from zero is below or above it; of values that are not finite there are several, or one. `in_half`: the problem's
     inputs are float16."""
-    if step.family == NOT_FINITE:
-        return (step, replace(step, family=ONE_NAN))
+    if step.family in _ONE_NAN:
+        return (step, replace(step, family=_ONE_NAN[step.family]))
     if step.family == OFFSET:
         return (step, replace(step, family=OFFSET_ABOVE))
     if step.family == OPPOSED:
@@ -339,6 +354,15 @@ def _tie(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor / step).round_().mul_(step) if step > 0 else tensor
 
 
+def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
+    """The nearest multiples of a power of two: where that is multiplied by others, many halves are among them."""
+    spread = float(tensor.float().std())
+    if not 0 < spread < math.inf:
+        return tensor
+    step = 2.0 ** (math.floor(math.log2(spread)) - FINENESS)
+    return (tensor / step).round_().mul_(step)
+
+
 _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "centred": _centre,
     "scaled": lambda tensor: tensor * SCALE,
@@ -347,6 +371,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     LARGE_AS_DRAWN: _large,
     "ties": _tie,
     "zeros": torch.zeros_like,
+    HALVES: _dyadic,
     OFFSET: lambda tensor: _offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),

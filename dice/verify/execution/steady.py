@@ -4,7 +4,8 @@ A mask of ones, a state of zeros, full lengths, `arange` for an index, a Python 
 them is right on all that the problem draws. Each can be otherwise within what its own values show: in their range, in
 their order, and as what they are (a mask stays a mask). What such a value means nobody tells, so several kinds are
 tried, and the reference decides: one is used where its output stays finite, keeps its shape, and changes. Masks that
-differ from draw to draw are tried, too: they may all be of one form, as those are that only tell lengths.
+differ from draw to draw are tried, too: they may all be of one form, as those are that only tell lengths. So are
+inputs that every draw makes a copy of an earlier one.
 
 | kind | for | the other values |
 |---|---|---|
@@ -12,7 +13,7 @@ differ from draw to draw are tried, too: they may all be of one form, as those a
 | `set` | masks of bools or floats in which nothing is set | a quarter of it is |
 | `shorter` | equal whole numbers, as lengths | from 1 up to that number |
 | `repeated` | whole numbers that rise, as offsets | the ends stay, some between them repeat their neighbour |
-| `shuffled` | other whole numbers | in another order |
+| `shuffled` | other whole numbers, and copies of another input | in another order |
 | `moved` | numbers, zeros, ones, values that are all equal | off by up to a half |
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
 | `text ...` | a text | another one that the problem's code compares texts with |
@@ -33,6 +34,7 @@ from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED
 
 CLEARED = 0.25  # of what is set in a mask
+SHUFFLED = "shuffled"
 LEAVES = (torch.Tensor, bool, int, float, str)
 TEXT, HALVED = "text ", "halved"
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
@@ -60,6 +62,21 @@ def steady(one: Any, other: Any) -> list[int]:
         return []
     pairs = enumerate(zip(ours, theirs, strict=True))
     return [place for place, pair in pairs if _is_same(*pair) or all(map(_is_varying_mask, pair))]
+
+
+def copies(one: Any, other: Any) -> list[int]:
+    """The places of tensors that in two draws have the values of an earlier tensor, in memory of their own."""
+    ours, theirs = list(leaves(one)), list(leaves(other))
+    if len(ours) != len(theirs):
+        return []
+    found = []
+    for place in range(1, len(ours)):
+        if not isinstance(ours[place], torch.Tensor) or ours[place].numel() < 2 or _is_same(ours[place], theirs[place]):
+            continue
+        alike = [i for i in range(place) if _is_same(ours[place], ours[i]) and _is_same(theirs[place], theirs[i])]
+        if alike and all(ours[place].data_ptr() != ours[i].data_ptr() for i in alike):
+            found.append(place)
+    return found
 
 
 def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
@@ -295,6 +312,6 @@ _TENSORS: dict[str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor
     "set": (_is_empty_mask, _set),
     "shorter": (_is_length, _shorter),
     "repeated": (_is_rising, _repeated),
-    "shuffled": (_is_shuffled, _shuffled),
+    SHUFFLED: (_is_shuffled, _shuffled),
     "moved": (_is_constant, _moved),
 }

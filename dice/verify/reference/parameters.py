@@ -1,4 +1,5 @@
-"""Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics."""
+"""Other values of parameters that no seed changes: biases of 0, weights of 1, identities, running statistics. And of
+those that follow from another parameter when they are made: its copy, its lengths."""
 
 from __future__ import annotations
 
@@ -14,11 +15,19 @@ MOST_BORNE = 64  # tensors that are varied one by one, where all at once make th
 
 def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
-    hold one value everywhere. Constants move by up to a half; what has a form of its own, by as much as its values
-    differ, and what rises or falls goes on to do so between the same ends."""
+    hold one value everywhere, or follow from another one. Constants move by up to a half; what has a form of its own,
+    by as much as its values differ, and what rises or falls goes on to do so between the same ends."""
     state = dict(plain)
-    for name, parameter in trees.taken(model, other):
-        if not parameter.is_floating_point() or not trees.is_steady(parameter, other.get(name)):
+    taken = list(trees.taken(model, other))
+    for place, (name, parameter) in enumerate(taken):
+        if not parameter.is_floating_point():
+            continue
+        before = [one for _, one in taken[:place]]
+        after = [one for _, one in taken[place + 1 :]]
+        follows = any(_are_lengths(parameter, one) for one in (*before, *after)) or any(
+            _is_copy(parameter, one) for one in before
+        )
+        if not follows and not trees.is_steady(parameter, other.get(name)):
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -27,6 +36,26 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)
             state[name] = parameter.detach() + offset
     return state
+
+
+def _is_copy(parameter: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether it has the values of another one, as they are or transposed, in memory of its own."""
+    if parameter.dtype != other.dtype or parameter.data_ptr() == other.data_ptr():
+        return False
+    turned = other.mT if other.dim() > 1 else other
+    return any(parameter.shape == one.shape and torch.equal(parameter, one) for one in (other, turned))
+
+
+def _are_lengths(parameter: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether it holds the lengths of another one's rows or columns, as a normed weight's gain does when it is made."""
+    if other.dim() < 2 or parameter.dtype != other.dtype:
+        return False
+    for kept in {0, 1, other.dim() - 1}:
+        if parameter.numel() == other.shape[kept] and parameter.numel() > 1:
+            lengths = other.detach().movedim(kept, 0).flatten(1).norm(dim=1)
+            if torch.allclose(parameter.detach().flatten(), lengths, rtol=1e-4):
+                return True
+    return False
 
 
 def _is_sorted(table: torch.Tensor) -> bool:

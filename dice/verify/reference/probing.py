@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, inputs, running, steady
+from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED, Step
+from dice.verify.ipc.operator_counts import family
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed
 from dice.verify.tensors import sampled, transport, trees
@@ -104,11 +106,39 @@ def steady_inputs(
         for kinds in steady.kinds(leaves[place], subject.words):
             kind = next((kind for kind in kinds if _matters(forward, drawn, expected, place, kind, seed)), "")
             found += [(place, kind)] if kind else []
+    for place in steady.copies(drawn, again):
+        kind = steady.SHUFFLED
+        found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
     for place, (low, high) in subject.ranges.items():
         kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
             found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
     return found[:MAX_VARIED]
+
+
+class _Asked(OperatorMode):
+    """Notes whether an operator asks of one of these inputs whether it is finite: who asks that of what it has computed
+    itself, as of the softmax of a row that is masked altogether, has no NaN in mind that it was given."""
+
+    def __init__(self, drawn: Any) -> None:
+        super().__init__()
+        self.found = False
+        self._inputs = [tensor for tensor in transport.tensors(drawn) if tensor.is_floating_point()]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if family(func.name()) in inputs.ASKING and isinstance(args[0], torch.Tensor):
+            self.found = self.found or self._is_input(args[0])
+        return func(*args, **(kwargs or {}))
+
+    def _is_input(self, asked: torch.Tensor) -> bool:
+        flat = asked.reshape(-1)
+        return any(flat.shape == one.reshape(-1).shape and torch.equal(flat, one.reshape(-1)) for one in self._inputs)
+
+
+def asks_whether_finite(forward: Forward, drawn: Any) -> bool:
+    with _Asked(drawn) as asked:
+        forward(drawn)
+    return asked.found
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

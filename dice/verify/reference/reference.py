@@ -26,7 +26,7 @@ from dice.verify.tensors import compare, transport, trees
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-TIED = ("ties", "zeros")  # families with many equal values
+TIED = ("ties", "zeros", inputs.HALVES)  # families with many equal values
 
 
 class Reference:
@@ -97,6 +97,8 @@ class Reference:
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
+            families = census.work.calls
+            asks = bool(inputs.ASKING.intersection(families)) and probing.asks_whether_finite(forward, drawn)
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)
@@ -105,7 +107,7 @@ class Reference:
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
-        beyond = inputs.beyond_sentinels(census.work.calls, measured)
+        beyond = (*inputs.beyond_sentinels(families, measured), *inputs.decisive(families, asks))
         more = (amplified, varied, beyond)
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 

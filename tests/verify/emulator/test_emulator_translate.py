@@ -31,6 +31,26 @@ def test_lines_keep_their_numbers(path: Path) -> None:
         assert before.startswith("/*here*/") == after.startswith("/*here*/") or "<<<" in before
 
 
+def test_indices_of_local_arrays_alone_are_checked() -> None:
+    line = (
+        "float a[4], b[2]; std::array<int, 2> c[2]; int m[2][3]; __shared__ int s[3]; m[0][5] = s[1] + x[2] + t.a[1];"
+    )
+    translated = emulator.translate(f"__global__ void k(int* x) {{ {line} b[x[0]] = a[1]; f(&a[4]); c[1][0] = 1; }}")
+    checked = ('in_array(b, (x[0]), "b")', 'in_array(a, (1), "a")', 'in_array(c, (1), "c")')
+    assert translated.count("in_array") == len(checked) and all(text in translated for text in checked)
+
+
+def test_loops_count_their_rounds_where_lanes_come_together() -> None:
+    loops = (
+        "if (n) for (int i = 0; i < n; ++i) n -= i; else while (n < 9) ++n; do { ++n; } while (n < 99); for (;;) break;"
+    )
+    source = f"__global__ void k(int n) {{ {loops} MARK }}"
+    assert "dice_loop" not in emulator.translate(source)
+    translated = emulator.translate(source.replace("MARK", "__activemask();"))
+    assert translated.count("dice_loop.once()") == 4 and translated.count("dice_loop.next()") == 4
+    compile_cuda("#include <cuda_runtime.h>\n" + source.replace("MARK", "__activemask();"))
+
+
 @given(st.text(alphabet="ab<>(){}[];,*&:#\"'\\/ \n_", max_size=60) | st.text(max_size=30))
 def test_any_text_survives(text: str) -> None:
     assert emulator.translate(text).count("\n") == text.count("\n")
@@ -197,6 +217,8 @@ LONG = {
     "hashes": "#" * 60_000,
     "macros": "#define #define " * 8000,
     "directives": "template <\n#\n" * 8000 + "namespace\n#\n" * 8000,
+    "local arrays": "__global__ void k() { " + "float a[1]; a[0] = 1; " * 3000 + "}",
+    "rounds": "__global__ void k() { __activemask(); " + "for (;;) do { " * 2000 + "} while (1); " * 2000 + "}",
     "casts": "cudaLaunchKernel((" * 8000 + ")" * 8000,
     "alignment": "__shared__ __attribute__((" + "aligned(" * 20_000 + ")) float x;",
 }

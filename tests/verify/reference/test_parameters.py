@@ -33,6 +33,9 @@ class Model(torch.nn.Module):
         self.table = torch.nn.Parameter(torch.linspace(0, 1, 8), requires_grad=False)
         self.under_root = torch.nn.Parameter(torch.zeros(8))
         self.random = torch.nn.Parameter(torch.rand(8))
+        self.rows = torch.nn.Parameter(torch.rand(6, 8))
+        self.gain = torch.nn.Parameter(self.rows.detach().norm(dim=0))
+        self.copied = torch.nn.Parameter(self.rows.detach().clone())
         self.register_buffer("ones", torch.ones(8))
         self.register_buffer("places", torch.arange(8.0))
         self.register_buffer("falling", torch.linspace(1, -1, 8))
@@ -42,6 +45,7 @@ class Model(torch.nn.Module):
 
     def forward(self, x):
         moved = (x @ (self.identity * self.mask) + self.rising) * self.ones + self.under_root.sqrt()
+        moved = moved + self.gain + self.rows.sum(0) + self.copied.sum(0)
         return moved + self.random + self.places + self.table + self.falling + self.waves + self.derived
 
 def get_inputs():
@@ -58,7 +62,7 @@ def test_what_no_seed_changes_is_varied_as_far_as_the_reference_bears_it(make: M
     assert reference.fresh_states is not None
     plain, varied = reference.fresh_states
     same = {name for name in plain if torch.equal(plain[name], varied[name])}
-    assert same == {"random", "mask"}
+    assert same == {"random", "mask", "rows"}
     assert bool((varied["places"].diff() > 0).all()) and bool((varied["falling"].diff() < 0).all())
     assert float(varied["under_root"].min()) >= 0
     assert 10 < float((varied["rising"] - plain["rising"]).abs().max()) < 700

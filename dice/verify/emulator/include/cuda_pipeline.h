@@ -1,11 +1,9 @@
-// __pipeline_memcpy_async and its like: the copy happens at once.
+// __pipeline_memcpy_async and its like: copies that are made when they are waited for, or before.
 #pragma once
-#include <cstring>
 #include <cuda_runtime.h>
 
 inline void __pipeline_memcpy_async(void* to, const void* from, size_t size, size_t zeros = 0) {
-  std::memcpy(to, from, size - zeros);
-  std::memset(static_cast<char*>(to) + (size - zeros), 0, zeros);
+  dice_copy_async(to, from, size, zeros);
 }
-inline void __pipeline_commit() {}
-inline void __pipeline_wait_prior(size_t) {}
+inline void __pipeline_commit() { dice_commit_copies(); }
+inline void __pipeline_wait_prior(size_t groups) { dice_wait_for_copies(groups); }

@@ -149,12 +149,12 @@ unsigned Worker::converge(const void* place) {
   return static_cast<unsigned>(self->result);
 }
 
-// The first waiting lane and those of its warp that wait at the same place go on together.
+// The first waiting lane and those of its warp that wait at the same place, in the same round of a loop, go on together.
 void Worker::release_converging() {
   const Thread* first = now_.converging.head;
   const unsigned warp = first->linear / kWarp;
   const auto together = [&](const Thread* thread) {
-    return thread->linear / kWarp == warp && thread->place == first->place;
+    return thread->linear / kWarp == warp && thread->place == first->place && thread->round == first->round;
   };
   unsigned mask = 0;
   for (const Thread* thread = first; thread != nullptr; thread = thread->next)

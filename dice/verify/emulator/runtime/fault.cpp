@@ -190,6 +190,9 @@ void dice_set_fault_fd(int fd) {
   dice_emu::install_handlers();
 }
 void dice_fault(const char* kind, const char* message) { dice_emu::fault(kind, "%s", message); }
+void dice_out_of_array(const char* name, long long index, size_t size) {
+  dice_emu::fault("out_of_bounds", "a thread used element %lld of the local array %s, which has %zu", index, name, size);
+}
 void dice_assert_failed(const char* expression, const char* file, int line) {
   const char* slash = strrchr(file, '/');
   dice_emu::fault("assert", "device assertion `%s` failed at %s:%d", expression, slash ? slash + 1 : file, line);

@@ -54,7 +54,7 @@ void Isolation::add_page(char* data, size_t size) {
   coarse_room_ -= size;
   Page page{data, size, pages_length_, kNotFine};
   pages_length_ += (size + 7) / 8 * 8;
-  for (Image* image : {&begin_, &known_, &released_, &final_}) {
+  for (Image* image : {&begin_, &known_, &released_, &final_, &told_, &heard_}) {
     if (image->size() < pages_length_) image->resize(pages_length_);
     memcpy(image->data() + page.offset, data, size);
   }
@@ -106,7 +106,8 @@ void Isolation::forget() {
   arrays_.clear();
   pages_.clear();
   length_ = pages_length_ = 0;
-  released_times_ = known_times_ = 0;
+  told_times_ = known_times_ = 0;
+  untold_ = false;
 }
 
 void Isolation::begin_block() {
@@ -128,12 +129,17 @@ void Isolation::begin_pages() {
   if (to_compare_ < 0 && fine_) coarsen();
   if (page_credit < 0) release_pages();
   for (const Page& page : pages_) memcpy(page.data, begin_.data() + page.offset, page.size);
-  if (!pages_.empty()) memcpy(known_.data(), begin_.data(), pages_length_);
+  for (Image* image : {&known_, &heard_})
+    if (!pages_.empty()) memcpy(image->data(), begin_.data(), pages_length_);
   known_times_ = 0;
 }
 
 void Isolation::end_block() {
-  if (on_) keep_all(false);
+  if (!on_) return;
+  keep_all(false);
+  if (!untold_) return;  // else it told nobody, and the next block's atomics do not tell of it
+  memcpy(released_.data(), told_.data(), pages_length_);
+  untold_ = false;
 }
 
 void Isolation::rest() {
@@ -142,7 +148,7 @@ void Isolation::rest() {
   show(&merged_);
 }
 
-void Isolation::restart() { begin_ = released_ = final_; }
+void Isolation::restart() { begin_ = released_ = told_ = final_; }
 
 void Isolation::open() {
   settle();
@@ -161,7 +167,7 @@ void Isolation::keep(const Page& page, bool release) {
     all[i] = written[i];
     if (release) released[i] = known[i] = written[i];
   }
-  if (release) ++released_times_;
+  untold_ = untold_ || release;
 }
 
 void Isolation::keep_all(bool release) {
@@ -169,16 +175,28 @@ void Isolation::keep_all(bool release) {
   for (const Page& page : pages_) keep(page, release);
 }
 
-// Shows the block what others have released, but where it has written itself.
+// What is released by now, others may see: an atomic follows it.
+void Isolation::tell() {
+  if (!untold_) return;
+  memcpy(told_.data(), released_.data(), pages_length_);
+  page_credit.fetch_sub(static_cast<int64_t>(pages_length_), std::memory_order_relaxed);
+  ++told_times_;
+  untold_ = false;
+}
+
+// Shows the block what it was told since it last looked, but where it has written itself.
 void Isolation::learn() {
-  if (known_times_ == released_times_) return;
-  known_times_ = released_times_;
+  if (known_times_ == told_times_) return;
+  known_times_ = told_times_;
   for (const Page& page : pages_) {
-    char *seen = view(page), *known = known_.data() + page.offset;
-    const char* released = released_.data() + page.offset;
-    if (memcmp(released, known, page.size) == 0) continue;
-    for (size_t i = 0; i < page.size; ++i)
-      if (seen[i] == known[i]) seen[i] = known[i] = released[i];
+    char *seen = view(page), *known = known_.data() + page.offset, *heard = heard_.data() + page.offset;
+    const char* told = told_.data() + page.offset;
+    if (memcmp(told, heard, page.size) == 0) continue;
+    for (size_t i = 0; i < page.size; ++i) {
+      if (told[i] == heard[i]) continue;
+      heard[i] = told[i];
+      if (seen[i] == known[i]) seen[i] = known[i] = told[i];
+    }
   }
   changed_ = true;
   loaded_ = nullptr;
@@ -381,11 +399,12 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
 void Isolation::after_atomic(const void* address, size_t size) {
   if (!on_) return;
   const auto* live = static_cast<const char*>(address);
+  tell();
   if (const Page* page = page_of(live)) {  // what atomics make of a word is there for all at once
     const size_t offset = page->offset + static_cast<size_t>(live - page->data);
-    for (Image* image : {&known_, &released_, &final_}) memcpy(image->data() + offset, live, size);
-    known_times_ += known_times_ == released_times_;
-    ++released_times_;
+    for (Image* image : {&known_, &released_, &final_, &told_, &heard_}) memcpy(image->data() + offset, live, size);
+    known_times_ += known_times_ == told_times_;
+    ++told_times_;
   }
   const Array* array = array_of(live);
   if (array == nullptr) return;
@@ -396,6 +415,10 @@ void Isolation::after_atomic(const void* address, size_t size) {
     if (of_warp_[w] != 0) memcpy(warps_[w].data() + offset, live, size);
 }
 
+void Isolation::after_volatile_store(const void* address, size_t size) {
+  if (on_ && page_of(static_cast<const char*>(address)) != nullptr) after_atomic(address, size);
+}
+
 }  // namespace dice_emu
 
 using dice_emu::tls_worker;
@@ -403,5 +426,8 @@ using dice_emu::tls_worker;
 void dice_fence() { tls_worker->isolation().fence(tls_worker->thread_number()); }
 void dice_before_atomic(const void* address, size_t size, bool locks) {
   tls_worker->isolation().before_atomic(tls_worker->thread_number(), address, size, locks);
+}
+void dice_after_volatile_store(const void* address, size_t size) {
+  tls_worker->isolation().after_volatile_store(address, size);
 }
 void dice_after_atomic(const void* address, size_t size) { tls_worker->isolation().after_atomic(address, size); }

@@ -10,8 +10,10 @@
 // add to. A page of a tensor is isolated from the first write to it on, which is seen because tensors are read-only until
 // then. Each of these blocks begins with the memory as it was when the launch began. What it writes is there for all when
 // the launch ends, the last writer winning, and for other blocks before that only if it is released: by a fence, by an
-// atomic, which releases the word that it acts on, or by one that locks are made of. They see it from their next atomic or
-// fence on. So a counter alone does not tell the last block what others have written; it takes a fence before it.
+// atomic, which releases the word that it acts on, or by one that locks are made of. What a fence has released others see
+// from their next atomic or fence on, once an atomic has followed it that tells them: so a counter alone does not tell the
+// last block what others have written, and it takes a fence before it, not after. A store through a volatile pointer is to
+// other blocks what an atomic is: a flag that is raised so is seen by who polls it, and tells of what was fenced before.
 // Threads of the first blocks are isolated from each other on the first pages (`fine` ones), as many as are quick to
 // compare at every switch of threads. For the other pages and blocks a comparison for each block does.
 //
@@ -49,6 +51,7 @@ class Isolation {
   void fence(unsigned thread);
   void before_atomic(unsigned thread, const void* address, size_t size, bool locks);
   void after_atomic(const void* address, size_t size);
+  void after_volatile_store(const void* address, size_t size);
 
  private:
   struct Array {
@@ -79,6 +82,7 @@ class Isolation {
   char* view(const Page& page);  // the page as the running block has left it
   void keep(const Page& page, bool release);
   void keep_all(bool release);
+  void tell();
   void learn();
   void exchange(bool release);
   void unwatch();
@@ -87,6 +91,7 @@ class Isolation {
   const Page* page_of(const char* address) const;
 
   bool active_ = false, watches_ = false, on_ = false, fenced_ = false, changed_ = false;
+  bool untold_ = false;  // something was released, and no atomic has followed
   bool fine_ = false;  // pages are isolated between threads, too
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit
@@ -95,9 +100,10 @@ class Isolation {
   std::vector<Array> arrays_;
   std::vector<Page> pages_;
   size_t pages_length_ = 0;
-  uint64_t released_times_ = 0, known_times_ = 0;  // how often anything was released; of which the block knows
+  uint64_t told_times_ = 0, known_times_ = 0;  // how often others were told of anything; of which the block knows
   Image begin_, known_;      // of pages: when the launch began; what the running block knows
-  Image released_, final_;   // what others may see of what blocks have written; all of it
+  Image released_, final_;   // what blocks have released of what they have written; all of it
+  Image told_, heard_;       // of what is released, what others may see; what the running block has last seen of that
   Image merged_, block_, warps_[kMaxWarps];  // of arrays: all that was written; what the block, what a warp has agreed on
   Image *shown_ = nullptr, *loaded_ = nullptr;  // what the running thread started from; what memory is equal to
   unsigned of_warp_[kMaxWarps] = {}, of_all_[kMaxWarps] = {};  // lanes that see their warp's image, and the merged one

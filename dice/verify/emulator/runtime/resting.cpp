@@ -115,6 +115,7 @@ void Worker::put_aside() {
   } else {
     isolation_.give_up();
   }
+  make_copies();
   resting->progress = now_;
   resting->threads.assign(threads_data_, threads_data_ + threads_);
   resting->warps.assign(warps_, warps_ + (threads_ + kWarp - 1) / kWarp);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "../include/dice_emu/core.h"
 
@@ -41,6 +42,7 @@ struct Thread {
   int source_lane;
   int predicate;
   const void* place;  // return address of a converge call
+  uint64_t round;     // of the loops that it is in, when it last stopped
   bool live;          // it has started and not ended
 };
 
@@ -148,6 +150,18 @@ struct Queue {
   Thread *head, *tail;
 };
 
+// Copies to shared memory that one thread has asked for, and that it has not waited for.
+struct Copies {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t size, zeros;  // zeros: how many of the bytes, at the end
+  };
+  std::vector<Copy> asked;
+  std::vector<size_t> groups;  // for each commit, how many were asked for by then
+  void make(size_t count);     // the first ones
+};
+
 // Where the threads of a block are.
 struct Progress {
   unsigned started, exited, at_barrier, at_grid, spinning;
@@ -170,6 +184,9 @@ class Worker {
   void relax();
   unsigned converge(const void* place);
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
+  void copy_async(const Copies::Copy& copy);
+  void commit_copies();
+  void wait_for_copies(size_t groups_left);
   [[noreturn]] void fiber_main();
 
   const Launch* launch() const { return launch_; }
@@ -212,6 +229,8 @@ class Worker {
   void check_dynamic_slack();
   void poison_shared();
   void release_shared();
+  bool copies_late() const;
+  void make_copies();  // all that the block has asked for
 
   int id_;
   Isolation& isolation_;
@@ -236,6 +255,8 @@ class Worker {
   size_t static_shared_bytes_ = 0;
   Thread threads_data_[kMaxThreads] = {};
   Warp warps_[kMaxWarps] = {};
+  Copies copies_[kMaxThreads];
+  bool copies_wait_ = false;  // some thread of the block has asked for one
 };
 
 extern DICE_TLS Worker* tls_worker;  // non-null exactly while this OS thread runs a kernel

@@ -12,6 +12,7 @@ DICE_TLS uint3 blockIdx;
 DICE_TLS dim3 blockDim;
 DICE_TLS dim3 gridDim;
 DICE_TLS int dice_worker_id;
+DICE_TLS uint64_t dice_round;
 DICE_TLS char* dice_dynamic_shared;
 const int warpSize = 32;
 
@@ -88,7 +89,10 @@ void Worker::run(Launch& launch) {
   isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one, threads_);
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
-  const Order block_order(launch.order, launch.grid);
+  // Who polls mostly waits for the block before: isolated blocks that come in this order find what they wait for, and stay
+  // isolated. Of many, those come first that others are near to or far from.
+  const bool forward = launch.order == kIsolatedOrder && launch.kernel->polls && launch.blocks <= kOneByOne;
+  const Order block_order(forward ? 0 : launch.order, launch.grid);
   while (next_block(block_order)) {
     run_something_else();
     if (now_.exited != threads_) {
@@ -129,6 +133,8 @@ void Worker::begin_block(uint64_t block) {
     warps_[w].exited = 0;
     warps_[w].meetings = 0;
   }
+  for (unsigned i = 0; copies_wait_ && i < threads_; ++i) copies_[i] = {};  // that nobody waited for
+  copies_wait_ = false;
   poison_shared();
   isolation_.begin_block();
 }
@@ -150,6 +156,7 @@ bool Worker::next_thread() {
   } else {
     threadIdx = {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
   }
+  dice_round = 0;
   current_ = thread;
   isolation_.enter(linear);
   return true;
@@ -247,6 +254,7 @@ void Worker::run_something_else() {
   }
   current_ = thread;
   threadIdx = thread->index;
+  dice_round = thread->round;
   isolation_.enter(thread->linear);
   switch_to(thread->fiber);
 }
@@ -254,6 +262,7 @@ void Worker::run_something_else() {
 void Worker::park(Thread* self) {
   if (races != nullptr) races->settle();
   self->index = threadIdx;
+  self->round = dice_round;
   run_something_else();
 }
 

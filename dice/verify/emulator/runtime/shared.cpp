@@ -1,7 +1,8 @@
-// `__shared__` memory: every array of every worker ends at an inaccessible page.
+// `__shared__` memory: every array of every worker ends at an inaccessible page. And asynchronous copies to it.
 #include <cstring>
 
 #include "isolation.h"
+#include "races.h"
 #include "runtime.h"
 
 namespace dice_emu {
@@ -66,7 +67,58 @@ void Worker::check_dynamic_slack() {
   }
 }
 
+// In the order in which threads are isolated, a copy is made when its thread waits for it, which is as late as a GPU may
+// make it; in the others when it is asked for.
+bool Worker::copies_late() const { return launch_->order == kIsolatedOrder && races == nullptr; }
+
+void Copies::make(size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const Copy& copy = asked[i];
+    memcpy(copy.to, copy.from, copy.size - copy.zeros);
+    memset(static_cast<char*>(copy.to) + (copy.size - copy.zeros), 0, copy.zeros);
+  }
+  asked.erase(asked.begin(), asked.begin() + static_cast<ptrdiff_t>(count));
+}
+
+void Worker::copy_async(const Copies::Copy& copy) {
+  Copies at_once, &copies = copies_late() ? copies_[current_->linear] : at_once;
+  copies.asked.push_back(copy);
+  if (copies_late()) copies_wait_ = true;
+  else copies.make(1);
+}
+
+void Worker::commit_copies() {
+  if (!copies_late()) return;
+  Copies& copies = copies_[current_->linear];
+  copies.groups.push_back(copies.asked.size());
+  copies_wait_ = true;
+}
+
+void Worker::wait_for_copies(size_t groups_left) {
+  Copies& copies = copies_[current_->linear];
+  if (copies.groups.size() <= groups_left) return;
+  const size_t done = copies.groups.size() - groups_left, count = copies.groups[done - 1];
+  copies.make(count);
+  copies.groups.erase(copies.groups.begin(), copies.groups.begin() + static_cast<ptrdiff_t>(done));
+  for (size_t& group : copies.groups) group -= count;
+}
+
+void Worker::make_copies() {
+  if (!copies_wait_) return;
+  for (unsigned i = 0; i < threads_; ++i) {
+    copies_[i].make(copies_[i].asked.size());
+    copies_[i].groups.clear();
+  }
+  copies_wait_ = false;
+}
+
 }  // namespace dice_emu
+
+void dice_copy_async(void* to, const void* from, size_t size, size_t zeros) {
+  dice_emu::tls_worker->copy_async({to, from, size, zeros});
+}
+void dice_commit_copies() { dice_emu::tls_worker->commit_copies(); }
+void dice_wait_for_copies(size_t groups_left) { dice_emu::tls_worker->wait_for_copies(groups_left); }
 
 char* dice_map_shared(dice_emu::SharedSite* site, size_t bytes, size_t alignment) {
   return dice_emu::tls_worker->map_shared(site, bytes, alignment);

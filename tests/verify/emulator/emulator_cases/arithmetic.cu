@@ -56,7 +56,7 @@ __global__ void bits(int* out) {
   *out++ = (int)(__int_as_float(0x40000000) * 10) + (int)__uint2float_rn(7u);
   *out++ = __mulhi(1 << 30, 16) * 100 + (int)__umulhi(1u << 31, 4u);
   *out++ = (int)__funnelshift_l(0x80000000u, 1u, 1) * 1000 + (int)__funnelshift_r(0u, 1u, 31);
-  *out++ = __dp4a(0x01020304, 0x01010101, 5);
+  *out++ = __dp4a(0x01020304, 0x01010101, 5) + 100 * __dp4a(make_char4(-1, 2, 3, 4), make_char4(1, 1, 1, 2), 1) - (int)__dp4a(make_uchar4(255, 0, 0, 1), make_uchar4(2, 1, 1, 1), 0u);
   *out++ = (int)__double2int_rn(3.5) + __mul24(3, -4);
   *out++ = __hadd(3, 5) + __rhadd(3, 6) + (int)__sad(3, 8, 1);
   *out++ = (int)__double_as_longlong(1.0) + __double2hiint(1.0) + (int)__hiloint2double(0x3FF00000, 0);

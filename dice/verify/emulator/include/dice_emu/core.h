@@ -57,6 +57,7 @@ constexpr int kMaxWorkers = 64;
 struct Kernel {
   const char* name;
   unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
+  bool polls;                   // its source has a loop that waits for what another thread writes
 };
 
 // One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
@@ -85,11 +86,16 @@ void dice_syncthreads();
 int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
 unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
+extern DICE_TLS uint64_t dice_round;  // in which rounds of its loops the thread is: lanes in others do not come together
+void dice_copy_async(void* to, const void* from, size_t size, size_t zeros);
+void dice_commit_copies();
+void dice_wait_for_copies(size_t groups_left);
 // While threads do not see what others have not synchronised (runtime/isolation.h).
 extern DICE_TLS bool dice_isolated;
 void dice_fence();
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
+void dice_after_volatile_store(const void* address, size_t size);
 void dice_relax();  // let the other threads of the block run, and other blocks when none can
 void dice_sync_grid();
 bool dice_in_kernel();
@@ -98,6 +104,7 @@ void dice_note_symbol(void* address, size_t bytes, bool constant);
 bool dice_checks_arguments();
 void dice_check_argument(const char* kernel, const char* name, const void* pointer, bool certain);
 [[noreturn]] void dice_fault(const char* kind, const char* message);
+[[noreturn]] void dice_out_of_array(const char* name, long long index, size_t size);
 [[noreturn]] void dice_assert_failed(const char* expression, const char* file, int line);
 }
 
@@ -159,6 +166,38 @@ T& shared(SharedSite& site, T*, size_t alignment = 16) {
   if (__builtin_expect(address == nullptr, 0))
     address = dice_map_shared(&site, sizeof(T), alignof(T) > alignment ? alignof(T) : alignment);
   return *reinterpret_cast<T*>(address);
+}
+
+// Around a loop, and in its condition, where a function asks which lanes came together.
+class Loop {
+ public:
+  Loop() : before_(dice_round) {}
+  ~Loop() { dice_round = before_; }
+  Loop(const Loop&) = delete;
+  bool once() {
+    const bool first = !begun_;
+    begun_ = true;
+    return first;
+  }
+  bool next() {
+    dice_round = (before_ ^ ++rounds_) * 0x9E3779B97F4A7C15ull;
+    return true;
+  }
+
+ private:
+  uint64_t before_, rounds_ = 0;
+  bool begun_ = false;
+};
+
+// An index of what was declared as an array of one dimension. On a GPU another local variable may lie beyond its end.
+template <class T, size_t N, class Index>
+constexpr Index in_array(T (&)[N], Index index, const char* name) {
+  if (__builtin_expect(static_cast<size_t>(index) >= N, 0)) dice_out_of_array(name, static_cast<long long>(index), N);
+  return index;
+}
+template <class Other, class Index>
+constexpr Index in_array(const Other&, Index index, const char*) {  // the name is something else here
+  return index;
 }
 
 template <class T>

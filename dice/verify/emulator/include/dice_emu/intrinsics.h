@@ -169,6 +169,11 @@ inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
   return c;
 }
 
+inline int __dp4a(char4 a, char4 b, int c) { return c + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+inline unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
+  return c + static_cast<unsigned>(a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w);
+}
+
 // Cache hints do not change what is read or written.
 #define DICE_LOAD(name) template <class T> inline T name(const T* address) { return *address; }
 DICE_LOAD(__ldg) DICE_LOAD(__ldca) DICE_LOAD(__ldcg) DICE_LOAD(__ldcs) DICE_LOAD(__ldcv) DICE_LOAD(__ldlu)

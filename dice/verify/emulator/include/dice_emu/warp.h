@@ -71,6 +71,7 @@ template <class T, class V>
 __attribute__((always_inline)) inline void store(T& target, const V& value) {
   dice_converge();
   target = value;
+  if (__builtin_expect(dice_isolated, 0)) dice_after_volatile_store(const_cast<const void*>(static_cast<const volatile void*>(&target)), sizeof target);
   dice_converge();
 }
 
