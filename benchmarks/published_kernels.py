@@ -1,8 +1,8 @@
 """Kernels that other people's models wrote and their authors published, and what the verifier says of them, emulated.
 
-    python benchmarks/published_kernels.py pairs --cuda-l1 DIR --leaderboard DIR --kevin DIR --kernelbench DIR --out PAIRS
-    python benchmarks/published_kernels.py verify PAIRS --out VERDICTS
-    python benchmarks/published_kernels.py summary PAIRS VERDICTS [--out FILE.json]
+    python benchmarks/published_kernels.py pairs --cuda-l1 DIR --leaderboard DIR --kevin DIR --kernelbench DIR --out P
+    python benchmarks/published_kernels.py verify P --out V
+    python benchmarks/published_kernels.py summary P V [--out FILE.json]
 
 DIR is a clone of deepreinforce-ai/CUDA-L1, anneouyang/KernelBenchLeaderboard, yoenoo/eh_kernelbench and
 ScalingIntelligence/KernelBench, and `COMMITS` says what is read from each. Every answer chosen holds a `__global__`

@@ -316,6 +316,24 @@ def test_a_parameter_that_is_not_there_is_not_proven(emulated: Verifier) -> None
     assert verify(emulated, kernel, LINEAR, "construction").outcome == "unsupported"
 
 
+@pytest.mark.parametrize(
+    ("forward", "outcome"),
+    [
+        ("graph = torch.cuda.CUDAGraph()\nreturn ops.relu(x)", "unsupported"),
+        (
+            "try:\n    graph = torch.cuda.CUDAGraph()\nexcept Exception:\n    pass\nreturn ops.relu(x)",
+            "correct",
+        ),
+    ],
+)
+def test_what_the_emulator_lacks_in_python_is_no_fault_of_a_file(
+    emulated: Verifier, forward: str, outcome: str
+) -> None:
+    verdict = verify(emulated, of_relu(forward))
+    assert verdict.outcome == outcome, verdict.message
+    assert verdict.correct or "CUDA graphs" in verdict.message
+
+
 def test_evidence_alone_is_what_was_asked_for(emulated: Verifier) -> None:
     verdict = verify(emulated, of_relu("return ops.relu(x)"), provenance="evidence")
     assert verdict.correct and verdict.provenance == "evidence" and "not_captured" not in verdict.evidence

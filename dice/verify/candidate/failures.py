@@ -6,6 +6,7 @@ import traceback
 
 from dice.verify.build.sources import CompileError, CompileTimeout, LinkError, Unsupported
 from dice.verify.candidate.binding import LoadError
+from dice.verify.execution.fake_cuda import NotEmulated
 from dice.verify.ipc import out_of_memory
 from dice.verify.ipc.messages import BuildAnswer, Failed
 
@@ -38,6 +39,8 @@ def _classify(error: BaseException, stage: str) -> tuple[str, str]:
     """Outcome and stage of an exception that the candidate's code let out."""
     if isinstance(_root(error), LoadError):
         return "load_error", "load"
+    if isinstance(error, NotEmulated):
+        return "unsupported", stage
     if isinstance(error, WrongReturn):
         return "wrong", "compare"
     if out_of_memory.is_shortage(error):

@@ -35,6 +35,15 @@ class Work:
     joined = False  # whether Python waited for such work, since this was last set
 
 
+class NotEmulated(RuntimeError):
+    """A kernel file asks in Python for what only a GPU has."""
+
+
+class _NoGraph:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotEmulated("CUDA graphs are not emulated; a GPU can run this kernel file.")
+
+
 class HostCopies:
     """How many elements of tensors were carried to the host since it was last set to 0."""
 
@@ -93,6 +102,7 @@ def install() -> None:
         "mem_get_info": lambda device=None: (_MEMORY_BYTES - (1 << 29), _MEMORY_BYTES),
         "manual_seed": _no_op(),  # torch.manual_seed calls these too
         "manual_seed_all": _no_op(),
+        "CUDAGraph": _NoGraph,
         "is_bf16_supported": lambda including_emulation=True: True,
     }
     for name, value in replacements.items():

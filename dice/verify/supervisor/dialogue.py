@@ -106,9 +106,9 @@ class Dialogue:
         return VerdictReached("timeout", self.record.stage, f"the kernel file ran for over {limit}.")
 
     def _raise_reported(self, raw: Raw) -> None:
+        emulated = self.services.backend == "emulated"
         if "fault" in raw:
             fault = claim(raw, Fault)
-            emulated = self.services.backend == "emulated"
             text = self.feedback.locate((fault.message,))[0]
             raise self.unless_full(outcomes.fault(fault.fault[:40], text, emulated))
         if not is_a(raw, Failed):
@@ -116,7 +116,7 @@ class Dialogue:
         failed = claim(raw, Failed)
         if failed.build in self.record.failed_builds:
             raise self.record.failed_builds[failed.build]
-        raise self.unless_full(outcomes.reported(failed, self.record.stage, self.problem))
+        raise self.unless_full(outcomes.reported(failed, self.record.stage, self.problem, emulated))
 
     def _build(self, wanted: Build) -> None:
         """Build what the candidate asks for and tell it the result. Only what the builder says decides an outcome."""

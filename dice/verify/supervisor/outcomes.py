@@ -32,9 +32,11 @@ NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose messa
 _MISSING = re.compile(r"NameError: name '(\w+)' is not defined\b.*")
 
 
-def reported(failed: Failed, stage: Stage, problem: str = "") -> VerdictReached:
+def reported(failed: Failed, stage: Stage, problem: str = "", emulated: bool = False) -> VerdictReached:
     """What a candidate says that it failed with, in `stage` by our own knowledge. `problem`: the source of its problem,
-    whose names KernelBench's evaluator lends to kernel files."""
+    whose names KernelBench's evaluator lends to kernel files. `emulated`: it may say that something is not."""
+    if failed.outcome == "unsupported" and emulated:
+        return VerdictReached("unsupported", stage, untrusted.text(failed.message), failed.lines)
     outcome, said = failed.outcome, failed.stage
     if (outcome, said) not in REPORTABLE:
         outcome, said = "runtime_error", stage

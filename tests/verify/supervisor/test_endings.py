@@ -25,6 +25,13 @@ def test_a_candidate_lacks_the_gpus_memory_where_its_exception_says_so(failed: F
     assert outcomes.reported(failed, "run").lacks_gpu_memory == short
 
 
+@pytest.mark.parametrize(("emulated", "outcome"), [(True, "unsupported"), (False, "runtime_error")])
+def test_what_is_not_emulated_is_said_where_something_is(emulated: bool, outcome: str) -> None:
+    """On a GPU nothing is, so that no file can have itself not counted there."""
+    failed = Failed("unsupported", "run", "NotEmulated", "CUDA graphs", ())
+    assert outcomes.reported(failed, "run", emulated=emulated).outcome == outcome
+
+
 @pytest.mark.parametrize(("name", "said"), [("low", True), ("math", True), ("self", False), ("lo", False)])
 def test_a_name_of_the_problems_file_is_said_to_be_one(name: str, said: bool) -> None:
     """KernelBench's evaluator runs a kernel file among the names of its problem, and DICE by itself."""
