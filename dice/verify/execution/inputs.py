@@ -81,8 +81,8 @@ _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
 _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
-# Operators that ask whether a value is finite. `isfinite` itself is made of others.
-ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian"})
+# Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
+ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian", "eq", "ne"})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
 

@@ -126,8 +126,10 @@ class _Asked(OperatorMode):
         self._inputs = [tensor for tensor in transport.tensors(drawn) if tensor.is_floating_point()]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if family(func.name()) in inputs.ASKING and isinstance(args[0], torch.Tensor):
-            self.found = self.found or self._is_input(args[0])
+        kind = family(func.name())
+        if kind in inputs.ASKING and isinstance(args[0], torch.Tensor):
+            with_itself = isinstance(args[-1], torch.Tensor) and args[-1].data_ptr() == args[0].data_ptr()
+            self.found = self.found or ((with_itself or kind not in ("eq", "ne")) and self._is_input(args[0]))
         return func(*args, **(kwargs or {}))
 
     def _is_input(self, asked: torch.Tensor) -> bool:

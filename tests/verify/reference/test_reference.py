@@ -31,7 +31,8 @@ DECISIVE = {  # forward, and the families that its operators decide between
     "return torch.nan_to_num(x) * 0.5": {"NaN and infinite"},
     "return torch.where(torch.isnan(x), inputs[1], x)": {"NaN and infinite"},
     "return torch.nan_to_num(torch.softmax(x.masked_fill(inputs[1] < 0, float('-inf')), -1))": set(),
-    "return torch.relu(x)": set(),
+    "return torch.where(torch.isfinite(x), x, inputs[1])": {"NaN and infinite"},
+    "return torch.where(x == inputs[1], x, inputs[1])": set(),
 }
 
 
