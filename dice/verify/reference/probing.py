@@ -140,7 +140,7 @@ class _Asked(OperatorMode):
 def asks_whether_finite(forward: Forward, drawn: Any) -> bool:
     with _Asked(drawn) as asked:
         forward(drawn)
-    return asked.found
+    return bool(asked.found)
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

@@ -97,8 +97,7 @@ class Reference:
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
-            families = census.work.calls
-            asks = bool(inputs.ASKING.intersection(families)) and probing.asks_whether_finite(forward, drawn)
+            asks = not inputs.ASKING.isdisjoint(census.work.calls) and probing.asks_whether_finite(forward, drawn)
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)
@@ -107,7 +106,7 @@ class Reference:
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
-        beyond = (*inputs.beyond_sentinels(families, measured), *inputs.decisive(families, asks))
+        beyond = (*inputs.beyond_sentinels(census.work.calls, measured), *inputs.decisive(census.work.calls, asks))
         more = (amplified, varied, beyond)
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 

@@ -1,0 +1,77 @@
+"""What a reference's own operators and draws say must be tried: values they decide between, and inputs that all draws
+leave alike."""
+
+from __future__ import annotations
+
+import problem_texts as texts
+import pytest
+
+from dice.verify.reference.judge import judge
+from tests.verify.reference.conftest import GIVEN, SECRET, Make, draw
+
+DECISIVE = {  # forward, and the families that its operators decide between
+    "return torch.round(x * 8) / 8": {"halves"},
+    "return torch.nan_to_num(x) * 0.5": {"NaN and infinite"},
+    "return torch.where(torch.isnan(x), inputs[1], x)": {"NaN and infinite"},
+    "return torch.nan_to_num(torch.softmax(x.masked_fill(inputs[1] < 0, float('-inf')), -1))": set(),
+    "return torch.where(torch.isfinite(x), x, inputs[1])": {"NaN and infinite"},
+    "return torch.where(x == inputs[1], x, inputs[1])": set(),
+}
+
+
+@pytest.mark.parametrize("forward", DECISIVE)
+def test_values_between_which_operators_decide_are_tried(make: Make, forward: str) -> None:
+    """Of what was computed alone, whether it is finite is asked for another reason: a row that is masked altogether."""
+    reference = make(texts.problem(forward, "[torch.randn(batch_size, 40), torch.randn(batch_size, 40)]"))
+    steps = {step.family: step for step in reference.plan(SECRET, 5)}
+    assert {"halves", "NaN and infinite"} & set(steps) == DECISIVE[forward]
+    for family in DECISIVE[forward]:
+        assert reference.trial(SECRET, steps[family]) is not None
+
+
+IGNORED = {  # forward, inputs, and the place and kind of the one that all draws leave alike
+    "float mask": ("return (x * inputs[1]).sum(-1)", "torch.ones(batch_size, 40)", (1, "cleared")),
+    "bool mask": ("return x.masked_fill(~inputs[1], 0)", "torch.ones(batch_size, 40) > 0", (1, "cleared")),
+    "causal mask": (
+        "return torch.softmax(x + inputs[1], -1)",
+        "torch.zeros(batch_size, 40).masked_fill(torch.ones(batch_size, 40).triu(1) > 0, float('-inf'))",
+        (1, "cleared"),
+    ),
+    "state of zeros": ("return torch.tanh(x + inputs[1])", "torch.zeros(batch_size, 40)", (1, "set")),
+    "full lengths": (
+        "return x * (torch.arange(40) < inputs[1][:, None])", "torch.full((batch_size,), 40)", (1, "shorter"),
+    ),
+    "arange": ("return x[:, inputs[1]]", "torch.arange(40)", (1, "repeated")),
+    "number": ("return x * inputs[1]", "2.0", (1, "moved")),
+    "whole number": ("return x.roll(inputs[1], 1)", "3", (1, "more"), (1, "far")),
+    "text": ("return x.exp().sum(-1) if inputs[1] == 'total' else x.exp().mean(-1)", "'mean'", (1, "text total")),
+    "varying mask": (
+        "return (x * inputs[1]).sum(-1)", "torch.arange(40) < torch.randint(1, 41, (batch_size, 1))", (1, "cleared"),
+    ),
+    "flag": ("return torch.relu(x - 0.5) if inputs[1] else x", "True", (1, "negated")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_what_all_draws_leave_alike_is_given_other_values(make: Make, name: str) -> None:
+    forward, other, *wanted = IGNORED[name]
+    reference = make(texts.problem(forward, f"[torch.rand(batch_size, 40), {other}]"))
+    steps = [step for step in reference.plan(SECRET, 3) if step.kind]
+    assert sorted((step.place, step.kind) for step in steps) == sorted(wanted)
+    trial = draw(reference, steps[0])
+    assert judge(reference, trial, trial.expected).equal
+    ignorant = reference.run(reference.model, None, reference.subject.draw(trial.seed), trial.seed, GIVEN)
+    assert ignorant is not None and not judge(reference, trial, ignorant.expected).equal
+    assert not any(label.startswith("unused_input") for label in reference.labels)
+
+
+@pytest.mark.parametrize("other", ["torch.ones(batch_size, 40)", "7", "torch.arange(5)"])
+def test_what_the_reference_ignores_costs_no_trial(make: Make, other: str) -> None:
+    reference = make(texts.problem("return torch.relu(x)", f"[torch.rand(batch_size, 40), {other}]"))
+    assert not any(step.kind for step in reference.plan(SECRET, 3))
+
+
+def test_other_values_that_the_reference_cannot_bear_are_dropped(make: Make) -> None:
+    forward = "assert bool(inputs[1].all()), 'a full mask'\nreturn x * inputs[1]"
+    reference = make(texts.problem(forward, "[torch.rand(batch_size, 40), torch.ones(40) > 0]"))
+    assert not any(step.kind for step in reference.plan(SECRET, 3))
