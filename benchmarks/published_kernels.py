@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import json
 import re
-import resource
 import subprocess
 import tempfile
 import time
@@ -171,7 +170,6 @@ def small(pair: Published) -> Published | None:
 def verify(args: argparse.Namespace) -> None:
     pairs = [Published(**json.loads(line)) for line in args.pairs.read_text().splitlines()]
     options = Options(timing=False, trials=3, run_timeout_s=RUN_TIMEOUT_S)
-    judged = 0
     with Journal(args.out, "measurement") as journal, Verifier(backend="emulated", options=options) as verifier:
         done = {row["name"] for row in journal.rows()}
         for pair in pairs:
@@ -182,9 +180,6 @@ def verify(args: argparse.Namespace) -> None:
             seconds = round(time.monotonic() - started, 2)
             journal.append({"name": pair.name, "seconds": seconds, "verdict": verdict.to_json()})
             print(f"{seconds:6.1f} s {pair.name}: {verdict.outcome} {verdict.message[:160]}", flush=True)
-            judged += 1
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all that ran, now that it has ended
-    print(f"{(used.ru_utime + used.ru_stime) / max(1, judged):.1f} s of the processor for each of {judged}")
 
 
 def tables(pairs: list[Published], rows: dict[str, Any]) -> dict[str, Any]:

@@ -348,4 +348,6 @@ def test_parameters_are_matched_by_values_in_whatever_shape() -> None:
 
     assert matched(rows=rows, ones=ones) == {"rows": "rows", "ones": "ones"}
     assert matched(other=rows, more=ones) == {"other": "rows"}
+    assert matched(other=rows * 1.00003) == {"other": "rows"}
+    assert matched(other=rows * 1.001) == {}
     assert matched(rows=rows.flip(0), other=rows) == {}
