@@ -138,7 +138,8 @@ class _Asked(OperatorMode):
 
 
 def asks_whether_finite(forward: Forward, drawn: Any) -> bool:
-    with _Asked(drawn) as asked:
+    asked = _Asked(drawn)
+    with asked:
         forward(drawn)
     return asked.found
 
