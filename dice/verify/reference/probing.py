@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -137,10 +137,13 @@ class _Asked(OperatorMode):
         return any(flat.shape == one.reshape(-1).shape and torch.equal(flat, one.reshape(-1)) for one in self._inputs)
 
 
-def asks_whether_finite(forward: Forward, drawn: Any) -> bool:
-    with _Asked(drawn) as asked:
-        forward(drawn)
-    return bool(asked.found)
+def decisive(forward: Forward, drawn: Any, families: Collection[str]) -> tuple[str, ...]:
+    """Families of values between which the reference's operators decide, of which these are the families."""
+    asked = _Asked(drawn)
+    if inputs.ASKING.intersection(families):
+        with asked:
+            forward(drawn)
+    return inputs.decisive(families, asked.found)
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

@@ -97,7 +97,7 @@ class Reference:
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
-            asks = not inputs.ASKING.isdisjoint(census.work.calls) and probing.asks_whether_finite(forward, drawn)
+            decisive = probing.decisive(forward, drawn, census.work.calls)
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)
@@ -106,8 +106,7 @@ class Reference:
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
-        beyond = (*inputs.beyond_sentinels(census.work.calls, measured), *inputs.decisive(census.work.calls, asks))
-        more = (amplified, varied, beyond)
+        more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
