@@ -43,6 +43,8 @@ class Dialogue:
         self.services, self.options, self.candidate, self.files = job.services, job.options, candidate, files
         self.record, self.feedback, self.replay = record, feedback, replay
         self.problem = job.problem.source
+        names_graphs = outcomes.ASKS_FOR_GRAPHS.search(job.kernel.source) is not None
+        self.wants_graphs = names_graphs and job.services.backend == "emulated"
         self.run_timeout_s = self.run_left = run_timeout_s
         self.compile_left = PATIENCE * job.options.compile_timeout_s
         self.builds = 0
@@ -116,7 +118,7 @@ class Dialogue:
         failed = claim(raw, Failed)
         if failed.build in self.record.failed_builds:
             raise self.record.failed_builds[failed.build]
-        raise self.unless_full(outcomes.reported(failed, self.record.stage, self.problem, emulated))
+        raise self.unless_full(outcomes.reported(failed, self.record.stage, self.problem, self.wants_graphs))
 
     def _build(self, wanted: Build) -> None:
         """Build what the candidate asks for and tell it the result. Only what the builder says decides an outcome."""

@@ -29,13 +29,16 @@ REPORTABLE = {
 HURTING = ("runtime_error", "timeout", "out_of_memory", "unsupported")  # a device that is lost looks like one of these
 NAMED = ("load_error", "runtime_error", "out_of_memory")  # verdicts whose message begins with the exception's type
 
+# What a kernel file says that has PyTorch record CUDA graphs, which are not emulated.
+ASKS_FOR_GRAPHS = re.compile(r"\b(CUDAGraph|make_graphed_callables|cuda\.graphs?)\b")
 _MISSING = re.compile(r"NameError: name '(\w+)' is not defined\b.*")
 
 
-def reported(failed: Failed, stage: Stage, problem: str = "", emulated: bool = False) -> VerdictReached:
+def reported(failed: Failed, stage: Stage, problem: str = "", wants_graphs: bool = False) -> VerdictReached:
     """What a candidate says that it failed with, in `stage` by our own knowledge. `problem`: the source of its problem,
-    whose names KernelBench's evaluator lends to kernel files. `emulated`: it may say that something is not."""
-    if failed.outcome == "unsupported" and emulated:
+    whose names KernelBench's evaluator lends to kernel files. `wants_graphs`: its file asks for CUDA graphs where they
+    are not emulated. That something is not, no other file is believed: it would not count as a failure."""
+    if failed.outcome == "unsupported" and wants_graphs:
         return VerdictReached("unsupported", stage, untrusted.text(failed.message), failed.lines)
     outcome, said = failed.outcome, failed.stage
     if (outcome, said) not in REPORTABLE:

@@ -25,11 +25,11 @@ def test_a_candidate_lacks_the_gpus_memory_where_its_exception_says_so(failed: F
     assert outcomes.reported(failed, "run").lacks_gpu_memory == short
 
 
-@pytest.mark.parametrize(("emulated", "outcome"), [(True, "unsupported"), (False, "runtime_error")])
-def test_what_is_not_emulated_is_said_where_something_is(emulated: bool, outcome: str) -> None:
-    """On a GPU nothing is, so that no file can have itself not counted there."""
+@pytest.mark.parametrize(("wants", "outcome"), [(True, "unsupported"), (False, "runtime_error")])
+def test_only_who_asks_for_graphs_is_believed_that_something_is_not_emulated(wants: bool, outcome: str) -> None:
+    """Else a file could have itself not counted."""
     failed = Failed("unsupported", "run", "NotEmulated", "CUDA graphs", ())
-    assert outcomes.reported(failed, "run", emulated=emulated).outcome == outcome
+    assert outcomes.reported(failed, "run", wants_graphs=wants).outcome == outcome
 
 
 @pytest.mark.parametrize(("name", "said"), [("low", True), ("math", True), ("self", False), ("lo", False)])
