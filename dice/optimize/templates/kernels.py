@@ -12,7 +12,17 @@ from functools import partial
 
 from dice.optimize.templates.emitter import Emitter, Place, computed
 from dice.optimize.templates.rows import Team, combine, start_of
-from dice.optimize.templates.text import MOST_BLOCKS, THREADS, Constants, KernelText, Store, blocks, function, stored
+from dice.optimize.templates.text import (
+    MOST_BLOCKS,
+    THREADS,
+    Constants,
+    KernelText,
+    Store,
+    blocks,
+    function,
+    indented,
+    stored,
+)
 from dice.optimize.templates.values import Product, Reduced, Scanned, Value, cast
 
 MANY_ROWS = 2048  # rows of running sums that keep a large GPU busy with a thread each
@@ -65,7 +75,7 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
     if team.kind == "thread":
         add = f"s = {combine(kind, ctype, 's', element)};"
         keep = stored(store, "s", index)
-        lines += [f"for (int j = 0; j < {length}; j++) {{", *_indented([*load.lines, add, keep]), "}"]
+        lines += [f"for (int j = 0; j < {length}; j++) {{", *indented([*load.lines, add, keep]), "}"]
     else:
         items = constants.name("ITEMS", 4)
         with e.block() as keeps:
@@ -74,7 +84,7 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
             f"__shared__ {ctype} totals[{team.block} / 32];",
             "int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
             f"for (int tile = 0; tile < {length}; tile += {team.block} * {items}) {{",
-            *_indented(_tile(of, team, items, [*load.lines, f"own[i] = {element};"], keeps.lines)),
+            *indented(_tile(of, team, items, [*load.lines, f"own[i] = {element};"], keeps.lines)),
             "}",
         ]
     return function(name, e, [store], [*team.head, *e.frames[0].lines, *lines], team.launch, {}, constants)
@@ -93,7 +103,7 @@ def _tile(of: Scanned, team: Team, items: str, load: Sequence[str], keep: Sequen
         f"    {place}",
         f"    own[i] = {start};",
         f"    if (j < {team.length}) {{",
-        *_indented(_indented(load)),
+        *indented(load, 2),
         "    }",
         f"    if (i > 0) own[i] = {added('own[i - 1]', 'own[i]')};",
         "}",
@@ -116,15 +126,11 @@ def _tile(of: Scanned, team: Team, items: str, load: Sequence[str], keep: Sequen
         f"    {place}",
         f"    own[i] = {added('first', 'own[i]')};",
         f"    if (j < {team.length}) {{",
-        *_indented(_indented(keep)),
+        *indented(keep, 2),
         "    }",
         "}",
         "__syncthreads();",
     ]
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {part}" for line in lines for part in line.split("\n")]
 
 
 def leaves(value: Value, kind: type, seen: set[int] | None = None) -> list[Value]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dice.optimize.templates.emitter import Emitter
-from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, function
+from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, function, indented
 from dice.optimize.templates.tiles import grid, result
 from dice.optimize.templates.values import Memory, Moved, Product, Value, literal
 
@@ -131,13 +131,13 @@ def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
         f"for (int tile_k = 0, stage = 0; tile_k < {k_count} + {bk}; tile_k += {bk}, stage ^= 1) {{",
         f"    bool is_last = tile_k >= {k_count};",
         "    if (!is_last) {",
-        *_indented(loads, 2),
+        *indented(loads, 2),
         "    }",
         "    if (tile_k > 0) {",
-        *_indented(_sums(a, b, bm, bn, bk, all(map(_is_half, of.among))), 2),
+        *indented(_sums(a, b, bm, bn, bk, all(map(_is_half, of.among))), 2),
         "    }",
         "    if (!is_last) {",
-        *_indented([*a.keep(bk), *b.keep(bk)], 2),
+        *indented([*a.keep(bk), *b.keep(bk)], 2),
         "    }",
         "    __syncthreads();",
         "}",
@@ -206,7 +206,7 @@ def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, sizes: tup
     lines = [
         "int m = tile_m + row + 16 * r + s / 2 * 8, n = tile_n + column + 8 * c + 2 * quarter + s % 2;",
         f"if ({inside}) {{",
-        *_indented(result(e, of, store, z, "acc[r][c][s]"), 1),
+        *indented(result(e, of, store, z, "acc[r][c][s]")),
         "}",
     ]
     return _unrolled("r", f"{bm} / 32", _unrolled("c", f"{bn} / 32", _unrolled("s", "4", lines)))
@@ -214,8 +214,4 @@ def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, sizes: tup
 
 def _unrolled(index: str, count: str, lines: Sequence[str]) -> list[str]:
     """A loop that is unrolled, since registers have no index."""
-    return ["#pragma unroll", f"for (int {index} = 0; {index} < {count}; {index}++) {{", *_indented(lines, 1), "}"]
-
-
-def _indented(lines: Sequence[str], levels: int) -> list[str]:
-    return [f"{'    ' * levels}{part}" for line in lines for part in line.split("\n")]
+    return ["#pragma unroll", f"for (int {index} = 0; {index} < {count}; {index}++) {{", *indented(lines), "}"]

@@ -66,6 +66,11 @@ def blocks(count: int, each: str) -> str:
     return f"({count} - 1) / {each} + 1"
 
 
+def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
+    """Each line of these, which may be several lines themselves, further in."""
+    return [f"{'    ' * levels}{part}" for line in lines for part in line.split("\n")]
+
+
 def function(
     name: str,
     e: Emitter,

@@ -26,8 +26,9 @@ def product(name: str, of: Product, store: Store) -> KernelText:
         f"{ctype} acc[{tm}][{tn}] = {{}};",
     ]
     z = "z" if z_count > 1 else "0"
-    loads_a = _tile_load(e, of, "a", bm, bk, z, zero, ctype)
-    loads_b = _tile_load(e, of, "b", bn, bk, z, zero, ctype)
+    fast_a, fast_b = of.fast()
+    loads_a = _tile_load(e, of, "a", fast_a == "k", bm, bk, z, zero, ctype)
+    loads_b = _tile_load(e, of, "b", fast_b == "k", bn, bk, z, zero, ctype)
     inner = [
         f"for (int k = 0; k < {bk}; k++) {{",
         f"    {ctype} a[{tm}], b[{tn}];",
@@ -62,12 +63,11 @@ def _tile(extent: int) -> int:
 
 
 def _tile_load(
-    e: Emitter, of: Product, factor: str, width: str, depth: str, z: str, zero: str, ctype: str
+    e: Emitter, of: Product, factor: str, is_k_fast: bool, width: str, depth: str, z: str, zero: str, ctype: str
 ) -> list[str]:
     """The lines that bring one factor's part of a tile into shared memory."""
     _, m_count, n_count, k_count = of.extents
     other, extent = ("m", m_count) if factor == "a" else ("n", n_count)
-    is_k_fast = of.fast()[0 if factor == "a" else 1] == "k"
     low, high = (depth, width) if is_k_fast else (width, depth)
     t_k, t_other = (f"t % {low}", f"t / {low}") if is_k_fast else (f"t / {low}", f"t % {low}")
     with e.block() as frame:

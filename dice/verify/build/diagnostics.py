@@ -106,7 +106,8 @@ def headers_to_blame(log: str, source: str = "") -> bool:
     return any(_suspicious(error) or _is_found_unscoped(error, source) for error in errors)
 
 
-# What PyTorch's namespace `torch::cuda` has, which the shadow headers do not; other names in it are the source's own.
+# What PyTorch's namespace `torch::cuda` has, and the shadow headers in part, beside the CUDA runtime; other names in it
+# are the source's own.
 _OF_TORCH_CUDA = re.compile(
     r"\btorch::cuda::(device_count|is_available|cudnn_is_available|manual_seed|manual_seed_all|synchronize)\b"
 )

@@ -24,7 +24,7 @@ import torch
 
 from dice.verify.execution import running
 from dice.verify.execution.dispatch import OperatorMode
-from dice.verify.tensors import transport
+from dice.verify.tensors import transport, trees
 
 # Measured on one 2 GHz core with untuned kernels, g++ -O2; the estimate is meant to be right within a factor of ten.
 SECONDS_PER_FLOP = 2e-9
@@ -107,7 +107,7 @@ def _is_small(source: str, folder: Path) -> bool:
     try:
         module = running.exec_file(source, folder, "problem_shapes")
         with torch.device("meta"):
-            return sum(tensor.numel() for tensor in transport.tensors(module.get_inputs())) <= SMALL_ELEMENTS
+            return trees.elements(module.get_inputs()) <= SMALL_ELEMENTS
     except BaseException:  # noqa: BLE001 - as above
         return False
 
@@ -239,8 +239,8 @@ class _CountElements(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        read = _elements(args) if _REDUCES.match(func.name()) else 0
-        self.count += max(read, _elements(output))
+        read = trees.elements(args) if _REDUCES.match(func.name()) else 0
+        self.count += max(read, trees.elements(output))
         return output
 
 
@@ -248,10 +248,6 @@ _REDUCES = re.compile(
     r"aten::(sum|nansum|mean|prod|amax|amin|aminmax|max|min|arg(max|min)|linalg_vector_norm|norm|std|var|logsumexp|all|any)"
     r"(_mean)?(\.|$)|aten::\w*_pool[123]d"
 )
-
-
-def _elements(value: Any) -> int:
-    return sum(tensor.numel() for tensor in transport.tensors(value))
 
 
 def _duration(seconds: float) -> str:
