@@ -2,9 +2,12 @@
 
     python benchmarks/optimize_gpu.py OUT --problems KernelBench/level1 KernelBench/level3 benchmarks/networks \
         [--writer templates] [--budget 4] [--tune N] [--limit-s 600] [--jobs N] [--stop-after-s S] [--backend cuda]
+        [--keep faster|right|either] [--without-compile]
 
 `--jobs` problems are under way at once, by one verifier: one follows, writes or compiles while another one is timed,
 and whoever is timed has the GPU to itself. Only pricing (what share of the time an operator takes) has no such right.
+`--keep either`: what makes the module faster; where nothing does, all that is right, which is KernelBench's question.
+`--without-compile`: torch.compile is not timed.
 Each problem has a run folder of its own, so that one that was cut off, too, goes on where it was; OUT/results.jsonl has
 a row for each. At the end: Exec and fast_p, as any part (KernelBench's rule: one verified kernel) and as all operators
 (nothing of weight left to PyTorch), and the shares of the time that was replaced.
@@ -31,6 +34,7 @@ from dice.optimize.printing import Printed
 from dice.optimize.region import Region
 from dice.optimize.run import Result, optimize_module
 from dice.optimize.search import Policy, journal_path
+from dice.optimize.trace.tracer import Tracer
 from dice.optimize.writers import Answer, KernelWriter, Written, make_writer
 from dice.problem import Problem, problem_files
 from dice.verify import Options, Verifier
@@ -51,7 +55,8 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=600.0, help="for one problem")
     parser.add_argument("--jobs", type=int, default=1, help="problems that are under way at once")
     parser.add_argument("--backend", default="cuda")
-    parser.add_argument("--keep", default="faster", choices=("faster", "right"))
+    parser.add_argument("--keep", default="faster", choices=("faster", "right", "either"))
+    parser.add_argument("--without-compile", action="store_true")
     parser.add_argument("--stop-after-s", type=float, default=0.0, help="call off what runs then; 0: go on")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -69,15 +74,17 @@ def main() -> None:
 def measured(files: dict[str, Path], args: argparse.Namespace) -> Iterator[JsonObject]:
     """A row for each problem, as they are done; none for what was called off at the end of the time."""
     end = Cancellation()
-    options = Options(compile_baseline=args.backend == "cuda")
+    options = Options(compile_baseline=args.backend == "cuda" and not args.without_compile)
     with (
         Verifier(backend=args.backend, options=options) as verifier,
+        Tracer(args.backend) as tracer,
         ThreadPoolExecutor(args.jobs, thread_name_prefix="problem") as pool,
         after(args.stop_after_s, end),
     ):
         writers = [InTurns(make_writer(name)) for name in args.writer.split(",")]
-        policy = Policy(samples=args.budget, keep=args.keep, tune=args.tune)
-        work = [pool.submit(one, *item, args, verifier, writers, policy, end) for item in files.items()]
+        keeps = ("faster", "right") if args.keep == "either" else (args.keep,)
+        policies = [Policy(samples=args.budget, keep=keep, tune=args.tune) for keep in keeps]
+        work = [pool.submit(one, *item, args, verifier, tracer, writers, policies, end) for item in files.items()]
         for done in as_completed(work):
             row = done.result()
             if row is not None:
@@ -115,25 +122,31 @@ def one(
     path: Path,
     args: argparse.Namespace,
     verifier: Verifier,
+    tracer: Tracer,
     writers: Sequence[KernelWriter],
-    policy: Policy,
+    policies: Sequence[Policy],
     end: Cancellation,
 ) -> JsonObject | None:
-    """One problem's row. What is above the time limit is called off, and its run folder stays."""
+    """One problem's row, by the first policy that leaves a kernel. What is above the time limit is called off, and its
+    run folder stays."""
     start, own = time.monotonic(), Cancellation()
     folder = args.out / name
     try:
         end.watch(own)
         with after(args.limit_s, own):
-            result = optimize_module(
-                Problem.from_file(path),
-                verifier,
-                writers,
-                folder,
-                policy=policy,
-                library=Library(),
-                cancellation=own,
-            )
+            for policy in policies:  # a run folder goes on: what is verified is not verified again
+                result = optimize_module(
+                    Problem.from_file(path),
+                    verifier,
+                    writers,
+                    folder,
+                    policy=policy,
+                    library=Library(),
+                    tracer=tracer,
+                    cancellation=own,
+                )
+                if result.kernel is not None:
+                    break
     except Cancelled:
         late = time.monotonic() - start >= args.limit_s
         return {"problem": name, "outcome": "too slow", "seconds": args.limit_s} if late else None

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from dice.optimize.writers import Checkpoint, KernelWriter
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
+from dice.verify.ipc import out_of_memory
 from dice.verify.options import probe_cuda
 from dice.verify.sandbox.cancel import Cancellation
 
@@ -64,14 +66,16 @@ def optimize_module(
     policy: Policy | None = None,
     library: Library | None = None,
     training: bool = False,
+    tracer: Tracer | None = None,
     show: Show = lambda what, done, total: None,
     tell: Tell = tell_nobody,
     cancellation: Cancellation | None = None,
 ) -> Result:
     """Replace what can be replaced in a module by verified kernels. `folder`: the run's; what a killed run of the same
     module had verified there is not done again. `training`: gradients flow through the kernels, by kernels for the
-    backward where those are right, and no slower, and by PyTorch's autograd elsewhere. `show` is told how far it is,
-    `tell` what became of each region.
+    backward where those are right, and no slower, and by PyTorch's autograd elsewhere. `tracer`: who follows modules,
+    so that several share its start; by default one of its own. `show` is told how far it is, `tell` what became of each
+    region.
 
     Raises `UserError` for a module that cannot be run or followed, `MachineError` where this machine cannot verify,
     `Cancelled` soon after another thread has told the `cancellation`.
@@ -80,8 +84,11 @@ def optimize_module(
     device = str(probe_cuda()["device"]) if verifier.backend == "cuda" else "CPU"
     _begin(folder, problem, verifier.backend, writers, policy)
     _require_runnable(verifier, problem, off)
-    with Tracer(verifier.backend) as tracer, Journal(journal_path(folder), "run of dice optimize") as journal:
-        trace = tracer.trace(problem, at=lambda stage: show(stage, 0, 0), cancellation=off.single_job())
+    with (
+        Tracer(verifier.backend) if tracer is None else nullcontext(tracer) as tracer,
+        Journal(journal_path(folder), "run of dice optimize") as journal,
+    ):
+        trace = _followed(problem, verifier, tracer, lambda stage: show(stage, 0, 0), off)
         units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
         tell(_graph(units, trace.reason))
         search = Search(verifier, device, policy, library, journal, tell, off)
@@ -109,6 +116,20 @@ def optimize_module(
     report = _with_gradients(replace(report, verdict=verdict), trained) if trained is not None else report
     _end(folder, report, units, kernel or (whole.kernel if whole else None))
     return Result(kernel, verdict, report, plan, folder)
+
+
+def _followed(
+    problem: Problem, verifier: Verifier, tracer: Tracer, at: Callable[[str], None], off: Cancellation
+) -> Trace:
+    """The module's graph. Where other modules of this verifier left too little of the GPU's memory, it is asked once
+    more with all of it."""
+    try:
+        return tracer.trace(problem, at=at, cancellation=off.single_job())
+    except UserError as error:
+        if verifier.backend != "cuda" or not out_of_memory.is_named(str(error)):
+            raise
+    with verifier.devices.all_memory() as gpu:
+        return tracer.trace(problem, gpu=gpu, at=at, cancellation=off.single_job())
 
 
 def _chosen(plan: Plan, whole: Whole | None) -> tuple[Plan, Kernel | None, Verdict | None]:

@@ -94,7 +94,7 @@ class Verifier:
         probe = self._probe if self.backend == "cuda" else None
         if devices is None:
             devices = visible_gpus() if self.backend == "cuda" else ()
-        self._devices = Devices(self.backend, [str(device) for device in devices], max_concurrent, probe)
+        self.devices = Devices(self.backend, [str(device) for device in devices], max_concurrent, probe)
         self._view_lock = threading.Lock()
         self._view: tuple[str, ...] = ()
         self._lacking: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Verifier:
     def close(self) -> None:
         """End the zygote and whatever still runs."""
         with self._zygote_lock:
-            self._devices.close()
+            self.devices.close()
             self._examinations.close()
             if self._zygote is not None:
                 self._zygote.close()
@@ -144,7 +144,7 @@ class Verifier:
         `MachineryError`."""
         spawner = Spawner(self._get_zygote(), Cancellation())
         self._builds.prepare(spawner)
-        with self._devices.device() as device:
+        with self.devices.device() as device:
             return self._services(device, spawner, 1).lacking
 
     def find_faults(
@@ -198,9 +198,7 @@ class Verifier:
     def default_workers(self) -> int:
         """As many jobs as may compile and run at a time."""
         cores = len(os.sched_getaffinity(0))
-        return (
-            cores if self.backend == "emulated" else cores + self._devices.max_concurrent * len(self._devices.devices)
-        )
+        return cores if self.backend == "emulated" else cores + self.devices.max_concurrent * len(self.devices.devices)
 
     def _verify(
         self,
@@ -241,7 +239,7 @@ class Verifier:
                 zygote = self._get_zygote()
                 spawner = Spawner(zygote, cancellation)
                 self._builds.prepare(spawner)
-                with self._devices.device() as device:
+                with self.devices.device() as device:
                     services = self._services(device, spawner, workers, places)
                     for whole in (False, True):
                         job = Job(services, problem, kernel, options, whole, on_stage)
@@ -275,7 +273,7 @@ class Verifier:
         try:
             spawner = Spawner(self._get_zygote(), cancellation)
             self._builds.prepare(spawner)  # before anybody asks what candidates may see
-            with self._devices.device() as device:
+            with self.devices.device() as device:
                 services = self._services(device, spawner, self.default_workers)
                 return find_fault(services, problem, self.options, device.gpu_lock)
         except Cancelled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,11 +42,12 @@ class Trace:
 
 
 class Tracer:
-    """Traces modules, each in a process of its own."""
+    """Traces modules, each in a process of its own. Thread-safe."""
 
     def __init__(self, backend: str, memory_mb: int = 32768, limit_s: float = 300.0, threads: int = 2):
         self.backend, self.memory_mb, self.limit_s, self.threads = backend, memory_mb, limit_s, threads
         self._zygote: Zygote | None = None
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Tracer:
         return self
@@ -60,13 +62,14 @@ class Tracer:
         problem: Problem,
         *,
         measure: bool = True,
+        gpu: str = "",
         at: Callable[[str], None] = lambda stage: None,
         cancellation: Cancellation | None = None,
     ) -> Trace:
-        """Raises `UserError` with one sentence for a module that cannot be followed, `MachineError` for our own,
-        `Cancelled` once it is called off."""
+        """`gpu`: the one to use, as CUDA_VISIBLE_DEVICES has it. Raises `UserError` with one sentence for a module that
+        cannot be followed, `MachineError` for our own, `Cancelled` once it is called off."""
         order = TraceModule(problem.source, self.backend, 0, measure, self.threads)
-        raw = self.ask(TRACER, order, problem, at=at, cancellation=cancellation)
+        raw = self.ask(TRACER, order, problem, gpu=gpu, at=at, cancellation=cancellation)
         if is_a(raw, Refused):
             raise UserError(f"{problem.name} cannot be optimised: {str(raw.get('message'))[:MOST_DETAIL].rstrip('.')}.")
         return _read(problem, raw)
@@ -77,13 +80,16 @@ class Tracer:
         order: object,
         problem: Problem,
         *,
+        gpu: str = "",
         at: Callable[[str], None] = lambda stage: None,
         cancellation: Cancellation | None = None,
     ) -> Any:
         """What a process of this role answers to an order; `at` is told the stages before. Raises as `trace` does."""
         off = cancellation or Cancellation(single=True)
-        if self._zygote is None or not self._zygote.alive:
-            self._zygote = Zygote(WARM)
+        with self._starting:
+            if self._zygote is None or not self._zygote.alive:
+                self._zygote = Zygote(WARM)
+            zygote = self._zygote
         view, stage = candidate_view(default_cache_dir()), "starting"
         with Scratch() as scratch:
             limits = Limits(
@@ -92,10 +98,11 @@ class Tracer:
                 visible=view,
                 tmp_mb=FILES_MB,
                 files_mb=FILES_MB,
+                gpu=gpu,
                 one_queue=True,
                 own_files=True,
             )
-            with Spawner(self._zygote, off).spawn(role, limits) as child:
+            with Spawner(zygote, off).spawn(role, limits) as child:
                 child.send(order)
                 deadline = time.monotonic() + self.limit_s
                 try:

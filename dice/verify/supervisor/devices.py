@@ -72,6 +72,13 @@ class Devices:
             with self._lock:
                 device.jobs -= 1
 
+    @contextlib.contextmanager
+    def all_memory(self) -> Iterator[str]:
+        """One device, by its name, with all of the memory that its jobs share, to the end of the block: for work beside
+        the jobs that found too little. Raises `DeviceLost` as `device` does."""
+        with self.device() as device, device.gpu_lock.reserve_memory(device.gpu_lock.memory):
+            yield device.gpu
+
     def close(self) -> None:
         for device in self.devices:
             device.references.close()

@@ -28,11 +28,11 @@ def test_gpu_that_fails_its_probes_is_quarantined_and_another_takes_over(monkeyp
         return gpu != "0"
 
     with Verifier(backend="emulated") as verifier:
-        monkeypatch.setattr(verifier, "_devices", Devices("emulated", ["0", "1"], 1, probe))
+        monkeypatch.setattr(verifier, "devices", Devices("emulated", ["0", "1"], 1, probe))
         crash = Kernel.from_file(CASES / "crash.py")
         verdict = verifier.verify(RELU, crash)
         assert verdict.outcome == "runtime_error"  # found on the second device, for what the first says counts nothing
-        first, second = verifier._devices.devices
+        first, second = verifier.devices.devices
         assert first.health.quarantined and not second.health.quarantined
         assert asked == ["0"] * TRIES + ["1"]
         assert verifier.verify(RELU, RIGHT).correct

@@ -115,7 +115,7 @@ def test_small_jobs_large_ones_and_those_that_need_all_the_memory_come_to_an_end
     problems = [Problem(HUNGRY), Problem(wide), RELU, Problem(wide.replace("700", "900"))]
     pairs = [(problems[number % 4], Kernel(f"{RIGHT.source}\n# {number}\n")) for number in range(12)]
     with Verifier(backend="emulated", options=Options(trials=2, large_bytes=20_000), max_concurrent=3) as verifier:
-        for device in verifier._devices.devices:
+        for device in verifier.devices.devices:
             device.gpu_lock.memory = 2_000_000  # room for one of the larger problems, or for some of the others
         outcomes = [verdict.outcome for _, verdict in verifier.verify_many(pairs, workers=9)]
     assert outcomes == ["correct"] * 12
