@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dice.errors import MachineError, UserError
@@ -82,8 +83,9 @@ def measured(files: dict[str, Path], args: argparse.Namespace) -> Iterator[JsonO
         after(args.stop_after_s, end),
     ):
         writers = [InTurns(make_writer(name)) for name in args.writer.split(",")]
-        keeps = ("faster", "right") if args.keep == "either" else (args.keep,)
-        policies = [Policy(samples=args.budget, keep=keep, tune=args.tune) for keep in keeps]
+        policy = Policy(samples=args.budget, tune=args.tune)
+        right = replace(policy, keep="right")
+        policies = {"faster": [policy], "right": [right], "either": [policy, right]}[args.keep]
         work = [pool.submit(one, *item, args, verifier, tracer, writers, policies, end) for item in files.items()]
         for done in as_completed(work):
             row = done.result()

@@ -18,7 +18,7 @@ from dice.files.atomic import write_json, write_text
 from dice.files.journal import Journal
 from dice.generation import Attempt, Prompt, Writer
 from dice.kernel import Kernel
-from dice.optimize.cost import cost_of, shares
+from dice.optimize.cost import cost_of, flops_of, shares
 from dice.optimize.library import Library
 from dice.optimize.operators import OWN_KERNEL, kind_of
 from dice.optimize.printing import Printed, problem_of
@@ -39,6 +39,7 @@ from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.ipc import out_of_memory
 from dice.verify.options import probe_cuda
+from dice.verify.roofline import Ceilings, device_key, known_ceilings
 from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
@@ -90,12 +91,14 @@ def optimize_module(
     ):
         trace = _followed(problem, verifier, tracer, lambda stage: show(stage, 0, 0), off)
         units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
+        if policy.keep == "faster" and all(writer.is_certain for writer in writers):
+            units = _without_hopeless(units, known_ceilings(verifier.options.cache_dir, device_key(device)))
         tell(_graph(units, trace.reason))
         search = Search(verifier, device, policy, library, journal, tell, off)
         search.resume()
         search.run(_in_order(units), writers, show)
         tune(search, _in_order(units), _shares(units), show)
-        if (finer := _cut_finer(units, search)) != units:
+        if policy.keep == "faster" and (finer := _cut_finer(units, search)) != units:
             units = finer
             tell(_graph(units, trace.reason))
             search.run(_in_order(units), writers, show)
@@ -212,6 +215,24 @@ def _parts(order: Sequence[tuple[Region, Printed]], search: Search) -> dict[str,
         if best is not None and best.kernel is not None:
             parts[region.key] = Part(best.kernel, printed.paths, printed.constants)
     return parts
+
+
+def _without_hopeless(units: Units, ceilings: Ceilings | None) -> Units:
+    """Products that rules cannot write as fast as PyTorch's stay PyTorch's from the start: with float32's precision a
+    product by rule takes what the device needs in float32, where PyTorch convolves in TF32."""
+    if ceilings is None:
+        return units
+    found = []
+    for unit, regions in units:
+        known, left = unit.graph.by_name(), list[str]()
+        for region in regions:
+            products = [name for name in region.nodes if kind_of(known[name]) in ("product", "convolution")]
+            floats = [name for name in products if known[name].spec.dtype == "float32"]
+            at_best_ms = sum(1e3 * flops_of(known[name], known) / ceilings.fp32 for name in floats)
+            if at_best_ms * LEAST > sum(known[name].ms for name in region.nodes) > 0:
+                left += products
+        found.append((unit, tuple(cut(unit.graph, left)) if left else regions))
+    return tuple(found)
 
 
 def _cut_finer(units: Units, search: Search) -> Units:

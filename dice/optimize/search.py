@@ -27,7 +27,7 @@ from dice.verify import Options, Verifier
 from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
-TIMING_S = 1.0  # at most, of one candidate for a region
+TIMING_S = 0.4  # at most, of one candidate for a region: enough to tell it from PyTorch; the whole is timed for longer
 LIBRARY = "library ("  # before the name of who wrote what the library had
 
 

@@ -60,18 +60,18 @@ class KernelWriter(Protocol):
 
 
 class Templates:
-    """Kernels by rule (`templates/`): one for each region, a second one where tensor cores may sum a large product;
-    none where the rules do not cover it."""
+    """Kernels by rule (`templates/`): one for each region, on tensor cores where those may sum a large product, and
+    without them where that one is not right; none where the rules do not cover it."""
 
     name, is_certain = "templates", True
 
     def write(self, region: Region, printed: Printed, before: Sequence[Written]) -> Answer | None:
-        if len(before) > 1:
+        if len(before) > 1 or any(one.verdict.correct for one in before):
             return None
         try:
-            plain = kernel_of(region, printed)
-            other = kernel_of(region, printed, tensor_cores=True) if before else plain
-            return None if before and other.source == plain.source else Answer(other)
+            kernel = kernel_of(region, printed, tensor_cores=not before)
+            known = before[-1].kernel if before else None
+            return None if known is not None and known.source == kernel.source else Answer(kernel)
         except CannotWrite as error:
             return Answer(None, str(error))
         except Exception as error:  # a fault in a rule costs the module this region, and not the run

@@ -69,6 +69,23 @@ def stored_ceilings(cache_dir: Path, device: str, measure: Callable[[], JsonObje
     return Ceilings(**{name: fields[name] for name in Ceilings.__dataclass_fields__})
 
 
+def known_ceilings(cache_dir: Path, device: str) -> Ceilings | None:
+    """Those that were measured of `device` before, None where none were."""
+
+    def unknown() -> JsonObject:
+        raise LookupError
+
+    try:
+        return stored_ceilings(cache_dir, device, unknown)
+    except LookupError:
+        return None
+
+
+def device_key(name: str) -> str:
+    """What the ceilings of this machine's device are kept under."""
+    return f"{name}, driver {driver_version()}"
+
+
 def stored(path: Path, name: str, measure: Callable[[], JsonObject]) -> JsonObject:
     """What was measured under `name` once, from a JSON file that is replaced whole."""
     known: JsonObject = {}

@@ -22,6 +22,7 @@ from dice.optimize.whole.choose import Chooser, Whole
 from dice.optimize.whole.plan import Part, Plan
 from dice.problem import Problem
 from dice.verdict import Timing, Verdict
+from dice.verify import Options
 from dice.verify.execution.running import Device
 
 SOURCE = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
@@ -38,6 +39,8 @@ class Layers(nn.Module):
 
 class Timed:
     """Stands for a verifier with a GPU: a whole takes 10 ms less what its regions save."""
+
+    options = Options()
 
     def __init__(self, saves: Mapping[str, float]):
         self.saves, self.asked = saves, 0

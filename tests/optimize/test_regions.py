@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from dice.optimize.printing import problem_of
 from dice.optimize.python_text import expression
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
+from dice.optimize.run import _without_hopeless
 from dice.optimize.trace.capture_graph import export_graph
 from dice.verify.execution.running import Device
+from dice.verify.roofline import Ceilings
 
 
 class Layers(nn.Module):
@@ -226,3 +229,21 @@ def test_shares_come_from_the_median_of_runs_behind_the_first(monkeypatch: pytes
 def test_defaults_are_left_out_whether_or_not_the_tracer_names_them(named: tuple[Term, ...]) -> None:
     node = Node("y", "aten.layer_norm.default", (Ref("x"), [3], *named), {}, Spec((2, 3), "float32"))
     assert expression(node, {"x": "x"}) == "F.layer_norm(x, [3])"
+
+
+def test_a_convolution_that_no_rule_makes_as_fast_stays_pytorchs() -> None:
+    layers = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU())
+    unit = export_graph(layers, (torch.randn(2, 8, 12, 12),), {}, Device("emulated"), own_file=__name__)
+    ceilings = Ceilings(bandwidth=1e12, fp32=1e12, tf32=4e12, bf16=8e12, l2_bytes=1 << 20)
+    at_best_ms = 2 * (2 * 16 * 10 * 10) * (8 * 9) / 1e9
+
+    def regions(ms: float, known: Ceilings | None = ceilings) -> list[str]:
+        nodes = [replace(node, ms=ms if "conv" in node.operator else 0.0) for node in unit.graph.nodes]
+        timed = replace(unit, graph=replace(unit.graph, nodes=tuple(nodes)))
+        ((_, found),) = _without_hopeless(((timed, tuple(cut(timed.graph))),), known)
+        return [region.title for region in found]
+
+    whole = regions(0.0)
+    assert len(whole) == 1 and "conv" in whole[0]
+    assert regions(1.1 * at_best_ms) == whole == regions(0.5 * at_best_ms, None)
+    assert regions(0.5 * at_best_ms) == ["relu"]

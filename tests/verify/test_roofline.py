@@ -55,6 +55,9 @@ def test_ceilings_are_measured_once_per_device(tmp_path: Path) -> None:
         found = roofline.stored_ceilings(tmp_path, name, lambda name=name: measure(name))  # type: ignore[misc]
         assert found.bandwidth == len(name)
     assert measured == ["one", "other"]
+    known = roofline.known_ceilings(tmp_path, "other")
+    assert known is not None and known.fp32 == 5.0
+    assert roofline.known_ceilings(tmp_path, "new") is None and measured == ["one", "other"]
     (tmp_path / "ceilings.json").write_text("{cut off")
     assert roofline.stored_ceilings(tmp_path, "one", lambda: measure("one")).fp32 == 3.0
 

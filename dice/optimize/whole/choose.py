@@ -25,18 +25,21 @@ from dice.verify.sandbox.cancel import Cancellation
 Keep = Literal["faster", "right"]
 LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
 SLOWER = 1.02  # times the time that it takes with a build for each kernel: a whole in one build may be noise slower
+BRIEF_S = 1.0  # at most, of timing a composition that is only tried
 MARGIN = 1.005  # that a whole without a region must be faster by to do without it: less is noise
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """One composition: the keys of the regions that it replaces, its file, and its verdict. `apart`: whether each
-    kernel of it has a build of its own."""
+    kernel of it has a build of its own. `brief`: whether it was only tried: timed for less, and not beside
+    torch.compile."""
 
     keys: frozenset[str]
     kernel: Kernel
     verdict: Verdict
     apart: bool = False
+    brief: bool = False
 
     @property
     def ms(self) -> float:
@@ -56,9 +59,9 @@ class Chooser:
     speedups: Mapping[str, float] = field(default_factory=dict)
     tell: Tell = tell_nobody
     cancellation: Cancellation = field(default_factory=Cancellation)
-    most: int = 24  # compositions that are verified for their speed alone
+    most: int = 8  # regions without which a composition is tried for its speed alone
     dropped: dict[str, str] = field(default_factory=dict)
-    _known: dict[str, Verdict] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], Verdict] = field(default_factory=dict)
     _tried: int = 0
 
     @property
@@ -84,7 +87,7 @@ class Chooser:
         """The best composition of these regions; None where none is right. `keys`: the most valuable first."""
         for row in self.journal.rows():
             if row.get("kind") == "whole" and row.get("problem") == self.problem.id:
-                self._known[row["kernel"]] = Verdict.from_json(row["verdict"])
+                self._known[row["kernel"], row.get("brief", False)] = Verdict.from_json(row["verdict"])
         usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
         if not usable:
             return None
@@ -99,11 +102,14 @@ class Chooser:
         return self._in_one_build(best)
 
     def _in_one_build(self, best: Whole | None) -> Whole | None:
-        """The composition with its kernels in one build, where it is right and no slower so."""
-        if best is None or not best.apart:
-            return best
-        joined = self._verified(best.keys, apart=False)
-        return joined if joined.verdict.correct and joined.ms <= best.ms * SLOWER else best
+        """The composition with its kernels in one build, where it is right and no slower so; verified in full."""
+        if best is None:
+            return None
+        if best.apart:
+            joined = self._verified(best.keys, apart=False)
+            if joined.verdict.correct and joined.ms <= best.ms * SLOWER:
+                return joined
+        return self._verified(best.keys, best.apart) if best.brief else best
 
     def _is_inlined(self, key: str) -> bool:
         if why := self.why_not_inlined(key):
@@ -127,20 +133,27 @@ class Chooser:
             self.dropped[key] = f"the whole is no faster than PyTorch with it ({timing.speedup:.2f}x)"
         return None
 
-    def _verified(self, keys: Sequence[str] | frozenset[str], apart: bool = True) -> Whole:
+    def _tried_out(self, keys: Sequence[str] | frozenset[str]) -> Whole:
+        return self._verified(keys, apart=True, brief=True)
+
+    def _verified(self, keys: Sequence[str] | frozenset[str], apart: bool, brief: bool = False) -> Whole:
         """The composition's verdict, from the journal where it was verified before."""
         kernel = self.composed(keys, apart)
         self._tried += 1
         self.show("checking the whole module", self._tried, self._tried)
-        verdict = self._known.get(kernel.id)
+        verdict = self._known.get((kernel.id, brief))
         if verdict is None:
-            verdict = self.verifier.verify(self.problem, kernel, cancellation=self.cancellation.single_job())
+            options = self.verifier.options
+            if brief:
+                options = replace(options, compile_baseline=False, timing_s=min(options.timing_s, BRIEF_S))
+            off = self.cancellation.single_job()
+            verdict = self.verifier.verify(self.problem, kernel, options=options, cancellation=off)
             if verdict.outcome != "infra_error":
                 row = {"kind": "whole", "problem": self.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
-                self.journal.append(row | {"verdict": verdict.to_json()})
-            self._known[kernel.id] = verdict
+                self.journal.append(row | {"brief": brief, "verdict": verdict.to_json()})
+            self._known[kernel.id, brief] = verdict
         self.tell(WholeJudged(tuple(sorted(keys)), verdict))
-        return Whole(frozenset(keys), kernel, verdict, apart)
+        return Whole(frozenset(keys), kernel, verdict, apart, brief)
 
     def _largest_right(self, keys: Sequence[str]) -> Whole | None:
         """Regions added in halves: a part that makes the whole wrong is halved again, until it is one region. One that
@@ -149,7 +162,7 @@ class Chooser:
         waiting, little = [list(keys)], list[str]()  # all of them again: they may be right with builds of their own
         while waiting:
             part = waiting.pop(0)
-            whole = self._verified([*(right.keys if right else ()), *part])
+            whole = self._tried_out([*(right.keys if right else ()), *part])
             if whole.verdict.correct:
                 right = whole
                 waiting += [[key] for key in little]
@@ -165,11 +178,13 @@ class Chooser:
         return right
 
     def _fastest(self, best: Whole, keys: Sequence[str]) -> Whole:
-        """Without each region in turn, the least valuable first, as long as that is faster."""
-        for key in reversed(keys):
-            if key not in best.keys or len(best.keys) == 1 or self._tried >= self.most:
-                continue
-            without = self._verified(best.keys - {key})
+        """Without each region in turn, as long as that is faster: those first that are least faster by themselves, and
+        of these the least valuable."""
+        doubtful = sorted(reversed(keys), key=lambda key: self.speedups.get(key, 0.0))
+        for key in [key for key in doubtful if key in best.keys][: self.most]:
+            if len(best.keys) == 1:
+                break
+            without = self._tried_out(best.keys - {key})
             if without.verdict.correct and without.ms * MARGIN < best.ms:
                 self.dropped[key] = f"the whole is faster without it ({without.ms:.4g} ms instead of {best.ms:.4g})"
                 best = without

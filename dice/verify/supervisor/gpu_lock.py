@@ -11,21 +11,32 @@ from collections.abc import Callable, Iterator
 CONTEXTS = threading.BoundedSemaphore(4)
 CONTEXT_BYTES = 1 << 30  # of a candidate: what the driver takes, and buffers of PyTorch's libraries
 PASSES = 16  # how often others may go first that need less
+# Before a timing begins, all checks end, and the GPU idles meanwhile. So timings gather, until so many wait or the
+# first has waited so long, and then take their turns one after the other.
+GATHERED, GATHER_S = 4, 2.0
 PATIENCE_S = 10.0  # of who waits to be alone, with slow steps that begin while others have not ended: they end together
 
 
 class GpuLock:
-    """A readers-writer lock for at most `most` readers. A waiting `exclusive` goes before new `shared`s, so timing is
-    never starved. `memory`: bytes that jobs share; what needs more than there are gets them all."""
+    """A readers-writer lock for at most `most` readers. Who waits for `exclusive` goes before new `shared`s once
+    `gathered` of them wait or the first has for `GATHER_S`, so timing is never starved. `memory`: bytes that jobs
+    share; what needs more than there are gets them all."""
 
-    def __init__(self, most: int = 1 << 10, memory: int = 1 << 62, patience_s: float = PATIENCE_S) -> None:
-        self._most, self.memory, self._patience_s = most, memory, patience_s
+    def __init__(
+        self,
+        most: int = 1 << 10,
+        memory: int = 1 << 62,
+        patience_s: float = PATIENCE_S,
+        gathered: int = GATHERED,
+    ) -> None:
+        self._most, self.memory, self._patience_s, self._gathered = most, memory, patience_s, gathered
         self._taken = 0
         self._queue: list[_Waiting] = []
         self._changed = threading.Condition()
         self._shared = self._slow = 0
         self._exclusive = False
         self._waiting = 0
+        self._is_closed = False  # to new checks, until nobody waits to be alone any more
         self._since = 0.0  # when the first of those who wait to be alone began to
 
     @contextlib.contextmanager
@@ -45,8 +56,12 @@ class GpuLock:
                 self._changed.notify_all()
 
     def _may_join(self, slow: bool) -> bool:
-        late = time.monotonic() - self._since > self._patience_s
-        return not self._waiting or (self._slow > 0 and not (slow and late))
+        if not self._waiting:
+            return True
+        waited_s = time.monotonic() - self._since
+        if not self._is_closed:
+            self._is_closed = self._waiting >= self._gathered or waited_s > GATHER_S
+        return not self._is_closed or (self._slow > 0 and not (slow and waited_s > self._patience_s))
 
     def hold(self, whole: bool, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """`exclusive` for a job that needs the whole device, else `shared`."""
@@ -96,6 +111,7 @@ class GpuLock:
                 self._changed.wait_for(lambda: not self._exclusive and not self._shared)
             finally:
                 self._waiting -= 1
+                self._is_closed = self._is_closed and self._waiting > 0
             self._exclusive = True
         try:
             yield

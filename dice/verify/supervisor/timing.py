@@ -205,7 +205,7 @@ def facts(contest: Contest, ask_reference: Ask, cache_dir: Path, problem: str, c
     reference was slowed: a candidate may leave work running to look faster beside it.
     """
     work = ask_reference(m.DescribeWork(), m.WorkDescribed).work
-    device = f"{probe_cuda()['device']}, driver {roofline.driver_version()}"
+    device = roofline.device_key(probe_cuda()["device"])
     ceilings = roofline.stored_ceilings(
         cache_dir, device, lambda: asdict(ask_reference(m.MeasureCeilings(), m.CeilingsMeasured).ceilings)
     )

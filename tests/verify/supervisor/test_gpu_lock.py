@@ -8,13 +8,14 @@ import time
 
 import pytest
 
+from dice.verify.supervisor import gpu_lock
 from dice.verify.supervisor.gpu_lock import PASSES, GpuLock
 
 WAIT_S = 5
 
 
 def test_timing_waits_for_checks_and_holds_off_new_ones() -> None:
-    turns = GpuLock()
+    turns = GpuLock(gathered=1)
     events: list[str] = []
     first, second = turns.shared(), turns.shared()
     first.__enter__()
@@ -45,7 +46,7 @@ def test_timing_waits_for_checks_and_holds_off_new_ones() -> None:
 
 @pytest.mark.parametrize("patience_s", [0.0, 1000.0])
 def test_while_timing_waits_for_a_slow_step_quick_ones_go_on_and_slow_ones_for_a_while(patience_s: float) -> None:
-    turns = GpuLock(patience_s=patience_s)
+    turns = GpuLock(patience_s=patience_s, gathered=1)
     events: list[str] = []
 
     def enter(name: str, turn: contextlib.AbstractContextManager[None]) -> threading.Thread:
@@ -145,3 +146,57 @@ def test_who_gives_up_waiting_holds_up_nobody() -> None:
             raise AssertionError
         assert turns._queue == []
     assert turns._taken == 0
+
+
+def test_timings_gather_while_checks_go_on_and_then_follow_each_other() -> None:
+    turns = GpuLock(gathered=2)
+    events: list[str] = []
+
+    def enter(name: str, turn: contextlib.AbstractContextManager[None]) -> threading.Thread:
+        def hold() -> None:
+            with turn:
+                events.append(name)
+
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        return thread
+
+    check = turns.shared()
+    check.__enter__()
+    first = enter("timing", turns.exclusive())
+    while not turns._waiting:
+        pass
+    enter("check", turns.shared()).join(WAIT_S)
+    assert events == ["check"]  # one timing alone waits for others
+    second = enter("timing", turns.exclusive())
+    while turns._waiting < 2:
+        pass
+    late = enter("late check", turns.shared())
+    late.join(0.1)
+    assert events == ["check"]
+    check.__exit__(None, None, None)
+    for thread in (first, second, late):
+        thread.join(WAIT_S)
+    assert events == ["check", "timing", "timing", "late check"]
+
+
+def test_a_timing_does_not_wait_for_ever_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_lock, "GATHER_S", 0.0)
+    turns = GpuLock(gathered=2)
+    check = turns.shared()
+    check.__enter__()
+    timing, late = turns.exclusive(), turns.shared()
+    waiting = threading.Thread(target=timing.__enter__, daemon=True)
+    waiting.start()
+    while not turns._waiting:
+        pass
+    blocked = threading.Thread(target=late.__enter__, daemon=True)
+    blocked.start()
+    blocked.join(0.1)
+    assert blocked.is_alive()
+    check.__exit__(None, None, None)
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive() and blocked.is_alive()
+    timing.__exit__(None, None, None)
+    blocked.join(WAIT_S)
+    assert not blocked.is_alive()
