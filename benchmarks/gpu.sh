@@ -5,6 +5,7 @@
 #
 # first        one kernel written, compiled, run and timed: is everything there?
 # memory       the GPU tests of shared memory and of timing
+# exploits     every cheat, honest and wrong control of tests/exploits (exploits_gpu.py)
 # tests        all tests marked `gpu`, with a table of what ran (what `make test-gpu` does)
 # corpus       PAIRS (150000) training pairs and 420 held-out ones
 # sft          nano trained on from START (nano) for TRAIN (600) seconds, as recipe nano_sft; LR (1.5e-3)
@@ -58,6 +59,11 @@ memory() {
 tests() { # a test that fails is a result, too
     LINES_SHOWN=80 logged tests "$python" -m pytest -q -m gpu --table
     mark tests
+}
+
+exploits() {
+    LINES_SHOWN=30 logged exploits "$python" "$here/exploits_gpu.py" --out "$work/exploits.jsonl" --workers "$(nproc)"
+    mark exploits
 }
 
 corpus() {
