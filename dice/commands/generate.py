@@ -218,6 +218,8 @@ def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attemp
         kept += WAYS[best.way]
         show_verdict(console, best.verdict, f"{problem.name}{kept}")
         print(f"  {_said(best, path)}", flush=True)
+        if not best.verdict.correct and best.verdict.about_kernel:
+            print("  dice optimize writes kernels by rule, without a model", flush=True)
     return {
         "problem": problem.name,
         "kernel_path": str(path) if path else None,
