@@ -34,8 +34,8 @@ def matrix_product(a: Value, b: Value, dtype: str) -> Value:
         return _in_parts(a, b, dtype, parts)
 
     def place(e: Emitter, iz: str, im: str, in_: str) -> Place:
-        row = e.joined(iz, m, im) if z > 1 else im
-        return e.at_flat((z, m, n), e.joined(row, n, in_) if n > 1 else row)
+        row = e.joined(iz, m, im, z) if z > 1 else im
+        return e.at_flat((z, m, n), e.joined(row, n, in_, z * m) if n > 1 else row)
 
     return Product(
         (z, m, n),
@@ -250,9 +250,9 @@ class Convolution:
     def weighed(self, e: Emitter, z: str, m: str, k: str) -> str:
         """The weight of tap and input channel `k` for output channel `m` of group `z`."""
         channel, *tap = e.dims(e.at_flat((self.own_in, *self.taps), k))
-        first, second = _in_group(e, z, self.own_out, m), channel
+        first, second = self._in_group(e, z, self.own_out, m), channel
         if self.is_turned:  # [in, out of the group, taps]
-            first, second = _in_group(e, z, self.own_in, channel), m
+            first, second = self._in_group(e, z, self.own_in, channel), m
         text = self.weight.load(e, e.at(self.weight.shape, (first, second, *tap)))
         return cast(text, self.weight.dtype, self.work)
 
@@ -265,7 +265,7 @@ class Convolution:
             text, checks = self._reached(e, place[index], tap[index], index)
             there.append(text)
             conditions += checks
-        where = Place(self.value.shape, (image, _in_group(e, z, self.own_in, channel), *there))
+        where = Place(self.value.shape, (image, self._in_group(e, z, self.own_in, channel), *there))
         chosen = [(" && ".join(conditions), self.value, where)]
         source = Guarded(self.value.shape, self.value.dtype, lambda e, dims: chosen, "0", (self.value,))
         return cast(source.compute(e, where), self.value.dtype, self.work)
@@ -273,14 +273,14 @@ class Convolution:
     def _reached(self, e: Emitter, out: str, tap: str, index: int) -> tuple[str, list[str]]:
         """The input pixel under a tap along one dimension, and when there is one."""
         extent, pad, step = self.extents[index], self.pad[index], self.stride[index]
-        moved = times(tap, self.dilation[index])
+        moved = times(tap, self.dilation[index], extent)
         if self.is_turned:
-            offset = e.let("int", f"{sum_of(out, str(pad))} - ({moved})", "i")
-            inner = offset if step == 1 else e.let("int", f"{offset} / {step}", "i")
+            offset = e.index(f"{sum_of(out, str(pad))} - ({moved})")
+            inner = offset if step == 1 else e.index(f"{offset} / {step}")
             exact = [] if step == 1 else [f"{offset} % {step} == 0"]
             return inner, [f"{offset} >= 0", *exact, f"{inner} < {extent}"]
-        start = sum_of(times(out, step), moved)
-        inner = e.let("int", f"{start} - {pad}" if pad else start, "i")
+        start = sum_of(times(out, step, extent), moved)
+        inner = e.index(f"{start} - {pad}" if pad else start)
         reach = (self.outs[index] - 1) * step + (self.taps[index] - 1) * self.dilation[index] - pad
         low = [f"{inner} >= 0"] if pad else []
         return inner, [*low, *([f"{inner} < {extent}"] if reach >= extent else [])]
@@ -290,9 +290,13 @@ class Convolution:
         image, inner = "0", pixel
         if self.batch > 1:
             image, inner = e.dims(e.at_flat((self.batch, self.pixels), pixel))
-        channel = _in_group(e, z, self.own_out, m)
-        row = e.joined(image, self.shape[1], channel) if self.batch > 1 else channel
-        return e.at_flat(self.shape, e.joined(row, self.pixels, inner) if self.pixels > 1 else row)
+        channel, channels = self._in_group(e, z, self.own_out, m), self.shape[1]
+        row = e.joined(image, channels, channel, self.batch) if self.batch > 1 else channel
+        rows = self.batch * channels
+        return e.at_flat(self.shape, e.joined(row, self.pixels, inner, rows) if self.pixels > 1 else row)
+
+    def _in_group(self, e: Emitter, z: str, size: int, index: str) -> str:
+        return index if z == "0" else e.joined(z, size, index, self.groups)
 
     def _thin(self) -> Value:
         """With few channels in a group, such as depthwise: each sum by its own threads."""
@@ -304,7 +308,7 @@ class Convolution:
             if self.own_out > 1:
                 z, m = e.dims(e.at_flat((self.groups, self.own_out), channel))
             z = "0" if self.groups == 1 else z
-            whole = e.joined(image, self.pixels, pixel) if self.batch > 1 else pixel
+            whole = e.joined(image, self.pixels, pixel, self.batch) if self.batch > 1 else pixel
             return f"{self.weighed(e, z, m, k)} * {self.seen(e, z, k, whole)}"
 
         summed = _Terms((self.batch, channels, self.pixels, self.depth), self.work, terms)
@@ -323,10 +327,6 @@ def convolved(
     is_turned: bool,
 ) -> Value:
     return Convolution(node, value, weight, stride, pad, dilation, groups, is_turned).value_of()
-
-
-def _in_group(e: Emitter, z: str, size: int, index: str) -> str:
-    return index if z == "0" else e.joined(z, size, index)
 
 
 class _Terms(Positional):

@@ -8,13 +8,15 @@ own before it, whose result then is a tensor (`memory`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dice.optimize.templates.emitter import MOST_ELEMENTS, CannotWrite, Emitter, Place, computed, is_float
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, is_float
 
 HALF = {"float16": "at::Half", "bfloat16": "at::BFloat16"}
+_TYPE = re.compile(r"int(64_t)? ")
 
 
 class NeedsMemory(Exception):
@@ -41,8 +43,6 @@ class Value:
 
     def load(self, e: Emitter, place: Place) -> str:
         """C++ for the element at a place of this shape, in the type that is computed in."""
-        if self.numel >= MOST_ELEMENTS:
-            raise CannotWrite("a tensor has more than 2^31 elements")
         if self.memory:
             return e.load(self.memory, self.dtype, e.flat(place))
         key = (id(self), place.flat, place.dims)
@@ -214,13 +214,13 @@ def runs_along(factor: Value) -> int:
         else:
             return 2
     result = f"int index = {e.flat(place)};"
-    # An index is the same in Python, but for the division.
-    lines = [line.removeprefix("int ").rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
+    # An index is the same in Python, but for its type and the division.
+    lines = [_TYPE.sub("", line, count=1).rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
     index = "\n".join(lines)
 
     def at(p: int, q: int) -> int:
         known: dict[str, int] = {"p": p, "q": q}
-        exec(index, {}, known)
+        exec(index, {"int64_t": int}, known)
         return known["index"]
 
     try:
