@@ -76,7 +76,7 @@ def test_an_index_has_64_bits_where_it_needs_them() -> None:
     assert found == [2**32 - 1]
     cuda, found = last_indices(lambda x: x[::2] * 2, (2**32,), i=Number(2**31 - 1, True))
     assert found[-1] == 2**32 - 2
-    cuda, found = last_indices(lambda x: x[3::2**20] * 2, (2**32,), i=Number(4095, False))
+    cuda, found = last_indices(lambda x: x[3 :: 2**20] * 2, (2**32,), i=Number(4095, False))
     assert "for (int i = " in cuda and found[-1] == 2**32 - 2**20 + 3
 
 
