@@ -17,7 +17,7 @@ from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.templates import products, reductions, tensor_cores
+from dice.optimize.templates import division, reductions, tensor_cores
 from dice.optimize.templates.emitter import CannotWrite, Emitter
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed
@@ -159,7 +159,8 @@ def test_products_on_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """To float32's precision, though they multiply numbers of ten bits; tiles that do not fit, factors that lie turned
     in memory, and sums in parts."""
     monkeypatch.setattr(tensor_cores, "LEAST_WORK", 1)
-    monkeypatch.setattr(products, "LEAST_PART", 64)
+    monkeypatch.setattr(division, "LEAST_PART", 64)
+    monkeypatch.setattr(division, "LAUNCH", 0)
     x, y, weight = torch.randn(70, 96), torch.randn(96, 40), torch.randn(33, 40)
     whole = torch.randint(-9, 9, (64, 32)).half()  # whose sums half precision holds
     image, taps = torch.randn(2, 8, 9, 9), torch.randn(32, 8, 3, 3)
@@ -174,7 +175,7 @@ def test_products_on_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cuda.count("multiply_add(sums, a_low[k], b_high[c][k]);") == 4  # and one of half precision
     long = torch.randn(40, 256)
     cuda = check(tmp_path, lambda x: F.softmax(x @ x.T, -1), long, tensor_cores=True)
-    assert "for (int tile_k = 0, stage = 0; tile_k < 64 + TILE_K" in cuda
+    assert "int first = part * 64, last = min(first + 64, 256);" in cuda
 
 
 def test_a_factor_is_read_along_its_memory() -> None:

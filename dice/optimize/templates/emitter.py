@@ -25,7 +25,7 @@ COMPUTED = {
     "float32": "float", "float64": "double", "float16": "float", "bfloat16": "float", "int64": "int64_t",
     "int32": "int", "int16": "int", "int8": "int", "uint8": "int", "bool": "bool",
 }  # fmt: skip
-MOST_ELEMENTS = 1 << 31  # indices are of 32 bits
+MOST_ELEMENTS = (1 << 31) - (1 << 24)  # of a tensor whose indices, and a loop's step beyond them, fit into 32 bits
 
 
 class CannotWrite(Exception):
@@ -46,6 +46,11 @@ def computed(dtype: str) -> str:
 
 def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
+
+
+def index_type(count: int) -> str:
+    """The C++ type of an index that has `count` values."""
+    return "int" if count <= MOST_ELEMENTS else "int64_t"
 
 
 @dataclass
@@ -75,6 +80,7 @@ class Emitter:
         self.inputs: dict[str, str] = {}
         self.level: dict[str, int] = {}
         self.on_source: Callable[[Any, Place], str | None] = lambda value, place: None
+        self._wide = {"int64_t"}  # indices of 64 bits, and what makes one of an expression
         self._gone: set[str] = set()  # names of frames that are closed
         self._numbers: dict[str, int] = {}
         self._flat_of: dict[tuple[tuple[int, ...], tuple[str, ...]], str] = {}
@@ -88,9 +94,11 @@ class Emitter:
         self._numbers[prefix] = number + 1
         return f"{prefix}{number}" if prefix in ("v", "i") or number else prefix
 
-    def declare(self, name: str, level: int | None = None) -> str:
-        """A name that exists from here on, such as a loop's variable."""
+    def declare(self, name: str, level: int | None = None, count: int = 0) -> str:
+        """A name that exists from here on, such as a loop's variable; `count`: how many values an index has."""
         self.level[name] = len(self.frames) - 1 if level is None else level
+        if index_type(count) != "int":
+            self._wide.add(name)
         return name
 
     def line(self, text: str) -> None:
@@ -111,6 +119,17 @@ class Emitter:
         self.frames[at].names.append(name)
         self.frames[at].lines.append(f"{ctype} {name} = {expression};")
         return name
+
+    def index(self, expression: str, count: int = 0) -> str:
+        """A name for an index that has `count` values; 0: one that is as wide as what it is made of."""
+        ctype = index_type(count) if count else "int64_t" if self._is_wide(expression) else "int"
+        name = self.let(ctype, expression, "i")
+        if ctype != "int":
+            self._wide.add(name)
+        return name
+
+    def _is_wide(self, expression: str) -> bool:
+        return not self._wide.isdisjoint(_WORD.findall(expression))
 
     def remembered(self, key: Any, make: Callable[[], str]) -> str:
         """What `make` gave for this key, where it was asked before in a frame that is still open."""
@@ -188,14 +207,14 @@ class Emitter:
     def at_flat(self, shape: Sequence[int], flat: str) -> Place:
         return Place(tuple(shape), None, flat)
 
-    def joined(self, high: str, extent: int, low: str, prefix: str = "i") -> str:
-        """`high * extent + low`, where `low` is less than `extent`."""
+    def joined(self, high: str, extent: int, low: str, rows: int) -> str:
+        """`high * extent + low`, where `low` is less than `extent`, and `high` less than `rows`."""
         if high == "0":
             return low
         if low == "0" and extent == 1:
             return high
-        text = f"{_factor(high)} * {extent}" if extent != 1 else high
-        name = self.let("int", text if low == "0" else f"{text} + {low}", prefix)
+        text = self._scaled(high, extent, rows * extent)
+        name = self.index(text if low == "0" else f"{text} + {low}", rows * extent)
         self._parts.setdefault(name, (high, extent, low))
         return name
 
@@ -225,13 +244,20 @@ class Emitter:
             one = self._joined_already(shape[start:end], dims[start:end]) or dims[start]
             stride = math.prod(shape[end:])
             if one != "0":
-                terms.append(one if stride == 1 else f"{_factor(one)} * {stride}")
+                terms.append(self._scaled(one, stride, math.prod(shape[start:])))
             start = end
-        result = self.let("int", " + ".join(terms) or "0", "i")
+        result = self.index(" + ".join(terms) or "0", math.prod(shape))
         self._flat_of[shape, dims] = result
         if len(dims) > 1:
             self._dims_of.setdefault(result, (shape, dims))
         return result
+
+    def _scaled(self, index: str, stride: int, count: int) -> str:
+        """`index * stride`, of which there are less than `count`, in a type that holds it."""
+        if stride == 1:
+            return index
+        fits = index_type(count) == "int" or self._is_wide(index)
+        return f"{_factor(index)} * {stride}" if fits else f"int64_t({index}) * {stride}"
 
     def _joined_already(self, shape: tuple[int, ...], dims: tuple[str, ...]) -> str:
         """The name that indices were taken from, or were joined to, while it can be seen."""
@@ -263,11 +289,11 @@ class Emitter:
             return same
         names = []
         rest = math.prod(shape)
-        base = flat if _ATOM.fullmatch(flat) else self.let("int", flat, "i")
+        base = flat if _ATOM.fullmatch(flat) else self.index(flat, math.prod(shape))
         for index, extent in enumerate(shape):
             rest //= extent
             text = base if rest == 1 else f"{base} / {rest}"
-            names.append(self.let("int", text if index == 0 else f"{text} % {extent}", "i"))
+            names.append(self.index(text if index == 0 else f"{text} % {extent}", extent))
         self._flat_of[shape, tuple(names)] = flat
         return tuple(names)
 
@@ -330,7 +356,10 @@ def sum_of(*terms: str) -> str:
     return " + ".join(kept) if kept else "0"
 
 
-def times(text: str, factor: int) -> str:
+def times(text: str, factor: int, extent: int = 0) -> str:
+    """`text * factor`, an index into a dimension of `extent`."""
     if text == "0" or factor == 0:
         return "0"
-    return text if factor == 1 else f"{_factor(text)} * {factor}"
+    if factor == 1:
+        return text
+    return f"{_factor(text)} * {factor}" if index_type(extent) == "int" else f"int64_t({text}) * {factor}"

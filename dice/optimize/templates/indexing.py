@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dice.optimize.graph import Node
-from dice.optimize.templates.emitter import CannotWrite, Emitter, Place
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, index_type
 from dice.optimize.templates.pointwise import apply, rule
 from dice.optimize.templates.values import Moved, Positional, Value
 
@@ -31,9 +31,9 @@ def looked_up(shape: Shape, table: Value, dim: int, indices: Value, rank: int) -
 
 
 def _index(e: Emitter, text: str, extent: int) -> str:
-    """An index from a tensor as one of 32 bits; a negative one counts from the end."""
-    name = e.let("int", f"static_cast<int>({text})", "i")
-    return "0" if extent == 1 else e.let("int", f"{name} < 0 ? {name} + {extent} : {name}", "i")
+    """An index from a tensor as the others are; a negative one counts from the end."""
+    name = e.index(f"static_cast<{index_type(extent)}>({text})", extent)
+    return "0" if extent == 1 else e.index(f"{name} < 0 ? {name} + {extent} : {name}", extent)
 
 
 class Chosen(Moved):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from dice.optimize.templates.emitter import Emitter, Place, computed
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type
 from dice.optimize.templates.rows import Team, combine, start_of
 from dice.optimize.templates.text import (
     MOST_BLOCKS,
@@ -33,14 +33,16 @@ def pointwise(name: str, stores: Sequence[Store]) -> KernelText:
     e = Emitter()
     count = stores[0].value.numel
     with e.block() as frame:
-        e.declare("i")
+        e.declare("i", count=count)
         for store in stores:
             e.line(stored(store, store.value.load(e, e.at_flat(store.value.shape, "i")), "i"))
     constants = Constants(name)
     block, items = constants.name("BLOCK", THREADS), constants.name("ITEMS", 1)
-    loop = f"for (int i = blockIdx.x * {block} + threadIdx.x; i < {count}; i += gridDim.x * {block}) {{"
+    ctype = index_type(count)
+    loop = f"for ({ctype} i = blockIdx.x * {block} + threadIdx.x; i < {count}; i += gridDim.x * {block}) {{"
     body = [*e.frames[0].lines, loop, *(f"    {line}" for line in frame.lines), "}"]
-    launch = f"std::min({blocks(count, f'({block} * {items})')}, {MOST_BLOCKS}), {block}"
+    least = "std::min" if ctype == "int" else "std::min<int64_t>"
+    launch = f"{least}({blocks(count, f'({block} * {items})')}, {MOST_BLOCKS}), {block}"
     return function(name, e, stores, body, launch, {}, constants)
 
 
@@ -57,7 +59,9 @@ def scan(name: str, of: Scanned, store: Store) -> KernelText:
     kind, threads = ("block", THREADS) if length >= 2 * THREADS and not is_apart else ("thread", 64)
     constants = Constants(name)
     team = Team(kind, threads, rows, length, constants.name("BLOCK", threads))
-    e.declare("row", 0)
+    if index_type(length) != "int":
+        raise CannotWrite("a running sum of more than 2^31 elements has no rule")
+    e.declare("row", 0, rows)
     dtype, ctype, kind = of.dtype, computed(of.dtype), of.kind
     start = start_of(kind, dtype)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dice.optimize.graph import Node, Spec
-from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float, sum_of, times
 from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.pointwise import RULES, apply, rule
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
@@ -332,11 +332,9 @@ def windows(
         there, conditions = list(dims[:lead]), []
         for index in range(n):
             extent, out, at = value.shape[lead + index], dims[lead + index], dims[lead + n + index]
-            start = f"{out} * {stride[index]}" if stride[index] != 1 and out != "0" else out
-            inner = f"{at} * {dilation[index]}" if dilation[index] != 1 and at != "0" else at
-            text = " + ".join(part for part in (start, inner) if part != "0") or "0"
+            text = sum_of(times(out, stride[index], extent), times(at, dilation[index], extent))
             reach = (spec.shape[lead + index] - 1) * stride[index] + (size[index] - 1) * dilation[index] - pad[index]
-            place = e.let("int", f"{text} - {pad[index]}" if pad[index] else text, "i")
+            place = e.index(f"{text} - {pad[index]}" if pad[index] else text)
             conditions += [f"{place} >= 0" if pad[index] else "", f"{place} < {extent}" if reach >= extent else ""]
             there.append(place)
         return [(" && ".join(filter(None, conditions)), value, Place(value.shape, tuple(there)))]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
 
-from dice.optimize.templates.emitter import Emitter, Place, computed, is_float
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type, is_float
 from dice.optimize.templates.text import (
     NAN_KEEPING,
     THREADS,
@@ -60,20 +60,22 @@ class Team:
 
     @property
     def head(self) -> list[str]:
+        ctype = index_type(self.rows)
+        first = "blockIdx.x" if ctype == "int" else "int64_t(blockIdx.x)"
         if self.kind == "block":
-            return ["int row = blockIdx.x;"]
+            return [f"{ctype} row = blockIdx.x;"]
         if self.kind == "warp":
-            first = f"int row = blockIdx.x * ({self.block} / 32) + threadIdx.x / 32;"
+            first = f"{ctype} row = {first} * ({self.block} / 32) + threadIdx.x / 32;"
             lines = [first, "int lane = threadIdx.x % 32;"]
         else:
-            lines = [f"int row = blockIdx.x * {self.block} + threadIdx.x;"]
+            lines = [f"{ctype} row = {first} * {self.block} + threadIdx.x;"]
         return [*lines, f"if (row >= {self.rows}) return;"]
 
     @property
     def loop(self) -> str:
         start, step = {"thread": ("0", "1"), "warp": ("lane", "32"), "block": ("threadIdx.x", self.block)}[self.kind]
         advance = "j++" if step == "1" else f"j += {step}"
-        return f"for (int j = {start}; j < {self.length}; {advance}) {{"
+        return f"for ({index_type(self.length)} j = {start}; j < {self.length}; {advance}) {{"
 
     @property
     def lead(self) -> str:
@@ -176,8 +178,8 @@ class Rows:
         e, constants = Emitter(), Constants(name)
         self.team = replace(self.team, block=constants.name("BLOCK", self.team.threads))
         e.on_source = lambda value, place: self._reduced(e, value, place)
-        e.declare("row", 0)
         rows = math.prod(self.outer)
+        e.declare("row", 0, rows)
         singles = [store for store in stores if store.value.numel == rows]
         single_lines = []
         for store in singles:
@@ -201,12 +203,12 @@ class Rows:
 
     def _element(self, e: Emitter) -> Place:
         """Element `j` of the row."""
-        e.declare("j")
+        e.declare("j", count=self.length)
         outer = e.dims(e.at_flat(self.outer, "row"))
         inner_shape = tuple(self.shape[index] for index in self.over)
         is_trailing = self.over == tuple(range(len(self.shape) - len(self.over), len(self.shape)))
         if is_trailing and math.prod(self.outer) > 1:
-            flat = e.joined("row", self.length, "j")
+            flat = e.joined("row", self.length, "j", math.prod(self.outer))
             return e.at_flat(self.shape, flat)
         inner = e.dims(e.at_flat(inner_shape, "j"))
         dims = [""] * len(self.shape)
@@ -251,6 +253,8 @@ class Rows:
 
     def _best(self, e: Emitter, value: Reduced) -> str:
         """Where the largest or smallest element of the row is."""
+        if index_type(self.length) != "int":
+            raise CannotWrite("the place of the largest of more than 2^31 elements has no rule")
         dtype = value.source.dtype
         ctype = computed(dtype)
         best, at = e.declare(e.fresh("best"), 0), e.declare(e.fresh("at"), 0)

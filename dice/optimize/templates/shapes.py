@@ -51,7 +51,7 @@ def sliced(value: Value, dim: int, start: int, length: int, step: int = 1) -> Va
 
     def dims(here: tuple[str, ...]) -> list[str]:
         there = list(here)
-        there[dim] = sum_of(times(here[dim], step), str(start))
+        there[dim] = sum_of(times(here[dim], step, value.shape[dim]), str(start))
         return there
 
     return rearranged(value, shape, dims)
@@ -203,7 +203,7 @@ def _unfold(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
     def dims(here: tuple[str, ...]) -> list[str]:
         there = list(here[:-1])
-        there[dim] = sum_of(times(here[dim], step), here[-1])
+        there[dim] = sum_of(times(here[dim], step, value.shape[dim]), here[-1])
         return there
 
     return rearranged(value, node.spec.shape, dims)
@@ -364,16 +364,16 @@ def padded(value: Value, before: Sequence[int], shape: Sequence[int], mode: str,
             if shape[index] == extent and not before[index]:
                 there.append(dim)
                 continue
-            place = e.let("int", f"{dim} - {before[index]}" if before[index] >= 0 else f"{dim} + {-before[index]}", "i")
+            place = e.index(f"{dim} - {before[index]}" if before[index] >= 0 else f"{dim} + {-before[index]}")
             if mode == "constant":
                 conditions += [f"{place} >= 0" if before[index] > 0 else "", f"{place} < {extent}"]
             elif mode == "replicate":
-                place = e.let("int", f"min(max({place}, 0), {extent - 1})", "i")
+                place = e.index(f"min(max({place}, 0), {extent - 1})")
             elif mode == "reflect":
-                place = e.let("int", f"{place} < 0 ? -{place} : {place}", "i")
-                place = e.let("int", f"{place} < {extent} ? {place} : {2 * extent - 2} - {place}", "i")
+                place = e.index(f"{place} < 0 ? -{place} : {place}")
+                place = e.index(f"{place} < {extent} ? {place} : {2 * extent - 2} - {place}")
             else:
-                place = e.let("int", f"({place} + {extent}) % {extent}", "i")
+                place = e.index(f"({place} + {extent}) % {extent}")
             there.append(place)
         where = Place(value.shape, tuple(there))
         return [(" && ".join(filter(None, conditions)), value, where)]

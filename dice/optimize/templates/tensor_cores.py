@@ -14,23 +14,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dice.optimize.templates.division import DEPTH, Tile, division
 from dice.optimize.templates.emitter import Emitter
 from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, function, indented
-from dice.optimize.templates.tiles import grid, result
-from dice.optimize.templates.values import Memory, Moved, Product, Value, literal
+from dice.optimize.templates.tiles import Share, launch, result, share
+from dice.optimize.templates.values import Memory, Moved, Product, Value, literal, located
 
 LEAST_WORK = 1 << 24  # multiply-adds of a product; a smaller one takes no longer than its launch
 LEAST_EXTENT = 32  # of rows and of columns, or most of a tile is empty
-DEPTH = 16  # of a tile
-FILLED = 120  # blocks that give each multiprocessor of a large GPU one
 PAD_DEPTH, PAD_WIDTH = 4, 8  # behind a row of a tile, so that the lanes of a warp read from different banks
+SHARED = 48 * 1024  # bytes of a block's shared memory
+WARPS = THREADS // 32
 HALVES = ("float16", "bfloat16")
 
 _HELPERS = {
-    "split": """// x is high + low to 22 bits, and each of them is a TF32.
+    "split": """// x as high + low to 22 bits; tensor cores read TF32, and no more, of either.
 __device__ __forceinline__ void split(float x, unsigned& high, unsigned& low) {
-    high = __float_as_uint(x) & 0xffffe000u;
-    low = __float_as_uint(x - __uint_as_float(high)) & 0xffffe000u;
+    high = __float_as_uint(x);
+    low = __float_as_uint(x - __uint_as_float(high & 0xffffe000u));
 }""",
     "multiply_add": """// sums += a * b for 16 rows, 8 columns and a depth of 8; each lane of a warp holds some of them.
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -51,108 +52,135 @@ def suits(of: Product) -> bool:
 @dataclass(frozen=True, slots=True)
 class Factor:
     """One factor of a product. `name`: a or b, `index`: m or n, of which there are `extent`; a tile has `width` of
-    them (a constant, at first `size`). `is_deep`: memory is read along k."""
+    them (a constant, at first `size`) and is `depth` deep. `is_deep`: memory is read along k. `is_copied`: it goes to
+    shared memory as it lies in memory, without a register between."""
 
     name: str
     index: str
     extent: int
     width: str
     size: int
+    depth: str
     is_deep: bool
+    is_copied: bool
 
-    def tile(self, depth: str) -> str:
-        """Its two tiles, one of which is computed on while the other is filled."""
-        rows, row, pad = (self.width, depth, PAD_DEPTH) if self.is_deep else (depth, self.width, PAD_WIDTH)
-        return f"{self.name}_tile[2][{rows}][{row} + {pad}]"
+    @property
+    def tile(self) -> str:
+        """The shape of a tile in shared memory."""
+        rows, row, pad = (self.width, self.depth, PAD_DEPTH) if self.is_deep else (self.depth, self.width, PAD_WIDTH)
+        return f"[{rows}][{row} + {pad}]"
 
-    def next(self, depth: str) -> str:
-        return f"{self.name}_next[{self.width} * {depth} / {THREADS}]"
+    @property
+    def bytes(self) -> int:
+        return 4 * (self.size * (DEPTH + PAD_DEPTH) if self.is_deep else DEPTH * (self.size + PAD_WIDTH))
+
+    @property
+    def count(self) -> str:
+        """How many elements of a tile a thread brings."""
+        return f"{self.width} * {self.depth} / {THREADS}"
+
+    @property
+    def low(self) -> str:
+        return self.depth if self.is_deep else self.width
 
     def at(self, index: str, k: str) -> str:
-        where = f"[{index}][{k}]" if self.is_deep else f"[{k}][{index}]"
-        return f"{self.name}_tile[stage ^ 1]{where}"
+        return f"{self.name}_tile[stage]" + (f"[{index}][{k}]" if self.is_deep else f"[{k}][{index}]")
 
-    def load(self, e: Emitter, of: Product, depth: str, z: str) -> list[str]:
-        """The lines that read a thread's elements of the next tile."""
-        low = depth if self.is_deep else self.width
-        t_k, t_own = (f"t % {low}", f"t / {low}") if self.is_deep else (f"t / {low}", f"t % {low}")
-        conditions = [
-            _inside(self.index, self.extent, self.width, self.size),
-            _inside("k", of.extents[3], depth, DEPTH),
-        ]
+    def load(self, e: Emitter, of: Product, own: Share) -> list[str]:
+        """The lines that read a thread's elements of a tile: into shared memory, or into registers."""
+        t_k, t_own = (f"t % {self.low}", f"t / {self.low}")[:: 1 if self.is_deep else -1]
+        inside = [_inside(self.index, self.extent, self.width, self.size), self._inside_k(of, own)]
         with e.block() as frame:
             for one in ("t", self.index, "k"):
                 e.declare(one)
-            e.line(
-                f"int t = threadIdx.x + {THREADS} * i, {self.index} = tile_{self.index} + {t_own}, k = tile_k + {t_k};"
-            )
+            first = f"int t = threadIdx.x + {THREADS} * i"
+            e.line(f"{first}, {self.index} = tile_{self.index} + {t_own}, k = tile_k + {t_k};")
+            there = located(e, *of.factor(e, self.name, own.z, self.index, "k")) if self.is_copied else None
+            if there is not None:
+                inside += [there.condition] if there.condition else []
+                e.line(f"bool is_inside = {' && '.join(inside)};")
+                to = f"&{self.name}_tile[next][t / {self.low}][t % {self.low}]"
+                come = f"&{there.name}[is_inside ? {there.flat} : 0]"
+                e.line(f"__pipeline_memcpy_async({to}, {come}, 4, is_inside ? 0 : 4);")
+            else:
+                make = lambda: of.loaded(e, self.name, own.z, self.index, "k")  # noqa: E731
+                text = e.guarded("float", " && ".join(inside), literal(0, of.dtype), make)
+                e.line(f"{self.name}_next[i] = {text};")
+        return _unrolled("i", self.count, frame.lines)
 
-            def make() -> str:
-                return of.a(e, z, self.index, "k") if self.name == "a" else of.b(e, z, "k", self.index)
+    def _inside_k(self, of: Product, own: Share) -> str:
+        if own.last.isdigit():
+            return _inside("k", int(own.last), self.depth, DEPTH)
+        return f"k < {own.last}"
 
-            text = e.guarded("float", " && ".join(conditions), literal(0, of.dtype), make)
-            e.line(f"{self.name}_next[i] = {text};")
-        return _unrolled("i", f"{self.width} * {depth} / {THREADS}", frame.lines)
-
-    def keep(self, depth: str) -> list[str]:
-        """The lines that put those into the tile."""
-        low = depth if self.is_deep else self.width
+    def keep(self) -> list[str]:
+        """The lines that put what is in registers into the tile."""
         lines = [
             f"int t = threadIdx.x + {THREADS} * i;",
-            f"{self.name}_tile[stage][t / {low}][t % {low}] = {self.name}_next[i];",
+            f"{self.name}_tile[next][t / {self.low}][t % {self.low}] = {self.name}_next[i];",
         ]
-        return _unrolled("i", f"{self.width} * {depth} / {THREADS}", lines)
+        return [] if self.is_copied else _unrolled("i", self.count, lines)
 
 
 def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
-    """As `tiles.product`. Eight warps have a quarter of a tile's columns and half of its rows each, in tiles of 16 x 8
-    that tensor cores sum; the next tile of both factors is read meanwhile."""
-    e = Emitter()
-    z_count, m_count, n_count, k_count = of.extents
-    constants, sizes = Constants(name), _tile(of)
-    bm, bn, bk = (constants.name(f"TILE_{one}", size) for one, size in zip("MNK", (*sizes, DEPTH), strict=True))
-    for one in ("tile_m", "tile_n", "z", "tile_k"):
-        e.declare(one, 0)
-    z = "z" if z_count > 1 else "0"
-    fast_a, fast_b = of.fast()
-    a = Factor("a", "m", m_count, bm, sizes[0], fast_a == "k")
-    b = Factor("b", "n", n_count, bn, sizes[1], fast_b == "k")
-    loads = [line for one in (a, b) for line in one.load(e, of, bk, z)]
-    results = _results(e, of, store, bm, bn, sizes, z)
+    """As `tiles.product`. Eight warps share a tile's rows and columns, in tiles of 16 x 8 that tensor cores sum; the
+    next tiles of both factors are brought meanwhile."""
+    e, constants, tile = Emitter(), Constants(name), division(of.extents).tile
+    sizes = (tile.rows, tile.columns, DEPTH)
+    bm, bn, bk = (constants.name(f"TILE_{one}", size) for one, size in zip("MNK", sizes, strict=True))
+    own = share(e, of, bm, bn)
+    a, b = (_factor(of, one, width, tile, bk) for one, width in (("a", bm), ("b", bn)))
+    stages = constants.name("STAGES", min(4, SHARED // (a.bytes + b.bytes)))
+    loads = [line for one in (a, b) for line in one.load(e, of, own)]
+    keeps = [*a.keep(), *b.keep()]
+    warp = Warp(bm, bn, bk, tile.warps, WARPS // tile.warps)
+    results = _results(e, of, store, warp, own.z, sizes)
+    is_copied = a.is_copied or b.is_copied
+    next_of = ", ".join(f"{one.name}_next[{one.count}]" for one in (a, b) if not one.is_copied)
     lines = [
-        f"__shared__ float {a.tile(bk)};",
-        f"__shared__ float {b.tile(bk)};",
-        f"int tile_m = blockIdx.y * {bm}, tile_n = blockIdx.x * {bn}, z = blockIdx.z;",
+        *(f"__shared__ float {one.name}_tile[{stages}]{one.tile};" for one in (a, b)),
+        *own.lines,
         "int quarter = threadIdx.x % 4, group = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;",
-        f"int row = warp / 4 * ({bm} / 2) + group, column = warp % 4 * ({bn} / 4);",
+        f"int row = warp / {warp.across} * ({warp.height}) + group, column = warp % {warp.across} * ({warp.width});",
         *e.frames[0].lines,
-        f"float acc[{bm} / 32][{bn} / 32][4] = {{}};",
-        f"float {a.next(bk)}, {b.next(bk)};",
-        f"for (int tile_k = 0, stage = 0; tile_k < {k_count} + {bk}; tile_k += {bk}, stage ^= 1) {{",
-        f"    bool is_last = tile_k >= {k_count};",
-        "    if (!is_last) {",
+        f"float acc[{warp.height} / 16][{warp.width} / 8][4] = {{}};",
+        f"float {next_of};" if next_of else "",
+        f"int steps = ({_difference(own)} + {bk} - 1) / {bk};",
+        f"for (int step = 1 - {stages}; step < steps; step++) {{",
+        f"    __pipeline_wait_prior({stages} - 2);" if is_copied else "",
+        "    __syncthreads();",
+        f"    int next = (step + {stages} - 1) % {stages}, "
+        f"tile_k = {'' if own.first == '0' else f'{own.first} + '}(step + {stages} - 1) * {bk};",
+        f"    if (tile_k < {own.last}) {{",
         *indented(loads, 2),
         "    }",
-        "    if (tile_k > 0) {",
-        *indented(_sums(a, b, bm, bn, bk, all(map(_is_half, of.among))), 2),
+        "    __pipeline_commit();" if is_copied else "",
+        "    if (step >= 0) {",
+        f"        int stage = step % {stages};",
+        *indented(_sums(a, b, warp, all(map(_is_half, of.among))), 2),
         "    }",
-        "    if (!is_last) {",
-        *indented([*a.keep(bk), *b.keep(bk)], 2),
-        "    }",
-        "    __syncthreads();",
+        *([f"    if (tile_k < {own.last}) {{", *indented(keeps, 2), "    }"] if keeps else []),
         "}",
         *results,
     ]
-    return function(name, e, [store], lines, grid(of, bm, bn, sizes[0]), dict(_HELPERS), constants)
+    bounds = f"__launch_bounds__({THREADS}, {tile.blocks}) "
+    return function(
+        name, e, [store], [line for line in lines if line], launch(of, bm, bn), dict(_HELPERS), constants, bounds
+    )
 
 
-def _tile(of: Product) -> tuple[int, int]:
-    """The largest tile that is not mostly empty, and of which there are enough for all multiprocessors."""
-    z, m, n, _ = of.extents
-    for rows, columns in ((128, 128), (128, 64)):
-        if m > rows // 2 and n > columns // 2 and z * -(-m // rows) * -(-n // columns) >= FILLED:
-            return rows, columns
-    return 64, 64
+def _factor(of: Product, name: str, width: str, tile: Tile, depth: str) -> Factor:
+    _, m_count, n_count, _ = of.extents
+    index, extent, size = ("m", m_count, tile.rows) if name == "a" else ("n", n_count, tile.columns)
+    e = Emitter()
+    there = located(e, *of.factor(e, name, "z" if of.extents[0] > 1 else "0", index, "k"))
+    is_copied = there is not None and there.dtype == "float32"
+    is_deep = of.fast()[name == "b"] == "k"
+    return Factor(name, index, extent, width, size, depth, is_deep, is_copied)
+
+
+def _difference(own: Share) -> str:
+    return own.last if own.first == "0" else f"{own.last} - {own.first}"
 
 
 def _inside(index: str, extent: int, width: str, size: int) -> str:
@@ -167,7 +195,26 @@ def _is_half(factor: Value) -> bool:
     return factor.dtype in HALVES and (isinstance(factor, Memory) or bool(factor.memory))
 
 
-def _sums(a: Factor, b: Factor, bm: str, bn: str, bk: str, is_half: bool) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """What a warp sums of a tile of `bm` rows and `bn` columns, which `down` and `across` of them share."""
+
+    bm: str
+    bn: str
+    bk: str
+    down: int
+    across: int
+
+    @property
+    def height(self) -> str:
+        return f"{self.bm} / {self.down}"
+
+    @property
+    def width(self) -> str:
+        return f"{self.bn} / {self.across}"
+
+
+def _sums(a: Factor, b: Factor, warp: Warp, is_half: bool) -> list[str]:
     """A tile's part of a thread's sums. `is_half`: no factor has a low part."""
 
     def registers(name: str, count: str) -> str:
@@ -178,6 +225,7 @@ def _sums(a: Factor, b: Factor, bm: str, bn: str, bk: str, is_half: bool) -> lis
             return f"{name}_high{place} = __float_as_uint({element});"
         return f"split({element}, {registers(name, place)});"
 
+    columns_, rows_, bk = f"{warp.width} / 8", f"{warp.height} / 16", warp.bk
     a_element = a.at("row + 16 * r + k % 2 * 8", "k / 2 * 4 + quarter")
     b_element = b.at("column + 8 * c + group", "k * 4 + quarter")
     pairs = (("high", "high"),) if is_half else (("low", "high"), ("high", "low"), ("high", "high"))
@@ -190,26 +238,26 @@ def _sums(a: Factor, b: Factor, bm: str, bn: str, bk: str, is_half: bool) -> lis
     rows = [
         f"unsigned {registers('a', f'[{bk} / 8][4]')};",
         *_unrolled("k", f"{bk} / 2", [fill(a_element, "a", "[k / 4][k % 4]")]),
-        *_unrolled("c", f"{bn} / 32", columns),
+        *_unrolled("c", columns_, columns),
     ]
     return [
-        f"unsigned {registers('b', f'[{bn} / 32][{bk} / 8][2]')};",
-        *_unrolled("c", f"{bn} / 32", _unrolled("k", f"{bk} / 4", [fill(b_element, "b", "[c][k / 2][k % 2]")])),
-        *_unrolled("r", f"{bm} / 32", rows),
+        f"unsigned {registers('b', f'[{columns_}][{bk} / 8][2]')};",
+        *_unrolled("c", columns_, _unrolled("k", f"{bk} / 4", [fill(b_element, "b", "[c][k / 2][k % 2]")])),
+        *_unrolled("r", rows_, rows),
     ]
 
 
-def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, sizes: tuple[int, int], z: str) -> list[str]:
+def _results(e: Emitter, of: Product, store: Store, warp: Warp, z: str, sizes: tuple[int, int, int]) -> list[str]:
     """The lines that store a thread's sums: of the rows and columns that tensor cores leave it."""
     _, m_count, n_count, _ = of.extents
-    inside = f"{_inside('m', m_count, bm, sizes[0])} && {_inside('n', n_count, bn, sizes[1])}"
+    inside = f"{_inside('m', m_count, warp.bm, sizes[0])} && {_inside('n', n_count, warp.bn, sizes[1])}"
     lines = [
         "int m = tile_m + row + 16 * r + s / 2 * 8, n = tile_n + column + 8 * c + 2 * quarter + s % 2;",
         f"if ({inside}) {{",
         *indented(result(e, of, store, z, "acc[r][c][s]")),
         "}",
     ]
-    return _unrolled("r", f"{bm} / 32", _unrolled("c", f"{bn} / 32", _unrolled("s", "4", lines)))
+    return _unrolled("r", f"{warp.height} / 16", _unrolled("c", f"{warp.width} / 8", _unrolled("s", "4", lines)))
 
 
 def _unrolled(index: str, count: str, lines: Sequence[str]) -> list[str]:

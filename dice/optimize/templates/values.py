@@ -8,13 +8,15 @@ own before it, whose result then is a tensor (`memory`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dice.optimize.templates.emitter import MOST_ELEMENTS, CannotWrite, Emitter, Place, computed, is_float
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, is_float
 
 HALF = {"float16": "at::Half", "bfloat16": "at::BFloat16"}
+_TYPE = re.compile(r"int(64_t)? ")
 
 
 class NeedsMemory(Exception):
@@ -41,8 +43,6 @@ class Value:
 
     def load(self, e: Emitter, place: Place) -> str:
         """C++ for the element at a place of this shape, in the type that is computed in."""
-        if self.numel >= MOST_ELEMENTS:
-            raise CannotWrite("a tensor has more than 2^31 elements")
         if self.memory:
             return e.load(self.memory, self.dtype, e.flat(place))
         key = (id(self), place.flat, place.dims)
@@ -172,23 +172,37 @@ class Reduced(Value):
         return [self.source]
 
 
-Load = Callable[[Emitter, str, str, str], str]
+Factor = Callable[[Emitter, str, str, str], "tuple[Value, Place]"]
 
 
 @dataclass(eq=False)
 class Product(Value):
     """A sum of products: out[z, m, n] = sum over k of a[z, m, k] * b[z, k, n].
 
-    `a` and `b` write a factor of its indices, `place` the place of a result. `fast`: along which of its indices memory
-    is read, for each factor. `among`: what they read.
+    `a` and `b` say which element of which value a factor is, `place` where a result goes. `fast`: along which of its
+    indices memory is read, for each factor. `terms`: how many the sums of z have where that differs. `exists`: which
+    z and n have a result, where not all do. `parts`: in how many each sum is made; its shape begins with them.
+    `among`: what the factors read.
     """
 
     extents: tuple[int, int, int, int] = (1, 1, 1, 1)  # z, m, n, k
-    a: Load = lambda e, z, m, k: "0"
-    b: Load = lambda e, z, k, n: "0"
+    a: Factor = lambda e, z, m, k: NotImplemented
+    b: Factor = lambda e, z, k, n: NotImplemented
     place: Callable[[Emitter, str, str, str], Place] = lambda e, z, m, n: Place(())
     fast: Callable[[], tuple[str, str]] = lambda: ("k", "n")
+    terms: Callable[[Emitter, str], str] | None = None
+    exists: Callable[[Emitter, str, str], str] = lambda e, z, n: ""
+    parts: int = 1
     among: tuple[Value, ...] = ()
+
+    def factor(self, e: Emitter, name: str, z: str, own: str, k: str) -> tuple[Value, Place]:
+        """Factor `name`, a or b, for its own index and `k`."""
+        return self.a(e, z, own, k) if name == "a" else self.b(e, z, k, own)
+
+    def loaded(self, e: Emitter, name: str, z: str, own: str, k: str) -> str:
+        """C++ for it, in the type of the sums."""
+        value, place = self.factor(e, name, z, own, k)
+        return cast(value.load(e, place), value.dtype, self.dtype)
 
     def compute(self, e: Emitter, place: Place) -> str:
         text = e.on_source(self, place)
@@ -199,6 +213,36 @@ class Product(Value):
     @property
     def sources(self) -> Sequence[Value]:
         return self.among
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An element of the tensor `name` that is read as it lies there, or 0 where `condition` does not hold."""
+
+    name: str
+    dtype: str
+    flat: str
+    condition: str
+
+
+def located(e: Emitter, value: Value, place: Place) -> Located | None:
+    """Where an element lies in memory; None where it is computed."""
+    dtype, conditions = value.dtype, []
+    while not value.memory:
+        if isinstance(value, Moved) and type(value) is Moved:  # others read indices
+            value, place = value.source, value.move(e, place)
+        elif isinstance(value, Guarded) and value.fill in ("0", "0.0f"):
+            chosen = value.choose(e, e.dims(place))
+            if len(chosen) != 1:
+                return None
+            condition, value, place = chosen[0]
+            conditions += [condition] if condition else []
+        else:
+            return None
+    if value.dtype != dtype:
+        return None
+    e.inputs.setdefault(value.memory, dtype)
+    return Located(value.memory, dtype, e.flat(place), " && ".join(conditions))
 
 
 def runs_along(factor: Value) -> int:
@@ -214,13 +258,13 @@ def runs_along(factor: Value) -> int:
         else:
             return 2
     result = f"int index = {e.flat(place)};"
-    # An index is the same in Python, but for the division.
-    lines = [line.removeprefix("int ").rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
+    # An index is the same in Python, but for its type and the division.
+    lines = [_TYPE.sub("", line, count=1).rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
     index = "\n".join(lines)
 
     def at(p: int, q: int) -> int:
         known: dict[str, int] = {"p": p, "q": q}
-        exec(index, {}, known)
+        exec(index, {"int64_t": int}, known)
         return known["index"]
 
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dice.optimize.graph import Graph, Node, references, substituted
-from dice.optimize.templates import indexing, products, reductions, shapes  # noqa: F401 - they fill the table of rules
+from dice.optimize.templates import convolutions, indexing, products, reductions, shapes  # noqa: F401 - they fill the rules
 from dice.optimize.templates.emitter import CannotWrite, storage
 from dice.optimize.templates.kernels import leaves, pointwise, scan
 from dice.optimize.templates.pointwise import RULES
@@ -48,8 +48,8 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 # Names that kernels use themselves, and some that C++ does.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
-    r"|own|before|tile|column|warp|group|quarter|stage|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
-    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
+    r"|own|before|tile|column|warp|group|quarter|stages?|steps?|next|part|other|is_inside|tiles_[mn]|sums|split|multiply_add|[ab]_(next|high|low)"
+    r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
 )
 
@@ -168,6 +168,7 @@ def _rows_of(value: Value) -> Rows | None:
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 INCLUDES = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
+_PIPELINE = "#include <cuda_pipeline_primitives.h>\n"
 _DTYPES = {"float32": "torch::kFloat32", "float64": "torch::kFloat64", "float16": "torch::kFloat16",
            "bfloat16": "torch::kBFloat16", "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16",
            "int8": "torch::kInt8", "uint8": "torch::kUInt8", "bool": "torch::kBool"}  # fmt: skip
@@ -189,7 +190,8 @@ def cuda_source(graph: Graph, name: str, tensor_cores: bool = False) -> tuple[st
     for text, _ in kernels.texts:
         helpers |= text.helpers
     host, declaration = _host(kernels, name, tuple(map(safe, taken)))
-    parts = [INCLUDES.strip(), *helpers.values(), *(text.code for text, _ in kernels.texts), host]
+    includes = INCLUDES + (_PIPELINE if any("__pipeline_" in text.code for text, _ in kernels.texts) else "")
+    parts = [includes.strip(), *helpers.values(), *(text.code for text, _ in kernels.texts), host]
     return "\n\n".join(parts), declaration, taken
 
 
