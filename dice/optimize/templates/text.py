@@ -13,7 +13,6 @@ from dice.optimize.templates.emitter import Emitter, computed, storage
 from dice.optimize.templates.values import Value
 
 THREADS = 256  # of a block, as a rule
-MOST_BLOCKS = 8192  # of a grid whose threads go on in a loop
 
 # CUDA's fmaxf and fminf drop NaN, and PyTorch's maximum, clamp, amax and pooling keep it.
 NAN_KEEPING = {"max": "larger", "min": "smaller"}
@@ -91,7 +90,7 @@ def function(
     return KernelText(name, constants.above(code), dict(e.inputs), values, launch, helpers)
 
 
-_DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t) ([vi]\d+) = (.*);")
+_DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t|Vector<[\w:]+, \d+>) ([vi]\d+) = (.*);")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = re.compile(r"\w+(\[\w+\])?|\w+ [-+*] [\w.]+")
 
@@ -135,7 +134,11 @@ def _plain(line: str, name: str) -> bool:
     return f"[{name}]" in line or line.endswith(f"= {name};")
 
 
-def stored(store: Store, text: str, flat: str) -> str:
+def as_stored(store: Store, text: str) -> str:
+    """A computed number in the type of the tensor that it goes to."""
     kept = storage(store.value.dtype)
-    value = text if kept == computed(store.value.dtype) else f"static_cast<{kept}>({text})"
-    return f"{store.name}[{flat}] = {value};"
+    return text if kept == computed(store.value.dtype) else f"static_cast<{kept}>({text})"
+
+
+def stored(store: Store, text: str, flat: str) -> str:
+    return f"{store.name}[{flat}] = {as_stored(store, text)};"
