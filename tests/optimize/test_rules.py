@@ -143,7 +143,7 @@ def test_few_long_rows_are_reduced_in_parts(tmp_path: Path, monkeypatch: pytest.
 
     cuda = check(tmp_path, several, x, y, image)
     assert "for (int tile = 0; tile < 1280; tile += BLOCK" in cuda
-    assert "j < 64;" in cuda, "120 parts of all 7680 elements"
+    assert "c < 16;" in cuda, "vectors of 120 parts of all 7680 elements"
 
 
 def test_products(tmp_path: Path) -> None:

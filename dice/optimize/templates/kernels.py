@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dice.optimize.templates.emitter import Emitter, Place, computed
-from dice.optimize.templates.rows import Team, combine, start_of
+from dice.optimize.templates.teams import Team, combine, start_of
 from dice.optimize.templates.text import (
     THREADS,
     Constants,

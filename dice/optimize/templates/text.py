@@ -51,7 +51,7 @@ class Constants:
         self._suffix = kernel.rpartition("_kernel")[2]  # a region's other kernels have numbers of their own
         self._lines: list[str] = []
 
-    def name(self, stem: str, value: int) -> str:
+    def name(self, stem: str, value: int | str) -> str:
         """Define one; its name in the source."""
         self._lines.append(f"constexpr int {stem}{self._suffix} = {value};")
         return f"{stem}{self._suffix}"
@@ -78,12 +78,15 @@ def function(
     launch: str,
     helpers: dict[str, str],
     constants: Constants,
+    bounds: str = "",
 ) -> KernelText:
+    """`bounds`: the threads of a block, where they are many, so that each has few enough registers."""
     # What is stored is a tensor of its own, so what is read may be read before.
     parameters = [f"const {storage(dtype)}* __restrict__ {tensor}" for tensor, dtype in e.inputs.items()]
     parameters += [f"{storage(store.value.dtype)}* __restrict__ {store.name}" for store in stores]
     text = "\n".join(without_idle(body))
-    code = f"__global__ void {name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
+    limit = f"__launch_bounds__({bounds}) " if bounds else ""
+    code = f"__global__ void {limit}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))
     helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
     values = tuple(store.value for store in stores)

@@ -155,6 +155,7 @@ class Reduced(Value):
     source: Value = None  # type: ignore[assignment]
     over: tuple[int, ...] = ()
     kind: str = "sum"
+    softmax: Softmax | None = field(default=None, init=False, repr=False)
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -173,6 +174,15 @@ class Reduced(Value):
     @property
     def sources(self) -> Sequence[Value]:
         return [self.source]
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """A row's maximum, and the sum of exp(x - maximum): both can be had in one pass."""
+
+    source: Value
+    top: Reduced
+    total: Reduced
 
 
 Load = Callable[[Emitter, str, str, str], str]
@@ -206,8 +216,14 @@ class Product(Value):
 
 def runs_along(factor: Value) -> int:
     """Which of a factor's dimensions neighbours in memory lie along, 1 or 2 of three; 2 where that is not known."""
-    e, value = Emitter(), factor
-    place = e.at(factor.shape, ("0", "p", "q"))
+    e = Emitter()
+    at = index_of(factor, e, e.at(factor.shape, ("0", "p", "q")), ("p", "q"))
+    return 1 if at is not None and abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else 2
+
+
+def index_of(value: Value, e: Emitter, place: Place, names: Sequence[str]) -> Callable[..., int] | None:
+    """Where the largest tensor that the value is computed of is read for an element, by the numbers that the place's
+    names stand for; None where that is not known."""
     while not isinstance(value, Memory) and not value.memory:
         if isinstance(value, Moved):
             place, value = value.move(e, place), value.source
@@ -215,21 +231,22 @@ def runs_along(factor: Value) -> int:
             value = max(value.sources, key=lambda one: one.numel)
             place = e.broadcast(place, value.shape)
         else:
-            return 2
+            return None
     result = f"int index = {e.flat(place)};"
     # An index is the same in Python, but for the division.
     lines = [line.removeprefix("int ").rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
     index = "\n".join(lines)
 
-    def at(p: int, q: int) -> int:
-        known: dict[str, int] = {"p": p, "q": q}
+    def at(*numbers: int) -> int:
+        known = dict(zip(names, numbers, strict=True))
         exec(index, {}, known)
         return known["index"]
 
     try:
-        return 1 if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else 2
+        at(*(0 for _ in names))
     except (SyntaxError, NameError):  # an index with a condition
-        return 2
+        return None
+    return at
 
 
 @dataclass(eq=False)

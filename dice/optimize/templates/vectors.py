@@ -89,7 +89,7 @@ class VectorEmitter(Emitter):
         return f"Vector<{storage(dtype)}, {self.width}>" if self.width > 1 else storage(dtype)
 
     def load(self, name: str, dtype: str, flat: str, numel: int = 0) -> str:
-        high = self._vector_of(flat)
+        high = self.vector_of(flat)
         element = f".val[{self.ELEMENT}]" if self.width > 1 else ""
         if high == self._own != "" and numel == self._count:
             self.ahead[name] = dtype
@@ -110,7 +110,7 @@ class VectorEmitter(Emitter):
         """Whether lines may stand before the loop over `k`: not those that a condition within it guards."""
         return not any(frame.pinned for frame in self.frames[self._innermost :])
 
-    def _vector_of(self, flat: str) -> str | None:
+    def vector_of(self, flat: str) -> str | None:
         """The number of the vector whose element `k` the index names."""
         if self.width == 1:
             return flat
