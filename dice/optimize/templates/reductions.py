@@ -13,9 +13,10 @@ from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.pointwise import RULES, apply, rule
 from dice.optimize.templates.rows import Rows
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
-from dice.optimize.templates.values import Guarded, Moved, Pointwise, Reduced, Scanned, Softmax, Value
+from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Reduced, Scanned, Softmax, Value
 
-BLOCKS = 1056  # eight for each multiprocessor of an H100
+ENOUGH = 100  # blocks that keep a large GPU's memory busy, if each has a thousand threads
+BLOCKS = 528  # four for each multiprocessor of an H100
 LEAST_PART = 4096  # elements of a row that a block is worth
 COLUMN_BLOCKS, LEAST_COLUMN = 264, 256  # the same where a block works on 32 columns
 
@@ -55,7 +56,7 @@ def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Re
 
 def _parts(blocks: int, length: int, most: int, least: int) -> int:
     """In how many parts rows are reduced for whose number there are too few blocks for a large GPU."""
-    most = min(most // max(blocks, 1), length // least)
+    most = min(most // max(blocks, 1), length // least) if blocks < ENOUGH else 1
     return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
 
 
@@ -91,17 +92,26 @@ def mean_of(value: Value, over: Sequence[int]) -> Value:
 
 
 def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple[Value, Value]:
-    """Mean and variance with the dimensions in place: two passes, so that near-equal numbers keep their digits."""
+    """Mean and variance with the dimensions in place. What is summed is how far elements are from the first one, and
+    then the squared distances from the mean: near-equal numbers keep their digits, and equal ones have no variance."""
     dtype = accumulated(value.dtype)
+    count = math.prod(value.shape[index] for index in over)
     known = value.statistics.get(tuple(over))
     if known is None:
-        mean = mean_of(value, over)
+        first = value
+        for index in over:
+            first = sliced(first, index % len(value.shape), 0, 1)
+        apart = point("x - y", dtype, value.shape, value, first)
+        summed = reduced(apart, over, "sum", dtype)
+        mean = point("x + y / w", dtype, first.shape, first, kept(summed, value, over), float(count))
         centred = point("x - y", dtype, value.shape, value, mean)
-        squares = total(point("x * x", dtype, value.shape, centred), over, "sum", dtype)
-        known = value.statistics[tuple(over)] = mean, squares
-    mean, squares = known
-    count = math.prod(value.shape[index] for index in over)
-    return mean, point("x / y", dtype, squares.shape, squares, max(count - correction, 0.0))
+        squared = point("x * x", dtype, value.shape, centred)
+        squares = reduced(squared, over, "sum", dtype)
+        if summed.source is apart and squares.source is squared:
+            summed.together = squares.together = Moments(apart, summed, squares)
+        known = value.statistics[tuple(over)] = mean, kept(squares, value, over)
+    average, spread = known
+    return average, point("x / y", dtype, spread.shape, spread, max(count - correction, 0.0))
 
 
 def _arguments(node: Node, given: list[Any], options: dict[str, Any]) -> tuple[Value, list[int], bool]:
@@ -216,7 +226,7 @@ def _softmax(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
     exponents = point("exp(x)", dtype, value.shape, shifted)
     in_all = reduced(exponents, over, "sum", dtype)
     if highest.source is value and in_all.source is exponents:
-        highest.softmax = in_all.softmax = Softmax(value, highest, in_all)
+        highest.together = in_all.together = Softmax(value, highest, in_all)
     summed = kept(in_all, value, over)
     if "log" in node.base:
         return apply(node, "x - log(y)", shifted, summed)

@@ -13,7 +13,17 @@ from dice.optimize.templates.emitter import Emitter, Place, computed
 from dice.optimize.templates.pointwise import written
 from dice.optimize.templates.teams import beats, best_helper, combine, start_of, team_for
 from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
-from dice.optimize.templates.values import Moved, Pointwise, Reduced, Softmax, Value, cast, index_of
+from dice.optimize.templates.values import (
+    Moments,
+    Moved,
+    Pointwise,
+    Reduced,
+    Softmax,
+    Value,
+    cast,
+    index_of,
+    literal,
+)
 from dice.optimize.templates.vectors import HELPERS, VectorEmitter, width_for
 
 MOST_KEPT = 32  # numbers of a row that each thread keeps
@@ -73,15 +83,20 @@ class Rows:
     @property
     def is_down(self) -> bool:
         """Whether neighbours in memory are elements of different rows."""
+        return self.lie == "down"
+
+    @property
+    def lie(self) -> str:
+        """How rows lie in memory: `along` it, `down` columns, or `apart`, where that is not known."""
         if self.number == 1 or self.length == 1:
-            return False
+            return "along"
         e = Emitter()
         for name in ("row", "j"):
             e.declare(name, 0)
         at = index_of(self.source, e, self.element(e, "j"), ("row", "j"))
         if at is None:
-            return not self.over or self.over[-1] != len(self.shape) - 1
-        return abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0))
+            return "apart" if self.over and self.over[-1] == len(self.shape) - 1 else "down"
+        return "down" if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else "along"
 
     # ---- what several passes read ----------------------------------------------------------------------------------
 
@@ -149,11 +164,11 @@ class RowKernel:
         self.e = VectorEmitter(width)
         self.e.on_source = self._reduced
         self.e.on_value = self._known
-        is_down = rows.is_down
-        if is_down and width > 1:
+        lie = rows.lie
+        if lie == "down" and width > 1:
             self.has_room = False
             return
-        self.team = team_for(rows.number, rows.length, width, is_down)
+        self.team = team_for(rows.number, rows.length, width, lie)
         units = -(-(rows.length // width) // self.team.shared_by)
         size = sum(2 if computed(value.dtype) in ("double", "int64_t") else 1 for value in kept)
         self.has_room = units * width * size <= MOST_KEPT or not kept
@@ -302,11 +317,13 @@ class RowKernel:
             return None
         if id(value) not in self._sums:
             with self.e.before():
-                if value.softmax is not None and not self.kept:
-                    self._softmax(value.softmax)
-                else:
+                if self.kept or value.together is None:
                     name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
                     self._sums[id(value)] = name
+                elif isinstance(value.together, Softmax):
+                    self._softmax(value.together)
+                else:
+                    self._moments(value.together)
         return self._sums[id(value)]
 
     def _name(self, value: Reduced) -> str:
@@ -373,6 +390,49 @@ class RowKernel:
             lines.append(f"{total} *= {written('x == y ? 1 : exp(x - y)', dtype, x=f'own_{top}', y=top)};")
             self._share("sum", ctype, total)
         self._sums |= {id(of.top): top, id(of.total): total}
+
+    def _moments(self, of: Moments) -> None:
+        """The sum of the elements and of their squared distances from the mean in one pass: each thread follows mean
+        and squares of what it has seen (Welford), a vector at a time."""
+        e, dtype, width = self.e, of.total.dtype, self.width
+        ctype, zero = computed(dtype), literal(0, dtype)
+        total, squares = self._name(of.total), self._name(of.squares)
+        mean, seen = e.declare(e.fresh("mean"), 0), e.declare(e.fresh("seen"), 0)
+        e.frames[0].lines.append(f"{ctype} {mean} = {zero}, {squares} = {zero}, {seen} = {zero};")
+        each = f"#pragma unroll\nfor (int k = 0; k < {width}; k++) "
+        # A division that rounds has a branch, which the reads of later vectors would wait for.
+        over = "__fdividef({}, {})" if ctype == "float" else "{} / ({})"
+        if width > 1:
+            before = [f"{ctype} own[{width}], near = {zero}, apart = {zero};"]
+            after = [
+                f"near /= {width};",
+                f"{each}apart += (own[k] - near) * (own[k] - near);",
+                f"{ctype} gap = near - {mean}, share = {over.format(width, f'{seen} + {width}')};",
+                f"{mean} += gap * share;",
+                f"{squares} += apart + gap * gap * {seen} * share;",
+                f"{seen} += {width};",
+            ]
+        else:
+            before = [f"{ctype} own;"]
+            after = [
+                f"{seen} += 1;",
+                f"{ctype} gap = own - {mean};",
+                f"{mean} += {over.format('gap', seen)};",
+                f"{squares} += gap * (own - {mean});",
+            ]
+        with self._walk(before, [line for text in after for line in text.split("\n")]) as place:
+            text = cast(of.source.load(e, place), of.source.dtype, dtype)
+            e.line(f"own[k] = {text};" if width > 1 else f"own = {text};")
+            if width > 1:
+                e.line("near += own[k];")
+        e.frames[0].lines.append(f"{ctype} {total} = {seen} * {mean};")
+        self._share("sum", ctype, total)
+        e.frames[0].lines += [
+            f"{mean} -= {total} / {literal(self.rows.length, dtype)};",
+            f"{squares} += {seen} * {mean} * {mean};",
+        ]
+        self._share("sum", ctype, squares)
+        self._sums |= {id(of.total): total, id(of.squares): squares}
 
 
 def _factor(text: str) -> str:

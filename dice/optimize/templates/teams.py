@@ -11,6 +11,7 @@ from dice.optimize.templates.text import NAN_KEEPING, THREADS, blocks
 from dice.optimize.templates.values import literal
 
 MANY_COLUMNS = 1 << 17  # columns that keep a large GPU busy with a thread each
+MOST_APART, FEW_ROWS = 128, 1024  # elements of a row, such as a window, that a thread reads, unless there are few rows
 FEW_THREADS = 1 << 15  # that do not: rows are shared by more of them
 
 _COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "any": "{a} | {b}", "all": "{a} & {b}"}
@@ -138,9 +139,11 @@ class Team:
         return f"{helper}<{self.lanes if self.kind == 'warp' else self.block}>"
 
 
-def team_for(rows: int, length: int, width: int, is_down: bool) -> Team:
-    """`width`: how many elements are read at once. `is_down`: neighbours in memory are elements of different rows."""
-    if is_down:
+def team_for(rows: int, length: int, width: int, lie: str) -> Team:
+    """`width`: how many elements are read at once. `lie`: how rows lie in memory, see `Rows.lie`."""
+    if lie == "apart" and length <= MOST_APART and rows >= FEW_ROWS:
+        return Team("thread", THREADS if rows >= THREADS * 64 else 64, rows, length)
+    if lie == "down":
         if rows >= MANY_COLUMNS or length < 32:
             return Team("thread", THREADS if rows >= THREADS * 64 else 64, rows, length)
         return Team("column", THREADS if length < 512 else 1024, rows, length)

@@ -155,7 +155,7 @@ class Reduced(Value):
     source: Value = None  # type: ignore[assignment]
     over: tuple[int, ...] = ()
     kind: str = "sum"
-    softmax: Softmax | None = field(default=None, init=False, repr=False)
+    together: Softmax | Moments | None = field(default=None, init=False, repr=False)  # with what one pass can have it
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -183,6 +183,15 @@ class Softmax:
     source: Value
     top: Reduced
     total: Reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The sum of a row's elements, and that of their squared distances from the mean: both can be had in one pass."""
+
+    source: Value
+    total: Reduced
+    squares: Reduced
 
 
 Load = Callable[[Emitter, str, str, str], str]

@@ -49,7 +49,7 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 # Names that kernels use themselves, and some that C++ does.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
-    r"|own|own_\w+|kept\w*|step|Vector|(load|store)_vector|aligned|higher|before|tile|column|warp|group|quarter|stage|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
+    r"|own|own_\w+|kept\w*|step|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stage|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
     r"|BLOCK\w*|ITEMS\w*|TILE_\w+|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
 )
