@@ -81,6 +81,7 @@ class Emitter:
         self.level: dict[str, int] = {}
         self.on_source: Callable[[Any, Place], str | None] = lambda value, place: None
         self._wide = {"int64_t"}  # indices of 64 bits, and what makes one of an expression
+        self.on_value: Callable[[Any, Place], str | None] = lambda value, place: None
         self._gone: set[str] = set()  # names of frames that are closed
         self._numbers: dict[str, int] = {}
         self._flat_of: dict[tuple[tuple[int, ...], tuple[str, ...]], str] = {}
@@ -183,8 +184,8 @@ class Emitter:
         self.frames[at].lines += [f"{ctype} {name} = {otherwise};", f"if ({condition}) {{", *inner, "}"]
         return name
 
-    def load(self, name: str, dtype: str, flat: str) -> str:
-        """An element from memory, in the type that is computed in."""
+    def load(self, name: str, dtype: str, flat: str, numel: int = 0) -> str:
+        """An element from memory, of so many, in the type that is computed in."""
         self.inputs.setdefault(name, dtype)
         kept, wanted = storage(dtype), computed(dtype)
         element = f"{name}[{flat}]"

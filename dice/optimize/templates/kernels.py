@@ -1,7 +1,8 @@
-"""Kernels for values: one thread per element, and running sums; those of rows and products have files of their own.
+"""Kernels for running sums, and what a kernel is computed of; those of elements, rows and products have files of their
+own.
 
-Each function writes one `__global__` function that stores some values, or raises `NeedsMemory` for what has to be
-computed before it.
+What writes a kernel writes one `__global__` function that stores some values, or raises `NeedsMemory` for what has to
+be computed before it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type
-from dice.optimize.templates.rows import Team, combine, start_of
+from dice.optimize.templates.teams import Team, combine, start_of
 from dice.optimize.templates.text import (
-    MOST_BLOCKS,
     THREADS,
     Constants,
     KernelText,
     Store,
-    blocks,
     function,
     indented,
     stored,
@@ -26,24 +25,6 @@ from dice.optimize.templates.text import (
 from dice.optimize.templates.values import Product, Reduced, Scanned, Value, cast
 
 MANY_ROWS = 2048  # rows of running sums that keep a large GPU busy with a thread each
-
-
-def pointwise(name: str, stores: Sequence[Store]) -> KernelText:
-    """One thread per element, in a loop over the grid. All values have as many elements."""
-    e = Emitter()
-    count = stores[0].value.numel
-    with e.block() as frame:
-        e.declare("i", count=count)
-        for store in stores:
-            e.line(stored(store, store.value.load(e, e.at_flat(store.value.shape, "i")), "i"))
-    constants = Constants(name)
-    block, items = constants.name("BLOCK", THREADS), constants.name("ITEMS", 1)
-    ctype = index_type(count)
-    loop = f"for ({ctype} i = blockIdx.x * {block} + threadIdx.x; i < {count}; i += gridDim.x * {block}) {{"
-    body = [*e.frames[0].lines, loop, *(f"    {line}" for line in frame.lines), "}"]
-    least = "std::min" if ctype == "int" else "std::min<int64_t>"
-    launch = f"{least}({blocks(count, f'({block} * {items})')}, {MOST_BLOCKS}), {block}"
-    return function(name, e, stores, body, launch, {}, constants)
 
 
 def scan(name: str, of: Scanned, store: Store) -> KernelText:

@@ -11,11 +11,14 @@ from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float, sum_of, times
 from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.pointwise import RULES, apply, rule
+from dice.optimize.templates.rows import Rows
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
-from dice.optimize.templates.values import Guarded, Moved, Pointwise, Reduced, Scanned, Value
+from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Reduced, Scanned, Softmax, Value
 
-BLOCKS = 1056  # eight for each multiprocessor of an H100
+ENOUGH = 100  # blocks that keep a large GPU's memory busy, if each has a thousand threads
+BLOCKS = 528  # four for each multiprocessor of an H100
 LEAST_PART = 4096  # elements of a row that a block is worth
+COLUMN_BLOCKS, LEAST_COLUMN = 264, 256  # the same where a block works on 32 columns
 
 
 def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
@@ -30,21 +33,30 @@ def point(template: str, dtype: str, shape: Sequence[int], *arguments: Any) -> P
 
 
 def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
-    """Without the reduced dimensions."""
+    """Without the reduced dimensions. Few long rows are reduced in parts first, each by threads of its own."""
     rank, dtype = len(value.shape), dtype or value.dtype
     dims = tuple(sorted({index % rank for index in over})) if rank else ()
     left = [index for index in range(rank) if index not in dims]
     shape = tuple(value.shape[index] for index in left)
-    parts = _parts(math.prod(shape), value.numel // max(math.prod(shape), 1))
-    if parts > 1 and not kind.startswith("arg"):
-        long = viewed(permuted(value, [*left, *dims]), (*shape, parts, value.numel // math.prod(shape) // parts))
-        value, dims = Reduced((*shape, parts), dtype, long, (len(shape) + 1,), kind), (len(shape),)
-    return Reduced(shape, dtype, value, dims, kind)
+    rows, length = math.prod(shape), value.numel // max(math.prod(shape), 1)
+    whole = Reduced(shape, dtype, value, dims, kind)
+    if kind.startswith("arg") or length < 2 * min(LEAST_PART, LEAST_COLUMN):
+        return whole
+    if rows > 1 and Rows(whole).is_down:  # parts of columns, side by side in memory as the columns are
+        parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
+        long, dim = viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
+    else:
+        parts = _parts(rows, length, BLOCKS, LEAST_PART)
+        long, dim = viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
+    if parts == 1:
+        return whole
+    in_parts = Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
+    return Reduced(shape, dtype, in_parts, (dim - 1,), kind)
 
 
-def _parts(rows: int, length: int) -> int:
-    """In how many parts long rows are reduced where there are too few for a large GPU: a block each, and then a few."""
-    most = min(BLOCKS // max(rows, 1), length // LEAST_PART)
+def _parts(blocks: int, length: int, most: int, least: int) -> int:
+    """In how many parts rows are reduced for whose number there are too few blocks for a large GPU."""
+    most = min(most // max(blocks, 1), length // least) if blocks < ENOUGH else 1
     return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
 
 
@@ -80,17 +92,26 @@ def mean_of(value: Value, over: Sequence[int]) -> Value:
 
 
 def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple[Value, Value]:
-    """Mean and variance with the dimensions in place: two passes, so that near-equal numbers keep their digits."""
+    """Mean and variance with the dimensions in place. What is summed is how far elements are from the first one, and
+    then the squared distances from the mean: near-equal numbers keep their digits, and equal ones have no variance."""
     dtype = accumulated(value.dtype)
+    count = math.prod(value.shape[index] for index in over)
     known = value.statistics.get(tuple(over))
     if known is None:
-        mean = mean_of(value, over)
+        first = value
+        for index in over:
+            first = sliced(first, index % len(value.shape), 0, 1)
+        apart = point("x - y", dtype, value.shape, value, first)
+        summed = reduced(apart, over, "sum", dtype)
+        mean = point("x + y / w", dtype, first.shape, first, kept(summed, value, over), float(count))
         centred = point("x - y", dtype, value.shape, value, mean)
-        squares = total(point("x * x", dtype, value.shape, centred), over, "sum", dtype)
-        known = value.statistics[tuple(over)] = mean, squares
-    mean, squares = known
-    count = math.prod(value.shape[index] for index in over)
-    return mean, point("x / y", dtype, squares.shape, squares, max(count - correction, 0.0))
+        squared = point("x * x", dtype, value.shape, centred)
+        squares = reduced(squared, over, "sum", dtype)
+        if summed.source is apart and squares.source is squared:
+            summed.together = squares.together = Moments(apart, summed, squares)
+        known = value.statistics[tuple(over)] = mean, kept(squares, value, over)
+    average, spread = known
+    return average, point("x / y", dtype, spread.shape, spread, max(count - correction, 0.0))
 
 
 def _arguments(node: Node, given: list[Any], options: dict[str, Any]) -> tuple[Value, list[int], bool]:
@@ -199,9 +220,14 @@ def _softmax(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
     dtype = accumulated(node.spec.dtype)
     if node.base == "softmin":
         value = point("-x", dtype, value.shape, value)
-    top = total(value, over, "max")
+    highest = reduced(value, over, "max")
+    top = kept(highest, value, over)
     shifted = point("x - y", dtype, value.shape, value, top)
-    summed = total(point("exp(x)", dtype, value.shape, shifted), over, "sum", dtype)
+    exponents = point("exp(x)", dtype, value.shape, shifted)
+    in_all = reduced(exponents, over, "sum", dtype)
+    if highest.source is value and in_all.source is exponents:
+        highest.together = in_all.together = Softmax(value, highest, in_all)
+    summed = kept(in_all, value, over)
     if "log" in node.base:
         return apply(node, "x - log(y)", shifted, summed)
     return apply(node, "exp(x) / y", shifted, summed)

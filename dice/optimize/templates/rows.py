@@ -3,214 +3,76 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from textwrap import indent
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
-from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type, is_float
-from dice.optimize.templates.text import (
-    NAN_KEEPING,
-    THREADS,
-    Constants,
-    KernelText,
-    Store,
-    blocks,
-    function,
-    stored,
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type
+from dice.optimize.templates.pointwise import written
+from dice.optimize.templates.teams import beats, best_helper, combine, start_of, team_for
+from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
+from dice.optimize.templates.values import (
+    Moments,
+    Moved,
+    Pointwise,
+    Reduced,
+    Softmax,
+    Value,
+    cast,
+    index_of,
+    literal,
 )
-from dice.optimize.templates.values import Reduced, Value, cast, literal
+from dice.optimize.templates.vectors import HELPERS, VectorEmitter, width_for
 
-WARP_ROW, BLOCK_ROW = 32, 2048  # elements from which a warp, and a block, works on a row
-
-_COMBINE = {"sum": "{a} + {b}", "prod": "{a} * {b}", "any": "{a} | {b}", "all": "{a} & {b}"}
-
-
-def combine(kind: str, ctype: str, a: str, b: str) -> str:
-    if kind in ("max", "min"):
-        sign = ">" if kind == "max" else "<"
-        is_float = ctype in ("float", "double")
-        return f"{NAN_KEEPING[kind]}({a}, {b})" if is_float else f"({a} {sign} {b} ? {a} : {b})"
-    return _COMBINE[kind].format(a=a, b=b)
-
-
-def start_of(kind: str, dtype: str) -> str:
-    if kind in ("max", "argmax", "min", "argmin"):
-        is_max = kind.endswith("max")
-        if is_float(dtype):
-            return "-INFINITY" if is_max else "INFINITY"
-        if computed(dtype) == "bool":
-            return "false" if is_max else "true"
-        limits = {
-            "int64_t": ("(-9223372036854775807LL - 1)", "9223372036854775807LL"),
-            "int": ("(-2147483647 - 1)", "2147483647"),
-        }
-        return limits[computed(dtype)][0 if is_max else 1]
-    return {"sum": literal(0, dtype), "prod": literal(1, dtype), "any": "false", "all": "true"}[kind]
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """The threads that work on one row. `block`: how the source calls the number of a block's threads."""
-
-    kind: str  # "thread", "warp" or "block"
-    threads: int  # of a block
-    rows: int
-    length: int
-    block: str = "BLOCK"
-
-    @property
-    def head(self) -> list[str]:
-        ctype = index_type(self.rows)
-        first = "blockIdx.x" if ctype == "int" else "int64_t(blockIdx.x)"
-        if self.kind == "block":
-            return [f"{ctype} row = blockIdx.x;"]
-        if self.kind == "warp":
-            first = f"{ctype} row = {first} * ({self.block} / 32) + threadIdx.x / 32;"
-            lines = [first, "int lane = threadIdx.x % 32;"]
-        else:
-            lines = [f"{ctype} row = {first} * {self.block} + threadIdx.x;"]
-        return [*lines, f"if (row >= {self.rows}) return;"]
-
-    @property
-    def loop(self) -> str:
-        start, step = {"thread": ("0", "1"), "warp": ("lane", "32"), "block": ("threadIdx.x", self.block)}[self.kind]
-        advance = "j++" if step == "1" else f"j += {step}"
-        return f"for ({index_type(self.length)} j = {start}; j < {self.length}; {advance}) {{"
-
-    @property
-    def lead(self) -> str:
-        return {"thread": "", "warp": "lane == 0", "block": "threadIdx.x == 0"}[self.kind]
-
-    @property
-    def launch(self) -> str:
-        per_block = {"thread": self.block, "warp": f"({self.block} / 32)"}.get(self.kind)
-        return f"{blocks(self.rows, per_block) if per_block else self.rows}, {self.block}"
-
-    def shared(self, kind: str, ctype: str) -> tuple[str, str]:
-        """The device function that combines one value of each thread: its name and text; "" for one thread. That of a
-        block is a template over its threads, for kernels of one region may have blocks of different sizes."""
-        if self.kind == "thread":
-            return "", ""
-        name = f"{self.kind}_{kind}" + ("" if ctype == "float" else f"_{ctype.removesuffix('_t')}")
-        shuffled = combine(kind, ctype, "v", "__shfl_xor_sync(0xffffffff, v, k)")
-        if ctype == "bool":
-            shuffled = combine(kind, ctype, "v", "(bool)__shfl_xor_sync(0xffffffff, (int)v, k)")
-        lines = [f"for (int k = 16; k > 0; k /= 2) v = {shuffled};"]
-        if self.kind == "block":
-            lines += [
-                f"__shared__ {ctype} s[BLOCK / 32];",
-                "if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v;",
-                "__syncthreads();",
-                "v = s[0];",
-                f"for (int k = 1; k < BLOCK / 32; k++) v = {combine(kind, ctype, 'v', 's[k]')};",
-                "__syncthreads();",
-            ]
-        body = indent("\n".join((*lines, "return v;")), "    ")
-        return name, f"{self.template}__device__ {ctype} {name}({ctype} v) {{\n{body}\n}}"
-
-    @property
-    def template(self) -> str:
-        """What stands before a device function of the team's."""
-        return "template <int BLOCK> " if self.kind == "block" else ""
-
-    def call(self, helper: str) -> str:
-        return f"{helper}<{self.block}>" if self.kind == "block" else helper
-
-
-def _beats(one: str, other: str, sign: str, ctype: str) -> str:
-    """Whether a value comes before another one: NaN before all numbers, as in PyTorch's argmax and argmin."""
-    plain = f"{one} {sign} {other}"
-    return f"{plain} || ({one} != {one} && {other} == {other})" if ctype in ("float", "double") else plain
-
-
-def _best_helper(team: Team, kind: str, ctype: str) -> tuple[str, str]:
-    """The same for a largest or smallest value and where it was first: changes both."""
-    if team.kind == "thread":
-        return "", ""
-    name = f"{team.kind}_{kind}" + ("" if ctype == "float" else f"_{ctype.removesuffix('_t')}")
-    sign = ">" if kind == "argmax" else "<"
-    same = "(o == v || (o != o && v != v))" if ctype in ("float", "double") else "o == v"
-    better = f"if ({_beats('o', 'v', sign, ctype)} || ({same} && p < at)) {{ v = o; at = p; }}"
-    lines = [
-        "for (int k = 16; k > 0; k /= 2) {",
-        f"    {ctype} o = __shfl_xor_sync(0xffffffff, v, k);",
-        "    int p = __shfl_xor_sync(0xffffffff, at, k);",
-        f"    {better}",
-        "}",
-    ]
-    if team.kind == "block":
-        lines += [
-            f"__shared__ {ctype} values[BLOCK / 32];",
-            "__shared__ int places[BLOCK / 32];",
-            "if (threadIdx.x % 32 == 0) { values[threadIdx.x / 32] = v; places[threadIdx.x / 32] = at; }",
-            "__syncthreads();",
-            "for (int k = 0; k < BLOCK / 32; k++) {",
-            f"    {ctype} o = values[k];",
-            "    int p = places[k];",
-            f"    {better}",
-            "}",
-            "__syncthreads();",
-        ]
-    body = indent("\n".join(lines), "    ")
-    return name, f"{team.template}__device__ void {name}({ctype}& v, int& at) {{\n{body}\n}}"
+MOST_KEPT = 32  # numbers of a row that each thread keeps
+IN_FLIGHT = 4  # vectors that a thread has under way in a long row, or twice as many elements
 
 
 class Rows:
-    """A kernel whose threads share rows: the elements that one result of a reduction comes of.
-
-    What is reduced over the same rows is had in the same kernel, in passes over the row.
-    """
+    """The elements that one result of a reduction comes of are a row. What is reduced over the same rows is had in the
+    same kernel: in passes over the row, or of the row's elements where its threads have room to keep them."""
 
     def __init__(self, of: Reduced):
+        self.source = of.source
         self.shape = of.source.shape
         self.over, self.kept = of.over, of.kept
         self.length = of.length
         self.outer = tuple(self.shape[index] for index in self.kept)
-        rows = math.prod(self.outer)
-        self.team = _team(rows, self.length, is_inner=bool(self.over) and self.over[-1] == len(self.shape) - 1)
-        self.helpers: dict[str, str] = {}
-        self._sums: dict[int, str] = {}
+        self.number = math.prod(self.outer)
 
     def fits(self, value: Value) -> bool:
-        return value.numel in (math.prod(self.outer), math.prod(self.shape))
+        return value.numel in (self.number, math.prod(self.shape))
 
     def write(self, name: str, stores: Sequence[Store]) -> KernelText:
-        e, constants = Emitter(), Constants(name)
-        self.team = replace(self.team, block=constants.name("BLOCK", self.team.threads))
-        e.on_source = lambda value, place: self._reduced(e, value, place)
-        rows = math.prod(self.outer)
-        e.declare("row", 0, rows)
-        singles = [store for store in stores if store.value.numel == rows]
-        single_lines = []
-        for store in singles:
-            text = store.value.load(e, e.at_flat(store.value.shape, "row" if rows > 1 else "0"))
-            single_lines.append(stored(store, text, "row"))
-        wide = [store for store in stores if store not in singles]
-        if wide:
-            with e.block() as frame:
-                place = self._element(e)
-                for store in wide:
-                    value = store.value
-                    where = place if value.shape == self.shape else e.at_flat(value.shape, e.flat(place))
-                    e.line(stored(store, value.load(e, where), e.flat(place)))
-            e.frames[0].lines += [self.team.loop, *(f"    {line}" for line in frame.lines), "}"]
-        body = [*self.team.head, *e.frames[0].lines]
-        lead = self.team.lead
-        body += (
-            [f"if ({lead}) {{", *(f"    {line}" for line in single_lines), "}"] if lead and singles else single_lines
-        )
-        return function(name, e, stores, body, self.team.launch, self.helpers, constants)
+        """In vectors where that pays, and with rows kept where they are read more than once."""
+        passes = self._passes(stores)
+        wide = [store.value for store in stores if store.value.numel != self.number]
+        width = width_for(wide, passes, math.prod(self.shape))
+        keep = self._common(passes)
+        for vectors in (width, 1) if width > 1 and self.length % width == 0 else (1,):
+            for kept in (keep, []) if keep else ([],):
+                kernel = RowKernel(self, Constants(name), vectors, kept)
+                if kernel.has_room:
+                    text = kernel.write(name, stores)
+                    if kernel.pays:
+                        return text
+        raise AssertionError("a kernel without vectors, which keeps nothing, is always written")
 
-    def _element(self, e: Emitter) -> Place:
+    def is_own(self, value: Value) -> bool:
+        """Whether it is a reduction of these rows that is under way here."""
+        same = isinstance(value, Reduced) and (value.source.shape, value.over) == (self.shape, self.over)
+        return same and not value.memory
+
+    def element(self, e: Emitter, j: str) -> Place:
         """Element `j` of the row."""
-        e.declare("j", count=self.length)
         outer = e.dims(e.at_flat(self.outer, "row"))
         inner_shape = tuple(self.shape[index] for index in self.over)
         is_trailing = self.over == tuple(range(len(self.shape) - len(self.over), len(self.shape)))
-        if is_trailing and math.prod(self.outer) > 1:
-            flat = e.joined("row", self.length, "j", math.prod(self.outer))
-            return e.at_flat(self.shape, flat)
-        inner = e.dims(e.at_flat(inner_shape, "j"))
+        if is_trailing and self.number > 1:
+            return e.at_flat(self.shape, e.joined("row", self.length, j, self.number))
+        inner = e.dims(e.at_flat(inner_shape, j))
         dims = [""] * len(self.shape)
         for index, text in zip(self.kept, outer, strict=True):
             dims[index] = text
@@ -218,68 +80,362 @@ class Rows:
             dims[index] = text
         return e.at(self.shape, dims)
 
-    def _reduced(self, e: Emitter, value: object, place: Place) -> str | None:
-        """The name that holds a reduction over this row, which is written where it was not yet."""
-        if not isinstance(value, Reduced) or (value.source.shape, value.over) != (self.shape, self.over):
-            return None
-        where = e.flat(place)
-        if where != "row" and not (where == "0" and math.prod(self.outer) == 1):
-            return None
-        if id(value) in self._sums:
-            return self._sums[id(value)]
-        with e.before():
-            name = self._best(e, value) if value.kind.startswith("arg") else self._sum(e, value)
-        self._sums[id(value)] = name
-        return name
+    @property
+    def is_down(self) -> bool:
+        """Whether neighbours in memory are elements of different rows."""
+        return self.lie == "down"
 
-    def _sum(self, e: Emitter, value: Reduced) -> str:
-        kind, dtype = value.kind, value.dtype
-        ctype = computed(dtype)
-        name = e.declare(e.fresh({"sum": "sum", "max": "top", "min": "low", "prod": "product"}.get(kind, kind)), 0)
-        with e.block() as frame:
-            element = value.source.load(e, self._element(e))
-            e.line(f"{name} = {combine(kind, ctype, name, cast(element, value.source.dtype, dtype))};")
-        e.frames[0].lines += [
-            f"{ctype} {name} = {start_of(kind, dtype)};",
-            self.team.loop,
-            *(f"    {line}" for line in frame.lines),
+    @property
+    def lie(self) -> str:
+        """How rows lie in memory: `along` it, `down` columns, or `apart`, where that is not known."""
+        if self.number == 1 or self.length == 1:
+            return "along"
+        e = Emitter()
+        e.declare("row", 0, self.number)
+        e.declare("j", 0, self.length)
+        at = index_of(self.source, e, self.element(e, "j"), ("row", "j"))
+        if at is None:
+            return "apart" if self.over and self.over[-1] == len(self.shape) - 1 else "down"
+        return "down" if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else "along"
+
+    # ---- what several passes read ----------------------------------------------------------------------------------
+
+    def _passes(self, stores: Sequence[Store]) -> list[Value]:
+        """What each pass over the rows computes: a reduction's elements, or a result's."""
+        passes = [store.value for store in stores if store.value.numel != self.number]
+        seen: set[int] = set()
+        waiting = [store.value for store in stores]
+        while waiting:
+            value = waiting.pop()
+            if id(value) in seen or value.memory:
+                continue
+            seen.add(id(value))
+            if self.is_own(value):
+                passes += value.sources
+            waiting += value.sources
+        return passes
+
+    def _common(self, passes: Sequence[Value]) -> list[Value]:
+        """The values that at least two passes compute of the row's elements, without what is reduced over it."""
+        found = [self._plain(one) for one in passes]
+        while True:
+            counts = Counter(key for one in found for key in one)
+            taken_apart = [
+                {
+                    key: value
+                    for own in one.values()
+                    for key, value in (self._sources(own) if counts[id(own)] == 1 else {id(own): own}).items()
+                }
+                for one in found
+            ]
+            if [set(one) for one in taken_apart] == [set(one) for one in found]:
+                break
+            found = taken_apart
+        every = {key: value for one in found for key, value in one.items()}
+        return [value for key, value in every.items() if counts[key] > 1]
+
+    def _plain(self, value: Value) -> dict[int, Value]:
+        """The largest parts of it that are of the rows' size and need nothing that is reduced over them."""
+        if value.numel == math.prod(self.shape) and not self._needs_sums(value, set()):
+            return {id(value): value}
+        if value.memory or isinstance(value, Reduced):
+            return {}
+        return {key: part for source in value.sources for key, part in self._plain(source).items()}
+
+    def _needs_sums(self, value: Value, seen: set[int]) -> bool:
+        if value.memory or id(value) in seen:
+            return False
+        seen.add(id(value))
+        return self.is_own(value) or any(self._needs_sums(source, seen) for source in value.sources)
+
+    def _sources(self, value: Value) -> dict[int, Value]:
+        """What it is made of, of the same size; itself where that is not known or nothing."""
+        if value.memory or not isinstance(value, Pointwise | Moved):
+            return {id(value): value}
+        sizes = {id(one): one for one in value.sources if one.numel == value.numel}
+        return sizes or {id(value): value}
+
+
+class RowKernel:
+    """One kernel under way. `width`: of its vectors; `kept`: values whose elements its threads keep."""
+
+    def __init__(self, rows: Rows, constants: Constants, width: int, kept: Sequence[Value]):
+        self.rows, self.constants, self.width, self.kept = rows, constants, width, kept
+        self.e = VectorEmitter(width)
+        self.e.on_source = self._reduced
+        self.e.on_value = self._known
+        lie = rows.lie
+        if lie == "down" and width > 1:
+            self.has_room = False
+            return
+        self.team = team_for(rows.number, rows.length, width, lie)
+        units = -(-(rows.length // width) // self.team.shared_by)
+        size = sum(2 if computed(value.dtype) in ("double", "int64_t") else 1 for value in kept)
+        self.has_room = units * width * size <= MOST_KEPT or not kept
+        self.helpers = {"Vector": HELPERS["Vector"]} if width > 1 else {}
+        self._units, self._at_once = units, ""
+        self._sums: dict[int, str] = {}
+        self._names: dict[int, str] = {}  # of what is kept
+        self._read: set[int] = set()
+        self._here = ""  # index of the element that is being written about
+
+    @property
+    def pays(self) -> bool:
+        """Whether vectors are read, and whether what is kept is."""
+        return (self.width == 1 or self.e.pays) and self._read == {id(value) for value in self.kept}
+
+    def write(self, name: str, stores: Sequence[Store]) -> KernelText:
+        e, rows, constants = self.e, self.rows, self.constants
+        self.team = replace(self.team, block=constants.name("BLOCK", self.team.threads))
+        e.declare("row", 0, rows.number)
+        self._keep()
+        singles = [store for store in stores if store.value.numel == rows.number]
+        single_lines = []
+        for store in singles:
+            text = store.value.load(e, e.at_flat(store.value.shape, "row" if rows.number > 1 else "0"))
+            single_lines.append(stored(store, text, "row"))
+        self._write_wide([store for store in stores if store not in singles])
+        body = [*self.team.head, *e.frames[0].lines]
+        lead = self.team.lead
+        body += [f"if ({lead}) {{", *indented(single_lines), "}"] if lead and singles else single_lines
+        bounds = self.team.block if self.team.threads > 256 else ""
+        return function(name, e, stores, body, self.team.launch, self.helpers, constants, bounds)
+
+    def _write_wide(self, stores: Sequence[Store]) -> None:
+        """The pass that stores what has as many elements as the rows."""
+        if not stores:
+            return
+        e, before, after = self.e, list[str](), list[str]()
+        with self._walk(before, after) as place:
+            for store in stores:
+                value = store.value
+                flat = e.flat(place)
+                text = value.load(e, place if value.shape == self.rows.shape else e.at_flat(value.shape, flat))
+                high = e.vector_of(flat)
+                if self.width == 1 or high is None:
+                    e.line(stored(store, text, flat))
+                    continue
+                vector = e.vector(value.dtype)
+                before.append(f"{vector} own_{store.name};")
+                e.line(f"own_{store.name}.val[k] = {as_stored(store, text)};")
+                after.append(f"reinterpret_cast<{vector}*>({store.name})[{high}] = own_{store.name};")
+
+    # ---- passes ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _walk(self, before: Sequence[str] = (), after: Sequence[str] = ()) -> Iterator[Place]:
+        """A loop of the team over the row: what is written within is about the element at the place that it gives.
+        `before` and `after`: lines that stand around a vector's elements."""
+        e, outside = self.e, self._here
+        own = "c" if self.width > 1 else "j"
+        with e.block() as outer:
+            e.declare("step")
+            e.declare(own, count=self.rows.length // self.width)
+            if self.width > 1:
+                with e.block() as inner:
+                    e.declare("k")
+                    place = self.rows.element(e, e.joined("c", self.width, "k", self.rows.length // self.width))
+                    self._here = e.flat(place)
+                    yield place
+                loop = ["#pragma unroll", f"for (int k = 0; k < {self.width}; k++) {{", *indented(inner.lines), "}"]
+            else:
+                place = self.rows.element(e, "j")
+                self._here = e.flat(place)
+                yield place
+                loop = []
+        self._here = outside
+        lines = [*outer.lines, *before, *loop, *after] if self.width > 1 else [*before, *outer.lines, *after]
+        e.frames[0].lines += self._loop(own, lines)
+
+    def _loop(self, own: str, lines: Sequence[str]) -> list[str]:
+        team, count = self.team, self.rows.length // self.width
+        if not self.kept:
+            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * IN_FLIGHT else []
+            return [*unroll, team.loop(own, count), *indented(lines), "}"]
+        if team.kind == "thread":
+            return ["#pragma unroll", team.loop(own, count), *indented(lines), "}"]
+        is_full = team.kind == "warp" and count % team.lanes == 0
+        guarded = lines if is_full else [f"if ({own} < {count}) {{", *indented(lines), "}"]
+        is_read = any(re.search(rf"\b{own}\b", line) for line in guarded)
+        place = [f"int {own} = {team.start} + step * {_factor(team.step)};"] if is_read else []
+        return [
+            "#pragma unroll",
+            f"for (int step = 0; step < {self._steps()}; step++) {{",
+            *indented([*place, *guarded]),
             "}",
         ]
+
+    def _in_flight(self) -> str:
+        if not self._at_once:
+            self._at_once = self.constants.name("UNROLL", IN_FLIGHT if self.width > 1 else 2 * IN_FLIGHT)
+        return self._at_once
+
+    def _steps(self) -> str:
+        """How many times the team has to step through a row that it keeps."""
+        if self.team.kind in ("thread", "warp"):
+            return str(self._units)
+        if not self._at_once:
+            count = self.rows.length // self.width
+            self._at_once = self.constants.name("STEPS", f"({count} - 1) / {_factor(self.team.step)} + 1")
+        return self._at_once
+
+    def _keep(self) -> None:
+        """Reads what is kept."""
+        if not self.kept:
+            return
+        names = {id(value): self.e.fresh("kept") for value in self.kept}
+        vector = f"[{self.width}]" if self.width > 1 else ""
+        for value in self.kept:
+            self.e.frames[0].lines.append(f"{computed(value.dtype)} {names[id(value)]}[{self._steps()}]{vector};")
+        with self._walk() as place:
+            for value in self.kept:
+                own = value.shape == self.rows.shape
+                text = value.load(self.e, place if own else self.e.at_flat(value.shape, self.e.flat(place)))
+                self.e.line(f"{names[id(value)]}{self._element()} = {text};")
+        self._names = names
+
+    def _element(self) -> str:
+        step = ("c" if self.width > 1 else "j") if self.team.kind == "thread" else "step"
+        return f"[{step}][k]" if self.width > 1 else f"[{step}]"
+
+    def _known(self, value: Value, place: Place) -> str | None:
+        """What is kept of this element."""
+        name = self._names.get(id(value))
+        if name is None or not self._here or self.e.flat(place) != self._here:
+            return None
+        self._read.add(id(value))
+        return f"{name}{self._element()}"
+
+    # ---- what is reduced -------------------------------------------------------------------------------------------
+
+    def _reduced(self, value: object, place: Place) -> str | None:
+        """The name that holds a reduction over this row, which is written where it was not yet."""
+        if not isinstance(value, Reduced) or not self.rows.is_own(value):
+            return None
+        where = self.e.flat(place)
+        if where != "row" and not (where == "0" and self.rows.number == 1):
+            return None
+        if id(value) not in self._sums:
+            with self.e.before():
+                if self.kept or value.together is None:
+                    name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
+                    self._sums[id(value)] = name
+                elif isinstance(value.together, Softmax):
+                    self._softmax(value.together)
+                else:
+                    self._moments(value.together)
+        return self._sums[id(value)]
+
+    def _name(self, value: Reduced) -> str:
+        stem = {"sum": "sum", "max": "top", "min": "low", "prod": "product"}.get(value.kind, value.kind)
+        return self.e.declare(self.e.fresh(stem), 0)
+
+    def _sum(self, value: Reduced) -> str:
+        e, kind, dtype = self.e, value.kind, value.dtype
+        ctype = computed(dtype)
+        name = self._name(value)
+        e.frames[0].lines.append(f"{ctype} {name} = {start_of(kind, dtype)};")
+        with self._walk() as place:
+            element = value.source.load(e, place)
+            e.line(f"{name} = {combine(kind, ctype, name, cast(element, value.source.dtype, dtype))};")
+        self._share(kind, ctype, name)
+        return name
+
+    def _share(self, kind: str, ctype: str, name: str) -> None:
+        """Combine what the team's threads have."""
         helper, text = self.team.shared(kind, ctype)
         if helper:
             self.helpers[helper] = text
-            e.frames[0].lines.append(f"{name} = {self.team.call(helper)}({name});")
-        return name
+            self.e.frames[0].lines.append(f"{name} = {self.team.call(helper)}({name});")
 
-    def _best(self, e: Emitter, value: Reduced) -> str:
+    def _best(self, value: Reduced) -> str:
         """Where the largest or smallest element of the row is."""
-        if index_type(self.length) != "int":
+        if index_type(self.rows.length) != "int":
             raise CannotWrite("the place of the largest of more than 2^31 elements has no rule")
-        dtype = value.source.dtype
+        e, dtype = self.e, value.source.dtype
         ctype = computed(dtype)
         best, at = e.declare(e.fresh("best"), 0), e.declare(e.fresh("at"), 0)
         sign = ">" if value.kind == "argmax" else "<"
-        with e.block() as frame:
-            element = value.source.load(e, self._element(e))
-            is_better = f"{_beats(element, best, sign, ctype)} || {at} == {self.length}"
-            e.line(f"if ({is_better}) {{ {best} = {element}; {at} = j; }}")
-        e.frames[0].lines += [
-            f"{ctype} {best} = {start_of(value.kind, dtype)};",
-            f"int {at} = {self.length};",
-            self.team.loop,
-            *(f"    {line}" for line in frame.lines),
-            "}",
-        ]
-        helper, text = _best_helper(self.team, value.kind, ctype)
+        e.frames[0].lines += [f"{ctype} {best} = {start_of(value.kind, dtype)};", f"int {at} = {self.rows.length};"]
+        with self._walk() as place:
+            element = value.source.load(e, place)
+            is_better = f"{beats(element, best, sign, ctype)} || {at} == {self.rows.length}"
+            j = e.joined("c", self.width, "k", self.rows.length // self.width) if self.width > 1 else "j"
+            e.line(f"if ({is_better}) {{ {best} = {element}; {at} = {j}; }}")
+        helper, text = best_helper(self.team, value.kind, ctype)
         if helper:
             self.helpers[helper] = text
             e.frames[0].lines.append(f"{self.team.call(helper)}({best}, {at});")
         return at
 
+    def _softmax(self, of: Softmax) -> None:
+        """The maximum and the sum of exponents in one pass: the sum so far is scaled where there is a new maximum."""
+        e, dtype = self.e, of.total.dtype
+        ctype, vector = computed(dtype), self.width > 1
+        top, total = self._name(of.top), self._name(of.total)
+        own = "own[k]" if vector else "own"
+        e.frames[0].lines.append(f"{ctype} {top} = -INFINITY, {total} = {start_of('sum', dtype)};")
+        scale = written("x == y ? 1 : exp(x - y)", dtype, x=top, y="higher")
+        add = (
+            f"{total} += {own} == -INFINITY ? {start_of('sum', dtype)} : {written('exp(x - y)', dtype, x=own, y=top)};"
+        )
+        each = ["#pragma unroll", f"for (int k = 0; k < {self.width}; k++) {add}"] if vector else [add]
+        before = [f"{ctype} own{f'[{self.width}]' if vector else ''}, higher = {top};"]
+        with self._walk(before, [f"{total} *= {scale};", f"{top} = higher;", *each]) as place:
+            text = of.source.load(e, place)
+            e.line(f"{own} = {cast(text, of.source.dtype, dtype)};")
+            e.line(f"higher = {combine('max', ctype, 'higher', own)};")
+        lines = e.frames[0].lines
+        if self.team.kind != "thread":
+            lines.append(f"{ctype} own_{top} = {top};")
+            self._share("max", ctype, top)
+            lines.append(f"{total} *= {written('x == y ? 1 : exp(x - y)', dtype, x=f'own_{top}', y=top)};")
+            self._share("sum", ctype, total)
+        self._sums |= {id(of.top): top, id(of.total): total}
 
-def _team(rows: int, length: int, is_inner: bool) -> Team:
-    if length <= WARP_ROW or (not is_inner and rows >= 1024 and length <= 4096) or (length <= 128 and rows >= 1 << 16):
-        return Team("thread", THREADS if rows >= THREADS * 64 else 64, rows, length)
-    if length < BLOCK_ROW and rows >= 64:
-        return Team("warp", THREADS, rows, length)
-    return Team("block", 1024 if length >= 1 << 14 else THREADS, rows, length)
+    def _moments(self, of: Moments) -> None:
+        """The sum of the elements and of their squared distances from the mean in one pass: each thread follows mean
+        and squares of what it has seen (Welford), a vector at a time."""
+        e, dtype, width = self.e, of.total.dtype, self.width
+        ctype, zero = computed(dtype), literal(0, dtype)
+        total, squares = self._name(of.total), self._name(of.squares)
+        mean, seen = e.declare(e.fresh("mean"), 0), e.declare(e.fresh("seen"), 0)
+        e.frames[0].lines.append(f"{ctype} {mean} = {zero}, {squares} = {zero}, {seen} = {zero};")
+        each = f"#pragma unroll\nfor (int k = 0; k < {width}; k++) "
+        # A division that rounds has a branch, which the reads of later vectors would wait for.
+        over = "__fdividef({}, {})" if ctype == "float" else "{} / ({})"
+        if width > 1:
+            before = [f"{ctype} own[{width}], near = {zero}, apart = {zero};"]
+            after = [
+                f"near /= {width};",
+                f"{each}apart += (own[k] - near) * (own[k] - near);",
+                f"{ctype} gap = near - {mean}, share = {over.format(width, f'{seen} + {width}')};",
+                f"{mean} += gap * share;",
+                f"{squares} += apart + gap * gap * {seen} * share;",
+                f"{seen} += {width};",
+            ]
+        else:
+            before = [f"{ctype} own;"]
+            after = [
+                f"{seen} += 1;",
+                f"{ctype} gap = own - {mean};",
+                f"{mean} += {over.format('gap', seen)};",
+                f"{squares} += gap * (own - {mean});",
+            ]
+        with self._walk(before, [line for text in after for line in text.split("\n")]) as place:
+            text = cast(of.source.load(e, place), of.source.dtype, dtype)
+            e.line(f"own[k] = {text};" if width > 1 else f"own = {text};")
+            if width > 1:
+                e.line("near += own[k];")
+        e.frames[0].lines.append(f"{ctype} {total} = {seen} * {mean};")
+        self._share("sum", ctype, total)
+        e.frames[0].lines += [
+            f"{mean} -= {total} / {literal(self.rows.length, dtype)};",
+            f"{squares} += {seen} * {mean} * {mean};",
+        ]
+        self._share("sum", ctype, squares)
+        self._sums |= {id(of.total): total, id(of.squares): squares}
+
+
+def _factor(text: str) -> str:
+    return f"({text})" if " " in text else text

@@ -163,7 +163,7 @@ def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
         "}",
         *results,
     ]
-    bounds = f"__launch_bounds__({THREADS}, {tile.blocks}) "
+    bounds = f"{THREADS}, {tile.blocks}"
     return function(
         name, e, [store], [line for line in lines if line], launch(of, bm, bn), dict(_HELPERS), constants, bounds
     )

@@ -13,7 +13,6 @@ from dice.optimize.templates.emitter import Emitter, computed, storage
 from dice.optimize.templates.values import Value
 
 THREADS = 256  # of a block, as a rule
-MOST_BLOCKS = 8192  # of a grid whose threads go on in a loop
 
 # CUDA's fmaxf and fminf drop NaN, and PyTorch's maximum, clamp, amax and pooling keep it.
 NAN_KEEPING = {"max": "larger", "min": "smaller"}
@@ -52,7 +51,7 @@ class Constants:
         self._suffix = kernel.rpartition("_kernel")[2]  # a region's other kernels have numbers of their own
         self._lines: list[str] = []
 
-    def name(self, stem: str, value: int) -> str:
+    def name(self, stem: str, value: int | str) -> str:
         """Define one; its name in the source."""
         self._lines.append(f"constexpr int {stem}{self._suffix} = {value};")
         return f"{stem}{self._suffix}"
@@ -81,19 +80,20 @@ def function(
     constants: Constants,
     bounds: str = "",
 ) -> KernelText:
-    """`bounds`: what the compiler is told of launches."""
+    """`bounds`: the threads of a block, and how many blocks are to fit, so that each has few enough registers."""
     # What is stored is a tensor of its own, so what is read may be read before.
     parameters = [f"const {storage(dtype)}* __restrict__ {tensor}" for tensor, dtype in e.inputs.items()]
     parameters += [f"{storage(store.value.dtype)}* __restrict__ {store.name}" for store in stores]
     text = "\n".join(without_idle(body))
-    code = f"__global__ void {bounds}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
+    limit = f"__launch_bounds__({bounds}) " if bounds else ""
+    code = f"__global__ void {limit}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))
     helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
     values = tuple(store.value for store in stores)
     return KernelText(name, constants.above(code), dict(e.inputs), values, launch, helpers)
 
 
-_DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t) ([vi]\d+) = (.*);")
+_DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t|Vector<[\w:]+, \d+>) ([vi]\d+) = (.*);")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = re.compile(r"\w+(\[\w+\])?|\w+ [-+*] [\w.]+")
 
@@ -137,7 +137,11 @@ def _plain(line: str, name: str) -> bool:
     return f"[{name}]" in line or line.endswith(f"= {name};")
 
 
-def stored(store: Store, text: str, flat: str) -> str:
+def as_stored(store: Store, text: str) -> str:
+    """A computed number in the type of the tensor that it goes to."""
     kept = storage(store.value.dtype)
-    value = text if kept == computed(store.value.dtype) else f"static_cast<{kept}>({text})"
-    return f"{store.name}[{flat}] = {value};"
+    return text if kept == computed(store.value.dtype) else f"static_cast<{kept}>({text})"
+
+
+def stored(store: Store, text: str, flat: str) -> str:
+    return f"{store.name}[{flat}] = {as_stored(store, text)};"

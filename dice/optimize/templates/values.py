@@ -43,8 +43,11 @@ class Value:
 
     def load(self, e: Emitter, place: Place) -> str:
         """C++ for the element at a place of this shape, in the type that is computed in."""
+        known = e.on_value(self, place)
+        if known is not None:
+            return known
         if self.memory:
-            return e.load(self.memory, self.dtype, e.flat(place))
+            return e.load(self.memory, self.dtype, e.flat(place), self.numel)
         key = (id(self), place.flat, place.dims)
         return e.remembered(key, lambda: self.compute(e, place))
 
@@ -152,6 +155,7 @@ class Reduced(Value):
     source: Value = None  # type: ignore[assignment]
     over: tuple[int, ...] = ()
     kind: str = "sum"
+    together: Softmax | Moments | None = field(default=None, init=False, repr=False)  # with what one pass can have it
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -170,6 +174,24 @@ class Reduced(Value):
     @property
     def sources(self) -> Sequence[Value]:
         return [self.source]
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """A row's maximum, and the sum of exp(x - maximum): both can be had in one pass."""
+
+    source: Value
+    top: Reduced
+    total: Reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The sum of a row's elements, and that of their squared distances from the mean: both can be had in one pass."""
+
+    source: Value
+    total: Reduced
+    squares: Reduced
 
 
 Factor = Callable[[Emitter, str, str, str], "tuple[Value, Place]"]
@@ -230,7 +252,7 @@ def located(e: Emitter, value: Value, place: Place) -> Located | None:
     dtype, conditions = value.dtype, []
     while not value.memory:
         if isinstance(value, Moved) and type(value) is Moved:  # others read indices
-            value, place = value.source, value.move(e, place)
+            place, value = value.move(e, place), value.source
         elif isinstance(value, Guarded) and value.fill in ("0", "0.0f"):
             chosen = value.choose(e, e.dims(place))
             if len(chosen) != 1:
@@ -247,8 +269,14 @@ def located(e: Emitter, value: Value, place: Place) -> Located | None:
 
 def runs_along(factor: Value) -> int:
     """Which of a factor's dimensions neighbours in memory lie along, 1 or 2 of three; 2 where that is not known."""
-    e, value = Emitter(), factor
-    place = e.at(factor.shape, ("0", "p", "q"))
+    e = Emitter()
+    at = index_of(factor, e, e.at(factor.shape, ("0", "p", "q")), ("p", "q"))
+    return 1 if at is not None and abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else 2
+
+
+def index_of(value: Value, e: Emitter, place: Place, names: Sequence[str]) -> Callable[..., int] | None:
+    """Where the largest tensor that the value is computed of is read for an element, by the numbers that the place's
+    names stand for; None where that is not known."""
     while not isinstance(value, Memory) and not value.memory:
         if isinstance(value, Moved):
             place, value = value.move(e, place), value.source
@@ -256,21 +284,22 @@ def runs_along(factor: Value) -> int:
             value = max(value.sources, key=lambda one: one.numel)
             place = e.broadcast(place, value.shape)
         else:
-            return 2
+            return None
     result = f"int index = {e.flat(place)};"
     # An index is the same in Python, but for its type and the division.
     lines = [_TYPE.sub("", line, count=1).rstrip(";").replace("/", "//") for line in (*e.frames[0].lines, result)]
     index = "\n".join(lines)
 
-    def at(p: int, q: int) -> int:
-        known: dict[str, int] = {"p": p, "q": q}
+    def at(*numbers: int) -> int:
+        known = dict(zip(names, numbers, strict=True))
         exec(index, {"int64_t": int}, known)
         return known["index"]
 
     try:
-        return 1 if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else 2
+        at(*(0 for _ in names))
     except (SyntaxError, NameError):  # an index with a condition
-        return 2
+        return None
+    return at
 
 
 @dataclass(eq=False)
