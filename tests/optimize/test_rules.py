@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,16 @@ def test_convolutions_and_pooling(tmp_path: Path) -> None:
         )
 
     check(tmp_path, several, x, w, depth, up)
+
+
+def test_a_part_of_a_concatenation_is_read_only_where_it_lies(tmp_path: Path) -> None:
+    """Before its beginning there is somebody else's memory: reading that ends a kernel on a GPU."""
+    parts = [torch.randn(2, extent, 3) for extent in (2, 3, 4)]
+    cuda = check(tmp_path, lambda *parts: torch.cat(parts, 1), *parts)
+    conditions = re.findall(r"if \((i\d+ [^)]*)\) \{", cuda)
+    assert sorted(re.sub(r"i\d+", "i", one) for one in conditions if "2147" not in one) == [
+        "i < 2", "i >= 2 && i < 5", "i >= 5"
+    ]  # fmt: skip
 
 
 def test_arrangements_and_indices(tmp_path: Path) -> None:

@@ -244,7 +244,8 @@ def joined(parts: Sequence[Value], dim: int, dtype: str) -> Value:
             there = list(dims)
             there[dim] = f"{dims[dim]} - {start}" if start else dims[dim]
             begins = f"{dims[dim]} >= {start}" if start else ""  # what others have may not be read either
-            condition = begins if number == len(parts) else f"{dims[dim]} < {end}"
+            ends = f"{dims[dim]} < {end}" if number < len(parts) else ""
+            condition = " && ".join(filter(None, (begins, ends)))
             chosen.append((condition, part, e.at(part.shape, there)))
             start = end
         return chosen
