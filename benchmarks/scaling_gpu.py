@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs import Job, Jobs
-from scaling_rows import Kept, Table
+from scaling_rows import Kept, Table, line
 from scaling_study import ROW_TOKENS, SHIPPED, SIZES, USUAL_TRAIN_S, Study
 
 from dice.errors import UserError
@@ -74,7 +74,7 @@ class Call:
             return self._train() and self._evaluate()
         finally:
             self.kept.keep()
-            self.table.write()
+            print("\n".join(map(line, self.table.write())), flush=True)
 
     def _train(self) -> bool:
         """Draw the corpus and train. Where a training failed the others count."""
@@ -158,7 +158,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("out", type=Path)
-    add("--seconds", type=float, default=520.0, help="of this call")
+    add("--seconds", type=float, default=520.0, help="of this call, without the start of Python (seconds)")
     add("--gpus", nargs="+", help="by their names in CUDA_VISIBLE_DEVICES; default: all")
     add("--sizes", nargs="+", choices=sorted(SIZES), default=["2m", "9m", "30m", "100m"])
     add("--start", choices=["nano"], help="train nano on, on all GPUs, in place of models from random weights")

@@ -113,18 +113,22 @@ class Table:
                 for job in (f"eval-{name}", *([f"train-{name}"] if name in self.study.names else [])):
                     (done / job).touch()
 
-    def write(self, at_most_every_s: float = 0.0) -> None:
+    def write(self, at_most_every_s: float = 0.0) -> list[Row]:
+        """The rows, too, unless it is not time yet."""
         if time.monotonic() - self._written < at_most_every_s:
-            return
-        rows = self.carried | {row["model"]: row for row in self._rows()}
-        write_json(self.path, self.head | {"rows": list(rows.values())})
+            return []
+        rows = list((self.carried | {row["model"]: row for row in self._rows()}).values())
+        write_json(self.path, self.head | {"rows": rows})
         self._written = time.monotonic()
+        return rows
 
     def _rows(self) -> Iterator[Row]:
         out = self.study.out
         for name in self.study.names:
             if (out / "train" / name / "metrics.jsonl").exists():
                 yield self._final(name)
+            elif name not in self.carried:
+                yield {"model": name, "exec": {}, "lacking": {"train": "not begun: no time was left"}}
             for tokens in self.kept.of(name):
                 yield self._middle(name, tokens)
         if (out / "eval" / f"eval-{SHIPPED}").exists():
@@ -180,6 +184,13 @@ class Table:
                 why = "training has not ended"
             found["lacking"] |= {kind: why} if why else {}
         return found
+
+
+def line(row: Row) -> str:
+    """A row as it is shown: `9m  tokens 363,855,872  heldout 120 of 240  pass: not begun: no time was left`."""
+    parts = [row["model"], *([f"tokens {row['tokens']:,}"] if "tokens" in row else [])]
+    parts += [f"{name} {counts['solved']} of {counts['of']}" for name, counts in row["exec"].items()]
+    return "  ".join([*parts, *(f"{kind}: {why}" for kind, why in row["lacking"].items())])
 
 
 def read_evaluation(folder: Path) -> tuple[dict[str, Row], str]:
