@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from jobs import Job, JobFailed, Jobs
+
+from tests.conftest import ROOT
+
+PATHS = os.pathsep.join((str(ROOT), str(ROOT / "benchmarks")))
 
 LASTING = """
 import pathlib, signal, sys, time
@@ -22,6 +30,13 @@ if note.read_text().count("begun") == 1: time.sleep(600)
 
 def python(code: str, *arguments: object) -> tuple[str, ...]:
     return (sys.executable, "-c", code, *map(str, arguments))
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_jobs_run_once_in_order_and_side_by_side(tmp_path: Path) -> None:
@@ -66,3 +81,26 @@ def test_jobs_side_by_side_are_on_gpus_of_their_own(tmp_path: Path) -> None:
     jobs = [Job(name, python(line, tmp_path / name)) for name in "abcd"]
     assert Jobs(tmp_path, jobs, parallel=2, gpus=("3", "7")).run(60)
     assert sorted((tmp_path / name).read_text() for name in "ab") == ["3", "7"]
+
+
+def test_a_failure_stops_no_other_where_told(tmp_path: Path) -> None:
+    jobs = [Job("bad", python("raise SystemExit(3)")), Job("good", python("")), Job("next", python(""), ("bad",))]
+    runner = Jobs(tmp_path, jobs, parallel=1, keep_going=True)
+    assert not runner.run(60)
+    assert runner.failed.keys() == {"bad"} and runner.is_done("good") and not runner.is_done("next")
+
+
+def test_what_has_too_little_time_is_not_begun(tmp_path: Path) -> None:
+    jobs = [Job("short", python("")), Job("long", python(""), least_s=1000.0)]
+    assert not Jobs(tmp_path, jobs, parallel=2).run(60)
+    assert (tmp_path / "done" / "short").exists() and not (tmp_path / "logs" / "long.log").exists()
+
+
+def test_jobs_end_with_the_process_that_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    script = "import sys; from jobs import *; Jobs(Path(sys.argv[1]), [Job('long', tuple(sys.argv[2:]))], 1).run(600)"
+    caller = subprocess.Popen(python(script, tmp_path, *python(LASTING, note)), env=os.environ | {"PYTHONPATH": PATHS})
+    wait_for(lambda: note.exists() and "begun" in note.read_text())
+    caller.kill()
+    caller.wait()
+    wait_for(lambda: "stopped" in note.read_text())
