@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ CHECKED_BY = {
 }
 NO_JUDGEMENT = {"unsupported", "infra_error"}  # these outcomes say nothing about the kernel, and count in no share
 PUBLISHED = ("DICE-1.7B", "DICE-4B", "DICE-8B", "cudaLLM", "Claude-Sonnet-4")
+SIZES = {"level1": 100, "level2": 100, "level3": 50, "networks": 5}  # problems of each
+LEAST_SHARE, WHOLE_SHARE = 0.01, 0.99  # of the module's time, that is a solution, and that counts as all of it
 PARTS: dict[str, Callable[[], str]] = {}
 
 
@@ -100,6 +103,22 @@ def kernelbench() -> str:
         cells = [f"*{right:.1f} ({faster:.1f} / {twice:.1f})*" for right, faster, twice in numbers]
         found.append((f"*{row.name}, published*", "*the paper*", *cells))
     return table("model | checked by | level 1 | level 2 | level 3", found)
+
+
+@part
+def optimized() -> str:
+    """Of `dice optimize` over KernelBench: shares of the problems that were judged."""
+    run, found = read("optimize/h200"), list[Sequence[str]]()
+    for group, problems in run["groups"].items():
+        right = [row for row in problems.values() if row["outcome"] == "correct" and row.get("share", 0) >= LEAST_SHARE]
+        speedups = sorted(row["speedup"] for row in right)
+        whole = [row for row in right if row["share"] >= WHOLE_SHARE]
+        counts = (len(right), sum(s > 1 for s in speedups), len(whole), sum(row["speedup"] > 1 for row in whole))
+        cells = [f"{100 * count / len(problems):.0f}" for count in counts]
+        median = f"{statistics.median(speedups):.2f}" if speedups else ""
+        found.append((group, f"{len(problems)} of {SIZES[group]}", *cells, median))
+    head = "KernelBench | judged | right, % | and faster | all operators | and faster | median speed-up"
+    return table(head, found) + f"\n\nOne {run['machine']}: `{run['command']}`. {run['note']}"
 
 
 @part
