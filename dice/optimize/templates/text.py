@@ -81,12 +81,13 @@ def function(
     constants: Constants,
     bounds: str = "",
 ) -> KernelText:
-    """`bounds`: what the compiler is told of launches."""
+    """`bounds`: the threads of a block, and how many of them a multiprocessor has at once."""
     # What is stored is a tensor of its own, so what is read may be read before.
     parameters = [f"const {storage(dtype)}* __restrict__ {tensor}" for tensor, dtype in e.inputs.items()]
     parameters += [f"{storage(store.value.dtype)}* __restrict__ {store.name}" for store in stores]
     text = "\n".join(without_idle(body))
-    code = f"__global__ void {bounds}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
+    limit = f"__launch_bounds__({bounds}) " if bounds else ""
+    code = f"__global__ void {limit}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))
     helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
     values = tuple(store.value for store in stores)

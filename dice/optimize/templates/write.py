@@ -48,7 +48,7 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 # Names that kernels use themselves, and some that C++ does.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
-    r"|own|before|tile|column|warp|group|quarter|stages?|steps?|next|part|other|is_inside|tiles_[mn]|sums|split|multiply_add|[ab]_(next|high|low)"
+    r"|own|before|tile|column|warp|group|quarter|stages?|steps?|next|part|other|is_inside|pair|aligned|tiles_[mn]|sums|split|multiply_add|[ab]_(next|high|low)"
     r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
 )
@@ -189,17 +189,26 @@ def cuda_source(graph: Graph, name: str, tensor_cores: bool = False) -> tuple[st
     helpers: dict[str, str] = {}
     for text, _ in kernels.texts:
         helpers |= text.helpers
-    host, declaration = _host(kernels, name, tuple(map(safe, taken)))
+    in_vectors = any(re.search(r"memcpy_async\(.*, 16,", text.code) for text, _ in kernels.texts)
+    host, declaration = _host(kernels, name, tuple(map(safe, taken)), in_vectors)
     includes = INCLUDES + (_PIPELINE if any("__pipeline_" in text.code for text, _ in kernels.texts) else "")
-    parts = [includes.strip(), *helpers.values(), *(text.code for text, _ in kernels.texts), host]
+    parts = [includes.strip(), *helpers.values(), *(text.code for text, _ in kernels.texts)]
+    parts += [*([_ALIGNED] if in_vectors else ()), host]
     return "\n\n".join(parts), declaration, taken
 
 
-def _host(kernels: Kernels, name: str, taken: tuple[str, ...]) -> tuple[str, str]:
+_ALIGNED = """// The tensor's elements in their order, from an address on where vectors may begin.
+torch::Tensor aligned(torch::Tensor x) {
+    x = x.contiguous();
+    return reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0 ? x : x.clone();
+}"""
+
+
+def _host(kernels: Kernels, name: str, taken: tuple[str, ...], in_vectors: bool) -> tuple[str, str]:
     several = len(kernels.results) > 1
     returned = "std::vector<torch::Tensor>" if several else "torch::Tensor"
     declaration = f"{returned} {name}_cuda({', '.join(f'torch::Tensor {one}' for one in taken)})"
-    lines = [f"{one} = {one}.contiguous();" for one in taken]
+    lines = [f"{one} = aligned({one});" if in_vectors else f"{one} = {one}.contiguous();" for one in taken]
     for store in (*kernels.between, *kernels.results):
         shape = ", ".join(map(str, store.value.shape))
         lines.append(
