@@ -7,6 +7,7 @@ own before it, whose result then is a tensor (`memory`).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -269,10 +270,12 @@ def strides(lines: Sequence[str], index: str, variables: Sequence[str]) -> dict[
     """What an index, of which the lines define parts, adds up to for each of the variables, and for "" what is left.
     None where it is no such sum."""
     known: dict[str, Any] = {name: Linear({name: 1}) for name in variables}
+    for line in lines:
+        with contextlib.suppress(SyntaxError, NameError, TypeError):  # a condition, or a division
+            exec(_TYPE.sub("", line, count=1).rstrip(";"), {"int64_t": lambda one: one}, known)
     try:
-        exec("\n".join(_TYPE.sub("", line, count=1).rstrip(";") for line in lines), {"int64_t": lambda one: one}, known)
         found = eval(index, {}, known)
-    except (SyntaxError, NameError, TypeError):  # a condition, or a division
+    except NameError:  # it is made of one of those
         return None
     return found.factors if isinstance(found, Linear) else None
 
