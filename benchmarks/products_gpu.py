@@ -33,6 +33,9 @@ PRODUCTS: dict[str, tuple[Function, tuple[tuple[int, ...], ...], int]] = {  # fu
     "square, turned": (lambda a, b: a.T @ b.T, ((4096, 4096), (4096, 4096)), 4096**3),
     "odd": (lambda a, b: a @ b, ((2049, 3001), (3001, 1999)), 2049 * 3001 * 1999),
     "deep": (lambda a, b: a @ b, ((256, 262144), (262144, 256)), 256 * 256 * 262144),
+    "deeper": (lambda a, b: a @ b, ((256, 524288), (524288, 256)), 256 * 256 * 524288),
+    "tall and skinny": (lambda a, b: a @ b, ((16384, 32), (32, 16384)), 16384 * 16384 * 32),
+    "shallow": (lambda a, b: a @ b, ((16384, 64), (64, 16384)), 16384 * 16384 * 64),
     "batched": (lambda a, b: a @ b, ((64, 512, 1024), (64, 1024, 512)), 64 * 512 * 1024 * 512),
     "linear, GELU": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((1024, 8192), (8192, 8192), (8192,)), 1024 * 8192**2),
     "few rows": (lambda x, w: F.linear(x, w), ((128, 4096), (4096, 4096)), 128 * 4096**2),
@@ -40,6 +43,31 @@ PRODUCTS: dict[str, tuple[Function, tuple[tuple[int, ...], ...], int]] = {  # fu
         lambda x, w: F.conv2d(x, w, padding=1),
         ((16, 64, 112, 112), (128, 64, 3, 3)),
         16 * 112 * 112 * 128 * 64 * 9,
+    ),
+    "convolution, large": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        ((16, 64, 224, 224), (128, 64, 3, 3)),
+        16 * 224 * 224 * 128 * 64 * 9,
+    ),
+    "convolution, 1 x 1": (
+        lambda x, w: F.conv2d(x, w),
+        ((16, 256, 56, 56), (512, 256, 1, 1)),
+        16 * 56 * 56 * 512 * 256,
+    ),
+    "convolution, few pixels": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        ((8, 512, 7, 7), (512, 512, 3, 3)),
+        8 * 7 * 7 * 512 * 512 * 9,
+    ),
+    "transposed": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+        ((16, 64, 112, 112), (64, 128, 3, 3)),
+        16 * 112 * 112 * 128 * 64 * 9,
+    ),
+    "transposed, 3d": (
+        lambda x, w: F.conv_transpose3d(x, w, stride=2, padding=1, output_padding=1),
+        ((8, 32, 16, 32, 32), (32, 64, 3, 3, 3)),
+        8 * 16 * 32 * 32 * 64 * 32 * 27,
     ),
 }
 

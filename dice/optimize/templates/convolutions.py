@@ -67,10 +67,17 @@ class Convolution:
         return self._thin(work) if self.own_out < FEW else in_parts(self.product(work))
 
     def product(self, work: str) -> Product:
-        depth = self.own_in * math.prod(self.taps)
-        extents = (self.groups, self.own_out, self.batch * math.prod(self.outs), depth)
-        among = (self.value, self.weight)
-        return Product(self.shape, work, extents, self.weighed, self.seen, self.place, among=among)
+        pixels, depth = math.prod(self.outs), self.own_in * math.prod(self.taps)
+        return Product(
+            self.shape,
+            work,
+            (self.groups, self.own_out, self.batch * pixels, depth),
+            self.weighed,
+            self.seen,
+            self.place,
+            in_pairs=pixels % 2 == 0,
+            among=(self.value, self.weight),
+        )
 
     def weighed(self, e: Emitter, z: str, m: str, k: str) -> tuple[Value, Place]:
         """The weight of tap and input channel `k` for output channel `m` of group `z`."""
@@ -212,8 +219,9 @@ class Transposed(Convolution):
             most, count = self.own_taps[index], self._count(e, phase[index], index)
             quotient = rest
             if most > 1:
-                fewer = "" if count == str(most) else f"{count} == {most} ? "
-                quotient = e.index(f"{fewer}{rest} / {most}" + (f" : {rest} / {most - 1}" if fewer else ""))
+                less = rest if most == 2 else f"{rest} / {most - 1}"
+                whole = f"{rest} / {most}"
+                quotient = e.index(whole if count == str(most) else f"{count} == {most} ? {whole} : {less}")
             own.append(e.index(f"{rest} - {quotient} * {count}") if most > 1 else "0")
             rest = quotient
         return channel, [rest if self.own_taps[0] > 1 else "0", *reversed(own)]
@@ -238,7 +246,9 @@ class Transposed(Convolution):
             else:
                 base = self._base(e, phase[index], index)
                 inner = e.index(f"{sum_of(q, base)} - {moved}" if moved != "0" else sum_of(q, base))
-                conditions += [f"{inner} >= 0", f"{inner} < {extent}"]
+                least, most = self._reach(index)
+                conditions += [f"{inner} >= 0"] if least < 0 else []
+                conditions += [f"{inner} < {extent}"] if most >= extent else []
             there.append(inner)
         return self.inside(conditions, (image, self.in_group(e, group, self.own_in, channel), *there))
 
@@ -256,6 +266,13 @@ class Transposed(Convolution):
             return str(pad)
         moved = times(phase, self.dilation[index])
         return e.index(f"({sum_of(self._first(e, phase, index), str(pad))} - {moved}) / {count}")
+
+    def _reach(self, index: int) -> tuple[int, int]:
+        """The first and the last input pixel that any phase's product asks for along a dimension."""
+        count, pad, spread = self.phases[index], self.pad[index], self.dilation[index]
+        bases = [((phase * spread - pad) % count + pad - phase * spread) // count for phase in range(count)]
+        fewest = [base - (-(-(self.taps[index] - phase) // count) - 1) * spread for phase, base in enumerate(bases)]
+        return min(*bases, *fewest), max(bases) + self.own_outs[index] - 1
 
     def _pixel(self, e: Emitter, z: str, pixel: str) -> tuple[str, list[str]]:
         """The image, and the output pixel, along each dimension."""

@@ -40,6 +40,7 @@ def matrix_product(a: Value, b: Value, dtype: str) -> Value:
         lambda e, iz, ik, in_: (b, e.at(b.shape, (iz, ik, in_))),
         place,
         lambda: ("mk"[runs_along(a) - 1], "kn"[runs_along(b) - 1]),
+        in_pairs=n % 2 == 0,
         among=(a, b),
     )
     return in_parts(product)

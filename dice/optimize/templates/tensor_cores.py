@@ -18,7 +18,7 @@ from dice.optimize.templates.division import DEPTH, Tile, division
 from dice.optimize.templates.emitter import Emitter
 from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, function, indented
 from dice.optimize.templates.tiles import Share, launch, result, share
-from dice.optimize.templates.values import Memory, Moved, Product, Value, literal, located
+from dice.optimize.templates.values import Memory, Moved, Product, Value, literal, located, strides
 
 LEAST_WORK = 1 << 24  # multiply-adds of a product; a smaller one takes no longer than its launch
 LEAST_EXTENT = 32  # of rows and of columns, or most of a tile is empty
@@ -52,8 +52,9 @@ def suits(of: Product) -> bool:
 @dataclass(frozen=True, slots=True)
 class Factor:
     """One factor of a product. `name`: a or b, `index`: m or n, of which there are `extent`; a tile has `width` of
-    them (a constant, at first `size`) and is `depth` deep. `is_deep`: memory is read along k. `is_copied`: it goes to
-    shared memory as it lies in memory, without a register between."""
+    them (a constant, at first `size`) and is `depth` deep. `is_deep`: memory is read along k. `copied`: how many
+    elements at once go to shared memory as they lie in memory, without a register between; 0 where they are computed.
+    """
 
     name: str
     index: str
@@ -62,7 +63,7 @@ class Factor:
     size: int
     depth: str
     is_deep: bool
-    is_copied: bool
+    copied: int
 
     @property
     def tile(self) -> str:
@@ -76,37 +77,57 @@ class Factor:
 
     @property
     def count(self) -> str:
-        """How many elements of a tile a thread brings."""
-        return f"{self.width} * {self.depth} / {THREADS}"
+        """How often a thread brings a part of a tile."""
+        if self._leaves:
+            return f"({self.width} * {self.depth} / {self._each} - 1) / {THREADS} + 1"
+        return f"{self.width} * {self.depth} / {THREADS * self._each}"
 
     @property
-    def low(self) -> str:
-        return self.depth if self.is_deep else self.width
+    def _each(self) -> int:
+        return max(1, self.copied)
+
+    @property
+    def _leaves(self) -> bool:
+        """Whether the last time some threads have nothing to bring."""
+        return self.size * DEPTH % (THREADS * self._each) > 0
+
+    @property
+    def _own(self) -> list[str]:
+        """Where in a tile the thread's part `t` is: its row, and its first column."""
+        low = self.depth if self.is_deep else self.width
+        return [f"t / {low}", f"t % {low}"] if self._each == 1 else [f"t / ({low} / 4)", f"t % ({low} / 4) * 4"]
 
     def at(self, index: str, k: str) -> str:
         return f"{self.name}_tile[stage]" + (f"[{index}][{k}]" if self.is_deep else f"[{k}][{index}]")
 
     def load(self, e: Emitter, of: Product, own: Share) -> list[str]:
         """The lines that read a thread's elements of a tile: into shared memory, or into registers."""
-        t_k, t_own = (f"t % {self.low}", f"t / {self.low}")[:: 1 if self.is_deep else -1]
+        t_own, t_k = self._own if self.is_deep else reversed(self._own)
         inside = [_inside(self.index, self.extent, self.width, self.size), self._inside_k(of, own)]
         with e.block() as frame:
             for one in ("t", self.index, "k"):
                 e.declare(one)
             first = f"int t = threadIdx.x + {THREADS} * i"
             e.line(f"{first}, {self.index} = tile_{self.index} + {t_own}, k = tile_k + {t_k};")
-            there = located(e, *of.factor(e, self.name, own.z, self.index, "k")) if self.is_copied else None
+            there = located(e, *of.factor(e, self.name, own.z, self.index, "k")) if self.copied else None
             if there is not None:
                 inside += [there.condition] if there.condition else []
                 e.line(f"bool is_inside = {' && '.join(inside)};")
-                to = f"&{self.name}_tile[next][t / {self.low}][t % {self.low}]"
-                come = f"&{there.name}[is_inside ? {there.flat} : 0]"
-                e.line(f"__pipeline_memcpy_async({to}, {come}, 4, is_inside ? 0 : 4);")
+                to, come = f"&{self._to}", f"&{there.name}[is_inside ? {there.flat} : 0]"
+                size = 4 * self.copied
+                e.line(f"__pipeline_memcpy_async({to}, {come}, {size}, is_inside ? 0 : {size});")
             else:
                 make = lambda: of.loaded(e, self.name, own.z, self.index, "k")  # noqa: E731
                 text = e.guarded("float", " && ".join(inside), literal(0, of.dtype), make)
                 e.line(f"{self.name}_next[i] = {text};")
-        return _unrolled("i", self.count, frame.lines)
+        first, *lines = frame.lines
+        if self._leaves:
+            lines = [f"if (t < {self.width} * {self.depth} / {self._each}) {{", *indented(lines), "}"]
+        return _unrolled("i", self.count, [first, *lines])
+
+    @property
+    def _to(self) -> str:
+        return f"{self.name}_tile[next]" + "".join(f"[{one}]" for one in self._own)
 
     def _inside_k(self, of: Product, own: Share) -> str:
         if own.last.isdigit():
@@ -117,9 +138,9 @@ class Factor:
         """The lines that put what is in registers into the tile."""
         lines = [
             f"int t = threadIdx.x + {THREADS} * i;",
-            f"{self.name}_tile[next][t / {self.low}][t % {self.low}] = {self.name}_next[i];",
+            f"{self._to} = {self.name}_next[i];",
         ]
-        return [] if self.is_copied else _unrolled("i", self.count, lines)
+        return [] if self.copied else _unrolled("i", self.count, lines)
 
 
 def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
@@ -135,10 +156,10 @@ def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
     keeps = [*a.keep(), *b.keep()]
     warp = Warp(bm, bn, bk, tile.warps, WARPS // tile.warps)
     results = _results(e, of, store, warp, own.z, sizes)
-    is_copied = a.is_copied or b.is_copied
-    next_of = ", ".join(f"{one.name}_next[{one.count}]" for one in (a, b) if not one.is_copied)
+    is_copied = a.copied or b.copied
+    next_of = ", ".join(f"{one.name}_next[{one.count}]" for one in (a, b) if not one.copied)
     lines = [
-        *(f"__shared__ float {one.name}_tile[{stages}]{one.tile};" for one in (a, b)),
+        *(f"__shared__ __align__(16) float {one.name}_tile[{stages}]{one.tile};" for one in (a, b)),
         *own.lines,
         "int quarter = threadIdx.x % 4, group = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;",
         f"int row = warp / {warp.across} * ({warp.height}) + group, column = warp % {warp.across} * ({warp.width});",
@@ -172,11 +193,21 @@ def product_on_tensor_cores(name: str, of: Product, store: Store) -> KernelText:
 def _factor(of: Product, name: str, width: str, tile: Tile, depth: str) -> Factor:
     _, m_count, n_count, _ = of.extents
     index, extent, size = ("m", m_count, tile.rows) if name == "a" else ("n", n_count, tile.columns)
-    e = Emitter()
-    there = located(e, *of.factor(e, name, "z" if of.extents[0] > 1 else "0", index, "k"))
-    is_copied = there is not None and there.dtype == "float32"
     is_deep = of.fast()[name == "b"] == "k"
-    return Factor(name, index, extent, width, size, depth, is_deep, is_copied)
+    return Factor(name, index, extent, width, size, depth, is_deep, _copied(of, name, index, is_deep))
+
+
+def _copied(of: Product, name: str, index: str, is_deep: bool) -> int:
+    """How many elements of a factor can be copied at once: four where each row of memory is a multiple of 16 bytes."""
+    e, z = Emitter(), "z" if of.extents[0] > 1 else "0"
+    there = located(e, *of.factor(e, name, z, index, "k"))
+    if there is None or there.dtype != "float32":
+        return 0
+    found = strides(e.frames[0].lines, there.flat, ("z", index, "k"))
+    along, extent = ("k", of.extents[3]) if is_deep else (index, of.extents[1 if name == "a" else 2])
+    if found is None or there.condition or found.pop(along, 0) != 1 or extent % 4:
+        return 1
+    return 4 if all(stride % 4 == 0 for stride in found.values()) else 1
 
 
 def _difference(own: Share) -> str:
@@ -250,14 +281,16 @@ def _sums(a: Factor, b: Factor, warp: Warp, is_half: bool) -> list[str]:
 def _results(e: Emitter, of: Product, store: Store, warp: Warp, z: str, sizes: tuple[int, int, int]) -> list[str]:
     """The lines that store a thread's sums: of the rows and columns that tensor cores leave it."""
     _, m_count, n_count, _ = of.extents
+    in_pairs = of.in_pairs and store.value.dtype == "float32"
     inside = f"{_inside('m', m_count, warp.bm, sizes[0])} && {_inside('n', n_count, warp.bn, sizes[1])}"
     lines = [
         "int m = tile_m + row + 16 * r + s / 2 * 8, n = tile_n + column + 8 * c + 2 * quarter + s % 2;",
         f"if ({inside}) {{",
-        *indented(result(e, of, store, z, "acc[r][c][s]")),
+        *indented(result(e, of, store, z, "acc[r][c][s]", in_pairs)),
         "}",
     ]
-    return _unrolled("r", f"{warp.height} / 16", _unrolled("c", f"{warp.width} / 8", _unrolled("s", "4", lines)))
+    elements = [*(["float pair[2];"] if in_pairs else []), *_unrolled("s", "4", lines)]
+    return _unrolled("r", f"{warp.height} / 16", _unrolled("c", f"{warp.width} / 8", elements))
 
 
 def _unrolled(index: str, count: str, lines: Sequence[str]) -> list[str]:

@@ -130,8 +130,9 @@ def _results(e: Emitter, of: Product, store: Store, bm: str, bn: str, z: str) ->
     ]
 
 
-def result(e: Emitter, of: Product, store: Store, z: str, total: str) -> list[str]:
-    """The lines that store what is made of the sum `total` of row `m` and column `n`."""
+def result(e: Emitter, of: Product, store: Store, z: str, total: str, in_pairs: bool = False) -> list[str]:
+    """The lines that store what is made of the sum `total` of row `m` and column `n`. `in_pairs`: an even column waits
+    in `pair` for the next one, whose `s` is odd."""
     _, m_count, n_count, _ = of.extents
     m, n = "m" if m_count > 1 else "0", "n" if n_count > 1 else "0"
     with e.block(pinned=True) as outer:
@@ -150,5 +151,10 @@ def result(e: Emitter, of: Product, store: Store, z: str, total: str) -> list[st
             e.on_source = this
             where = own if store.value.shape == of.shape else e.at_flat(store.value.shape, flat)
             text = store.value.load(e, where)
-            e.line(stored(store, text, e.flat(where)))
+            if in_pairs:
+                e.line(f"pair[s % 2] = {text};")
+                to = f"*reinterpret_cast<float2*>(&{store.name}[{e.flat(where)} - 1])"
+                e.line(f"if (s % 2 == 1) {to} = make_float2(pair[0], pair[1]);")
+            else:
+                e.line(stored(store, text, e.flat(where)))
     return [*outer.lines, f"if ({exists}) {{", *indented(frame.lines), "}"] if exists else [*outer.lines, *frame.lines]

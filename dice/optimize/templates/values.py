@@ -7,9 +7,10 @@ own before it, whose result then is a tensor (`memory`).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -204,7 +205,7 @@ class Product(Value):
     `a` and `b` say which element of which value a factor is, `place` where a result goes. `fast`: along which of its
     indices memory is read, for each factor. `terms`: how many the sums of z have where that differs. `exists`: which
     z and n have a result, where not all do. `parts`: in how many each sum is made; its shape begins with them.
-    `among`: what the factors read.
+    `in_pairs`: results of each even n and the next one are neighbours. `among`: what the factors read.
     """
 
     extents: tuple[int, int, int, int] = (1, 1, 1, 1)  # z, m, n, k
@@ -215,6 +216,7 @@ class Product(Value):
     terms: Callable[[Emitter, str], str] | None = None
     exists: Callable[[Emitter, str, str], str] = lambda e, z, n: ""
     parts: int = 1
+    in_pairs: bool = False
     among: tuple[Value, ...] = ()
 
     def factor(self, e: Emitter, name: str, z: str, own: str, k: str) -> tuple[Value, Place]:
@@ -265,6 +267,39 @@ def located(e: Emitter, value: Value, place: Place) -> Located | None:
         return None
     e.inputs.setdefault(value.memory, dtype)
     return Located(value.memory, dtype, e.flat(place), " && ".join(conditions))
+
+
+class Linear:
+    """A sum of variables, each times a number, and a number (of the variable ""): what an index is as a rule."""
+
+    def __init__(self, factors: Mapping[str, int]):
+        self.factors = dict(factors)
+
+    def __add__(self, other: Linear | int) -> Linear:
+        given = other.factors if isinstance(other, Linear) else {"": other}
+        names = {**self.factors, **given}
+        return Linear({name: self.factors.get(name, 0) + given.get(name, 0) for name in names})
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: int) -> Linear:
+        if not isinstance(factor, int):
+            return NotImplemented
+        return Linear({name: own * factor for name, own in self.factors.items()})
+
+
+def strides(lines: Sequence[str], index: str, variables: Sequence[str]) -> dict[str, int] | None:
+    """What an index, of which the lines define parts, adds up to for each of the variables, and for "" what is left.
+    None where it is no such sum."""
+    known: dict[str, Any] = {name: Linear({name: 1}) for name in variables}
+    for line in lines:
+        with contextlib.suppress(SyntaxError, NameError, TypeError):  # a condition, or a division
+            exec(_TYPE.sub("", line, count=1).rstrip(";"), {"int64_t": lambda one: one}, known)
+    try:
+        found = eval(index, {}, known)
+    except NameError:  # it is made of one of those
+        return None
+    return found.factors if isinstance(found, Linear) else None
 
 
 def runs_along(factor: Value) -> int:

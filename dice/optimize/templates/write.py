@@ -50,7 +50,7 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
     r"|own|own_\w+|kept\w*|step|steps|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stages?"
-    r"|next|part|other|is_inside|tiles_[mn]|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
+    r"|next|part|other|is_inside|pair|tiles_[mn]|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
     r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
 )
@@ -191,7 +191,8 @@ def cuda_source(graph: Graph, name: str, tensor_cores: bool = False) -> tuple[st
     helpers: dict[str, str] = {}
     for text, _ in kernels.texts:
         helpers |= text.helpers
-    in_vectors = "Vector" in helpers
+    by_vectors = any(re.search(r"memcpy_async\(.*, 16,", text.code) for text, _ in kernels.texts)
+    in_vectors = by_vectors or "Vector" in helpers
     host, declaration = _host(kernels, name, tuple(map(safe, taken)), in_vectors)
     device = [*helpers.values(), *(text.code for text, _ in kernels.texts)]
     includes = INCLUDES + (_PIPELINE if any("__pipeline_" in text.code for text, _ in kernels.texts) else "")
