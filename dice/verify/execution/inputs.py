@@ -25,6 +25,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
+| `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends of rows |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
 """
@@ -74,6 +75,7 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 HALVES, FINENESS = "halves", 5  # so many halvings of the spread
+REARRANGED = "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
@@ -214,8 +216,8 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
     return _at(inputs, index, other)
 
 
-def mixed(inputs: Any, others: Any) -> Any:
-    """Of each measured input the first half, and the second of another draw; the rest as it is."""
+def mixed(inputs: Any, others: Any = ()) -> Any:
+    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is."""
     tensors = iter(transport.tensors(others))
 
     def mix(tensor: torch.Tensor) -> torch.Tensor:
@@ -354,6 +356,14 @@ def _tie(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor / step).round_().mul_(step) if step > 0 else tensor
 
 
+def _rearranged(tensor: torch.Tensor) -> torch.Tensor:
+    """The nearest such multiples, of which sums are exact in any order, with what lies between the ends of each row
+    turned round; of tensors with short rows, of the whole."""
+    even = _dyadic(tensor)
+    rows = even if even.shape[-1] > 3 else even.reshape(-1)
+    return torch.cat((rows[..., :1], rows[..., 1:-1].flip(-1), rows[..., -1:]), dim=-1).reshape(tensor.shape)
+
+
 def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
     """The nearest multiples of a power of two: where that is multiplied by others, many halves are among them."""
     spread = float(tensor.float().std())
@@ -372,6 +382,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ties": _tie,
     "zeros": torch.zeros_like,
     HALVES: _dyadic,
+    REARRANGED: _rearranged,
     OFFSET: lambda tensor: _offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
