@@ -58,7 +58,9 @@ def first_other(
     variables = [*own, *_pointed_to(own)]
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
-    chance = random.Random()  # of its own: each call seeds the one that all share, and what follows were always the same
+    chance = (
+        random.Random()
+    )  # of its own: each call seeds the one that all share, and what follows were always the same
     while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
         place = chance.randrange(inputs)  # no count of calls tells which are next
         number += 1

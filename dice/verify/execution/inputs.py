@@ -75,7 +75,9 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 HALVES, FINENESS = "halves", 5  # so many halvings of the spread
-REARRANGED = "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
+REARRANGED = (
+    "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
+)
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too

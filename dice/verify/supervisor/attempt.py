@@ -25,7 +25,8 @@ from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReache
 from dice.verify.supervisor.reference_pool import ReferenceLost, ReferenceUnusable, Session
 from dice.verify.text import static
 
-# Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles.
+# Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles, in every
+# second one of which threads wait for others after a store to a shared variable.
 ORDERS = 8
 ISOLATED = 1
 TELLS_NOTHING = "zeros"  # a family of values none of which is missed where it is lost
