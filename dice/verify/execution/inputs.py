@@ -12,7 +12,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `small` | divided by 32 | a forgotten epsilon, or another |
 | `large` | centred, times 200 or more: the largest reaches 400 | overflow in exp, softmax without its maximum |
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
-| `ties` | rounded to few values | zero variance, equal keys |
+| `ties` | rounded to few values, the ends of some rows alike | zero variance, equal keys, a look at a few values |
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
@@ -355,7 +355,19 @@ def _opposed(inputs: Any, spreads: float) -> Any:
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
-    return (tensor / step).round_().mul_(step) if step > 0 else tensor
+    return _alike_at_ends((tensor / step).round_().mul_(step)) if step > 0 else tensor
+
+
+def _alike_at_ends(tensor: torch.Tensor) -> torch.Tensor:
+    """The first two values and the last of every third row are its first one, and of the next rows the one that is
+    nearest to zero: who looks only there takes such a row for constant, or for empty. Changes the tensor."""
+    if not tensor.dim() or tensor.shape[-1] < 4:
+        return tensor
+    ends, rows = [0, 1, tensor.shape[-1] - 1], tensor.reshape(-1, tensor.shape[-1])
+    nearest = rows.reshape(-1)[rows.abs().argmin()].clone()
+    rows[::3, ends] = rows[::3, :1].clone()
+    rows[1::3, ends] = nearest
+    return rows.reshape(tensor.shape)
 
 
 def _rearranged(tensor: torch.Tensor) -> torch.Tensor:
