@@ -25,7 +25,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
-| `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends of rows |
+| `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
 """

@@ -90,9 +90,9 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 
 def call_often(attempt: Attempt) -> None:
-    """Call who keeps something from call to call, or may (a file whose Python runs), many times on several inputs, after
-    all others and those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
-    inputs, or the last. A process that ends meanwhile tells nothing."""
+    """Call who keeps something from call to call, or may (a file whose Python runs), many times on several inputs,
+    after all others and those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not
+    the first on the same inputs, or the last. A process that ends meanwhile tells nothing."""
     kept = attempt.keeps or any(built.foreign.variable for built in attempt.files.shown)
     kept = kept or attempt.record.provenance == "evidence"
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
