@@ -355,13 +355,16 @@ def _opposed(inputs: Any, spreads: float) -> Any:
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
-    return _alike_at_ends((tensor / step).round_().mul_(step)) if step > 0 else tensor
+    if not step > 0:
+        return tensor
+    tied = (tensor / step).round_().mul_(step)
+    return tied if _is_formed(tensor) else _alike_at_ends(tied)
 
 
 def _alike_at_ends(tensor: torch.Tensor) -> torch.Tensor:
     """The first two values and the last of every third row are its first one, and of the next rows the one that is
     nearest to zero: who looks only there takes such a row for constant, or for empty. Changes the tensor."""
-    if not tensor.dim() or tensor.shape[-1] < 4:
+    if tensor.shape[-1] < 4:
         return tensor
     ends, rows = [0, 1, tensor.shape[-1] - 1], tensor.reshape(-1, tensor.shape[-1])
     nearest = rows.reshape(-1)[rows.abs().argmin()].clone()
@@ -372,10 +375,21 @@ def _alike_at_ends(tensor: torch.Tensor) -> torch.Tensor:
 
 def _rearranged(tensor: torch.Tensor) -> torch.Tensor:
     """The nearest such multiples, of which sums are exact in any order, with what lies between the ends of each row
-    turned round; of tensors with short rows, of the whole."""
+    turned round; of tensors with short rows, of the whole. Values that are where they are for a reason stay there."""
     even = _dyadic(tensor)
-    rows = even if even.shape[-1] > 3 else even.reshape(-1)
+    long = even.shape[-1] > 3
+    rows = even if long else even.reshape(-1)
+    if _is_formed(tensor if long else tensor.reshape(-1)):
+        return even
     return torch.cat((rows[..., :1], rows[..., 1:-1].flip(-1), rows[..., -1:]), dim=-1).reshape(tensor.shape)
+
+
+def _is_formed(tensor: torch.Tensor) -> bool:
+    """Whether a kernel may rely on where values are: zeros, rows in order, or a symmetric matrix."""
+    steps = tensor.diff(dim=-1)
+    if bool((tensor == 0).any()) or bool((steps >= 0).all()) or bool((steps <= 0).all()):
+        return True
+    return tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT)
 
 
 def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
