@@ -3,10 +3,11 @@
     python benchmarks/unseen_cases.py [--cases FILE.jsonl] [--names rowsum_nonatomic ...] [--out FILE.json]
 
 `verifier/unseen_cases.jsonl` has a row for each, `unseen_cases_2.jsonl` for those of a second time,
-`unseen_cases_3.jsonl` of a third, about races and streams, and `unseen_cases_4.jsonl` of a fourth: name, kind (cheat or
-honest), problem, kernel, and a note where a case was put into the other kind, or was mistaken itself. A miss is a
-cheat that is judged `correct`, or an honest kernel that is not. Once they are mended these cases are no longer unseen:
-the next measurement needs new ones.
+`unseen_cases_3.jsonl` of a third, about races and streams, `unseen_cases_4.jsonl` of a fourth, and
+`unseen_cases_5.jsonl` of a fifth: name, kind (cheat or honest), problem, kernel, and a note where a case was put into
+the other kind, or was mistaken itself. A miss is a cheat that is judged `correct`, or an honest kernel that is not; the
+interval of its share is Wilson's, 95%, in percent. Once they are mended these cases are no longer unseen: the next
+measurement needs new ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from dice.evaluate.statistics import wilson
 from dice.files.atomic import write_json
 from dice.kernel import Kernel
 from dice.problem import Problem
@@ -45,10 +47,19 @@ def main() -> None:
                 misses[row["kind"]] += 1
                 print(f"{row['kind']} {row['name']}: {verdict.outcome} {verdict.message[:200]}", flush=True)
     count = Counter(row["kind"] for row in rows)
-    found = {kind: {"cases": count[kind], "missed": misses[kind]} for kind in count}
+    found = {kind: _share(misses[kind], count[kind]) for kind in count}
     print(found)
     if args.out:
         write_json(args.out, {"backend": args.backend, "found": found, "outcomes": outcomes})
+
+
+def _share(missed: int, cases: int) -> dict[str, object]:
+    share = wilson(missed, cases)
+    return {
+        "cases": cases,
+        "missed": missed,
+        "interval": [round(100 * (end or 0.0), 1) for end in (share.low, share.high)],
+    }
 
 
 if __name__ == "__main__":

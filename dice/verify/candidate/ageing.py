@@ -58,8 +58,11 @@ def first_other(
     variables = [*own, *_pointed_to(own)]
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
+    chance = (
+        random.Random()
+    )  # of its own: each call seeds the one that all share, and what follows were always the same
     while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
-        place = random.randrange(inputs)  # no count of calls tells which are next
+        place = chance.randrange(inputs)  # no count of calls tells which are next
         number += 1
         output = call(place)
         if follows(first[place], output):
@@ -72,11 +75,16 @@ def first_other(
             memory.append([*(_words(*place) for place in own), *far])
     mapped = _mappings()
     found = [_counters(mapped, *each) for each in zip(variables, *memory, strict=True)]
-    return _aged(call, first, number, found[: len(own)], found[len(own) :])
+    return _aged(call, first, number, found[: len(own)], found[len(own) :], chance)
 
 
 def _aged(
-    call: Callable[[int], Any], first: list[Any], number: int, own: list[list[Counter]], far: list[list[Counter]]
+    call: Callable[[int], Any],
+    first: list[Any],
+    number: int,
+    own: list[list[Counter]],
+    far: list[list[Counter]],
+    chance: random.Random,
 ) -> tuple[int, dict[int, Any]]:
     """The same after many calls more, as counters have it: all of its `own` are moved on, and of what these point to,
     which may be somebody else's, one after the other for one call."""
@@ -93,7 +101,7 @@ def _aged(
             break
         if not _is_open(_mappings(), counter.address, 4):
             continue
-        place, before = random.randrange(len(first)), ctypes.string_at(counter.address, 4)
+        place, before = chance.randrange(len(first)), ctypes.string_at(counter.address, 4)
         counter.leap()
         output = call(place)
         ctypes.memmove(counter.address, before, 4)

@@ -47,7 +47,8 @@ class Values:
 
     def read_in_place(self, name: str) -> Any:
         """The same, where those of the trial before are, if they are alike: who remembers answers by the address of an
-        input gives one that is over. On a GPU its allocator does so, too."""
+        input gives one that is over. On a GPU its allocator does so, too. And as tensors that nobody has written to:
+        who remembers them by PyTorch's count of writes does, too."""
         value = self.read(name)
         new = transport.tensors(value)
         before, self._placed = self._placed, []
@@ -55,7 +56,7 @@ class Values:
             return value
         if len(before) == len(new) and all(map(_fits, before, new)):
             places = iter(tensor for tensor, _ in before)
-            value = transport.map_tensors(lambda tensor: next(places).copy_(tensor), value)
+            value = transport.map_tensors(lambda tensor: next(places).copy_(tensor).data, value)
         self._placed = [(tensor, tensor.data_ptr()) for tensor in transport.tensors(value)]
         return value
 

@@ -1,13 +1,14 @@
 """What is put into device code so that the emulator sees more of it.
 
 acc[i] = v;                ->  acc[::dice_emu::in_array(acc, (i), "acc")] = v;   where acc is a local array
+s[i] = v;                  ->  s[i] = v, ::dice_emu::stored();   where s is __shared__
 for (a; b; c) BODY         ->  for (::dice_emu::Loop dice_loop; dice_loop.once(); )
                                    for (a; dice_loop.next() && (b); c) BODY
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from dice.verify.emulator import ptx
 from dice.verify.emulator.functions import Function
@@ -16,6 +17,8 @@ from dice.verify.emulator.tokens import Edits, Tokens
 _TOGETHER = ("coalesced_threads", "__activemask")  # they answer with the lanes that come to a place together
 _NOT_A_TYPE = {"return", "case", "goto", "throw", "else", "do", "new", "delete", "operator", "typename", "co_return"}
 _NO_VALUE = (".", "->", "::", "&")  # before the name of a member, or of what only the address is taken of
+_BEFORE_STATEMENT = {";", "{", "}", ")", "else", "do", ":"}
+_COMPOUND = {"+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"}
 _NO_LOCAL = {"__shared__", "extern", "typedef", "using"}
 _LONGEST_TYPE = 16  # tokens before the arguments of a template
 
@@ -34,6 +37,27 @@ def check_indices(tokens: Tokens, edits: Edits, function: Function) -> None:
             continue
         edits.insert(tokens[index + 1].end, f"::dice_emu::in_array({tokens.text(index)}, (")
         edits.insert(tokens[closing].start, f'), "{tokens.text(index)}")')
+
+
+def keep_step(
+    tokens: Tokens, edits: Edits, function: Function, names: Container[str], ends: Callable[[int], int | None]
+) -> None:
+    """After a store to a shared variable, which `names` are, others may come to theirs before a thread goes on."""
+    for index in _code(tokens, function):
+        if tokens.text(index) not in names or tokens.text(index - 1) not in _BEFORE_STATEMENT:
+            continue
+        after = index + 1
+        while tokens.text(after) == "." or (tokens.text(after) == "[" and after in tokens.partner):
+            after = after + 2 if tokens.text(after) == "." else tokens.partner[after] + 1
+        end = ends(after) if _stores(tokens, after) else None
+        if end is not None and tokens.is_balanced(index, end):
+            edits.insert(tokens[end].start, ", ::dice_emu::stored()")
+
+
+def _stores(tokens: Tokens, index: int) -> bool:
+    """Whether `=` stands there, or `+=` and the like, or `++`."""
+    operator = tokens.text(index)
+    return operator in ("=", "++", "--") or (operator in _COMPOUND and tokens.text(index + 1) == "=")
 
 
 def count_rounds(tokens: Tokens, edits: Edits, function: Function) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dice.verify.emulator.tokens import Edits, Tokens
@@ -168,8 +169,10 @@ class _Statement:
     def _meaning(self, opcode: str, parts: list[str], operands: list[str], text: str) -> str:
         if opcode in _STATEMENTS:
             return _STATEMENTS[opcode]
+        if opcode in ("bar", "barrier") and "warp" in parts:
+            return "__syncwarp();"
         if opcode in ("bar", "barrier"):
-            return "__syncwarp();" if "warp" in parts else "__syncthreads();"
+            return _barrier(parts, [self._read(item, "unsigned") for item in operands], text)
         if opcode == "mma":
             return self._multiply(parts, operands, text)
         kinds = [part for part in parts if part in _TYPES]
@@ -342,6 +345,15 @@ def _operand_list(tokens: Tokens, places: list[int]) -> list[tuple[str, str, str
         if at < len(places) and tokens.text(places[at]) == ",":
             at += 1
     return found
+
+
+def _barrier(parts: Sequence[str], operands: Sequence[str], text: str) -> str:
+    """`operands`: the barrier's number, and how many threads meet there, where it is not the whole block."""
+    if "red" in parts or (len(operands) < 2 and "arrive" in parts):
+        raise UnknownPtx(text)
+    if len(operands) < 2:
+        return "__syncthreads();"
+    return f"dice_named_barrier({operands[0]}, {operands[1]}, {str('arrive' not in parts).lower()});"
 
 
 def _string(text: str) -> str:

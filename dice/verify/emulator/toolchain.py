@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -51,7 +52,8 @@ def compile_flags(sanitize: bool = False) -> list[str]:
     With `sanitize` the runtime can look for races in it (`dice_sanitize`), and it runs many times slower.
     """
     races = (*_RACES, *_RACES_LINK) if sanitize else ()
-    return ["-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_machine_flags(), *races, "-Wl,-Bsymbolic"]
+    general = ("-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_filling_flags(), *_machine_flags())
+    return [*general, *races, "-Wl,-Bsymbolic"]
 
 
 def runtime(cache_dir: Path) -> Path:
@@ -88,6 +90,14 @@ def build_library(
             raise ToolchainError(f"{compiler} could not build {name}: {done.stderr.strip()[-2000:]}")
         os.replace(output, target)
     return target
+
+
+@cache
+def _filling_flags() -> tuple[str, ...]:
+    """What is declared and not set is the same in every run, and no plausible number: for a kernel's sum, and among the
+    pointers of a structure that a launch fills in part. GCC has that since version 12."""
+    versions: list[str] = re.findall(r"\b(\d+)\.\d+\.\d+", host_compiler_version())
+    return ("-ftrivial-auto-var-init=pattern",) if versions and int(versions[-1]) >= 12 else ()
 
 
 @cache

@@ -59,13 +59,14 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
             _drop_function_cast(tokens, edits, index + 2)
     ptx.translate(tokens, edits)
     ends = _Ends(tokens)
-    _translate_shared(tokens, edits, functions, ends)
+    shared = _translate_shared(tokens, edits, functions, ends) - _volatile_names(tokens, range(len(tokens)))
     counts = insertions.asks_for_lanes(tokens)
     for function in functions:
         _keep_lockstep(tokens, edits, function, ends)
         for opening in _waiting_loops(tokens, function, volatile):
             edits.insert(tokens[opening].end, "::dice_emu::spin(), ")
         insertions.check_indices(tokens, edits, function)
+        insertions.keep_step(tokens, edits, function, shared, ends)
         if counts:
             insertions.count_rounds(tokens, edits, function)
     device_code.check(tokens, edits, functions)
@@ -308,7 +309,9 @@ _DECLARATION_WORDS = {"__shared__", "extern", "static", "volatile", "const", "in
 _ALIGNMENT_WORDS = {"__align__", "alignas", "__attribute__"}
 
 
-def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], ends: _Ends) -> None:
+def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], ends: _Ends) -> set[str]:
+    """The names of all variables that are shared."""
+    names: set[str] = set()
     at_namespace_scope: dict[str, str] = {}
     around = functions_around(tokens, functions)
     braces = _ends_ahead(tokens, "}")
@@ -327,6 +330,7 @@ def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], e
             edits.blank(token.start, token.end)
             continue
         declaration = _SharedDeclaration(tokens, begin, end)
+        names.update(declaration.names)
         inside = around[index] is not None or _in_body(tokens, index)
         text = declaration.sites() + (declaration.references() if inside else "")
         newlines = re.sub(r"[^\n\\]|\\(?!\r?\n)", "", edits.source[tokens[begin].start : tokens[end].end])
@@ -338,6 +342,7 @@ def _translate_shared(tokens: Tokens, edits: Edits, functions: list[Function], e
         words = {tokens.text(i) for i in range(function.opening, function.closing)}
         for name in sorted((word for word in words if word in order), key=order.__getitem__):
             edits.insert(tokens[function.opening].end, " " + at_namespace_scope[name])
+    return names
 
 
 def _in_body(tokens: Tokens, index: int) -> bool:

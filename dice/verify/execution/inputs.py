@@ -12,7 +12,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `small` | divided by 32 | a forgotten epsilon, or another |
 | `large` | centred, times 200 or more: the largest reaches 400 | overflow in exp, softmax without its maximum |
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
-| `ties` | rounded to few values | zero variance, equal keys |
+| `ties` | rounded to few values, the ends of some rows alike | zero variance, equal keys, a look at a few values |
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
 | `offset above` | the same on the other side, where `offset` does not suit | |
@@ -25,6 +25,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
+| `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
 """
@@ -74,6 +75,9 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 HALVES, FINENESS = "halves", 5  # so many halvings of the spread
+REARRANGED = (
+    "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
+)
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
@@ -214,8 +218,8 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
     return _at(inputs, index, other)
 
 
-def mixed(inputs: Any, others: Any) -> Any:
-    """Of each measured input the first half, and the second of another draw; the rest as it is."""
+def mixed(inputs: Any, others: Any = ()) -> Any:
+    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is."""
     tensors = iter(transport.tensors(others))
 
     def mix(tensor: torch.Tensor) -> torch.Tensor:
@@ -351,7 +355,41 @@ def _opposed(inputs: Any, spreads: float) -> Any:
 
 def _tie(tensor: torch.Tensor) -> torch.Tensor:
     step = float(tensor.float().std()) / TIE_STEPS
-    return (tensor / step).round_().mul_(step) if step > 0 else tensor
+    if not step > 0:
+        return tensor
+    tied = (tensor / step).round_().mul_(step)
+    return tied if _is_formed(tensor) else _alike_at_ends(tied)
+
+
+def _alike_at_ends(tensor: torch.Tensor) -> torch.Tensor:
+    """The first two values and the last of every third row are its first one, and of the next rows the one that is
+    nearest to zero: who looks only there takes such a row for constant, or for empty. Changes the tensor."""
+    if tensor.shape[-1] < 4:
+        return tensor
+    ends, rows = [0, 1, tensor.shape[-1] - 1], tensor.reshape(-1, tensor.shape[-1])
+    nearest = rows.reshape(-1)[rows.abs().argmin()].clone()
+    rows[::3, ends] = rows[::3, :1].clone()
+    rows[1::3, ends] = nearest
+    return rows.reshape(tensor.shape)
+
+
+def _rearranged(tensor: torch.Tensor) -> torch.Tensor:
+    """The nearest such multiples, of which sums are exact in any order, with what lies between the ends of each row
+    turned round; of tensors with short rows, of the whole. Values that are where they are for a reason stay there."""
+    even = _dyadic(tensor)
+    long = even.shape[-1] > 3
+    rows = even if long else even.reshape(-1)
+    if _is_formed(tensor if long else tensor.reshape(-1)):
+        return even
+    return torch.cat((rows[..., :1], rows[..., 1:-1].flip(-1), rows[..., -1:]), dim=-1).reshape(tensor.shape)
+
+
+def _is_formed(tensor: torch.Tensor) -> bool:
+    """Whether a kernel may rely on where values are: zeros, rows in order, or a symmetric matrix."""
+    steps = tensor.diff(dim=-1)
+    if bool((tensor == 0).any()) or bool((steps >= 0).all()) or bool((steps <= 0).all()):
+        return True
+    return tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT)
 
 
 def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
@@ -372,6 +410,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ties": _tie,
     "zeros": torch.zeros_like,
     HALVES: _dyadic,
+    REARRANGED: _rearranged,
     OFFSET: lambda tensor: _offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
     FAR_BELOW: lambda tensor: _offset(tensor, -FAR),

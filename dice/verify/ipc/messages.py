@@ -31,7 +31,8 @@ class Step:
     `fresh`: with the second set of parameters.
     `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
     `number`: the place among KernelBench's seeds. `remark`: the label of who is wrong here, where that is no fault.
-    `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each.
+    `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each;
+    or of one, whose draw it is.
     """
 
     name: str

@@ -7,14 +7,18 @@ was held in half precision lies on that format's grid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 
 FORMATS = ("bfloat16", "float16", "tf32", "truncated")  # the last is TF32 as tensor cores read plain float32
+SHRUNK = "shrunk"  # no format: all values nearer to zero by what dropping bits takes from them on the average
+_SHRINKS = 2.0**-11 * math.log(2)
 SUSPICIOUS = 16.0  # times the reference's own distance from float64
 LEAST_NOISE = 2.0**-24  # of the output's rms: one rounding of float32
 CORRELATED = 0.4
+CERTAIN = 4.0  # spreads
 ON_GRID = 0.98
 LOUDEST = 16.0  # times the error of rounding alone: what is farther off is wrong in another way
 LEAST_VALUES = 16  # constants lie on any grid
@@ -26,6 +30,8 @@ def rounded(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """The values rounded to a format, in the tensor's own dtype; what is not floating-point stays."""
     if not tensor.is_floating_point():
         return tensor
+    if name == SHRUNK:
+        return tensor * (1 - _SHRINKS)
     if name in FORMATS[:2]:
         return tensor.to(getattr(torch, name)).to(tensor.dtype)
     bits = tensor.float().contiguous().view(torch.int32)
@@ -61,7 +67,11 @@ def downgrade(
         other = evaluate(name)
         if other is None or other.shape != exact.shape:
             continue
-        found = abs(_correlation(error, (other - exact).reshape(-1)))
+        pattern, kept = (other - exact).reshape(-1), error
+        shrunk = evaluate(SHRUNK) if name == "truncated" else None
+        if shrunk is not None:  # what is wrong by a smooth function of the inputs is so along with it
+            pattern, kept = (_without(values, (shrunk - exact).reshape(-1)) for values in (pattern, error))
+        found = abs(_correlation(kept, pattern))
         if found > best and _rms(error) <= LOUDEST * _rms(other - exact):
             best, label = found, f"precision_downgrade:{'tf32' if name == 'truncated' else name}"
     return label
@@ -78,14 +88,26 @@ def _on_grid(tensor: torch.Tensor, name: str) -> float:
 
 
 def _correlation(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Cosine of two error patterns without their means; 0 for patterns of too few numbers to tell."""
+    """Cosine of two error patterns without their means; 0 where it may be chance: for patterns of few numbers, or in
+    which few are large."""
     kept = one.isfinite() & other.isfinite()
     one, other = one[kept].double(), other[kept].double()
     if one.numel() < 16:
         return 0.0
     one, other = one - one.mean(), other - other.mean()
-    size = float(one.norm() * other.norm())
-    return float(one @ other) / size if size else 0.0
+    size, products = float(one.norm() * other.norm()), one * other
+    by_chance = float(products.norm())  # the spread of their sum, were signs thrown by coins
+    found = float(products.sum())
+    return found / size if size and abs(found) > CERTAIN * by_chance else 0.0
+
+
+def _without(values: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """The part of a pattern that is not along another one."""
+    known = values.isfinite() & direction.isfinite()
+    along = direction.double().masked_fill(~known, 0.0)
+    size = float(along.square().sum())
+    share = float(along @ values.double().masked_fill(~known, 0.0)) / size if size else 0.0
+    return values - share * direction
 
 
 def _rms(tensor: torch.Tensor) -> float:

@@ -26,7 +26,7 @@ from dice.verify.tensors import compare, transport, trees
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-TIED = ("ties", "zeros", inputs.HALVES)  # families with many equal values
+TIED = ("ties", "zeros", inputs.HALVES, inputs.REARRANGED)  # families with many equal values
 
 
 class Reference:

@@ -25,9 +25,10 @@ from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReache
 from dice.verify.supervisor.reference_pool import ReferenceLost, ReferenceUnusable, Session
 from dice.verify.text import static
 
-# Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles.
+# Thread orders that the emulator is asked for: forward, reverse and isolated from each other, then shuffles, in every
+# second one of which threads wait for others after a store to a shared variable.
 ORDERS = 8
-ISOLATED = 1
+ISOLATED, IN_STEP = 1, 2
 TELLS_NOTHING = "zeros"  # a family of values none of which is missed where it is lost
 DEPARTED = "Departed: "  # begins the message of a runner whose program gave something else than it gave without data
 PLAIN = m.Step("", "given")  # of the reference's own arguments and parameters
@@ -39,17 +40,19 @@ T = TypeVar("T")
 
 class Orders:
     """Which order each trial that runs is for. Isolated in the second, or in the first after it whose values can show
-    what a missing atomic loses; and where what all draws leave alike is varied, as equal indices meet in one place."""
+    what a missing atomic loses; and where what all draws leave alike is varied, as equal indices meet in one place. In
+    step in the next one of which that is true."""
 
     def __init__(self) -> None:
-        self._trials, self._isolated = 0, False
+        self._trials, self._due = 0, [ISOLATED, IN_STEP]
 
     def next(self, family: str, crowded: bool) -> int:
         number = self._trials
         self._trials += 1
-        if number > 0 and family != TELLS_NOTHING and (crowded or not self._isolated):
-            self._isolated = True
-            return ISOLATED
+        if number > 0 and family != TELLS_NOTHING and (crowded or self._due):
+            due = ISOLATED if crowded else self._due[0]
+            self._due = [order for order in self._due if order != due]
+            return due
         order = number % ORDERS
         return order if order != ISOLATED else ORDERS
 

@@ -27,6 +27,9 @@ MIXED = tuple(
     m.Step(f"often mixed {number}", "mixed", core=False, mixes=pair)
     for number, pair in enumerate((("often", "often otherwise"), ("often otherwise", "often")))
 )
+# And the same values twice, in another order: who remembers them by a sum, an extreme or the ends of rows does so, too.
+EVEN = m.Step("often even", "halves", core=False)
+REARRANGED = m.Step("often rearranged", "rearranged", core=False, mixes=(EVEN.name,))
 OTHERS = tuple(m.Step(f"calls {family}", family, core=False) for family in ("scaled", "large"))  # to look at calls on
 
 
@@ -87,16 +90,17 @@ def _mute(attempt: Attempt, command: m.RunMuted) -> str:
 
 
 def call_often(attempt: Attempt) -> None:
-    """Call the libraries that keep something from call to call, many times on several inputs, after all others and
-    those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not the first on the same
-    inputs, or the last. A process that ends meanwhile tells nothing."""
+    """Call who keeps something from call to call, or may (a file whose Python runs), many times on several inputs,
+    after all others and those that were timed. Raises `VerdictReached` where an answer is then wrong: one that is not
+    the first on the same inputs, or the last. A process that ends meanwhile tells nothing."""
     kept = attempt.keeps or any(built.foreign.variable for built in attempt.files.shown)
+    kept = kept or attempt.record.provenance == "evidence"
     if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
         return
     names, seeds = [], []
-    for step in (*OFTEN, *MIXED):
+    for step in (EVEN, *OFTEN, *MIXED, REARRANGED):  # what is alike is far apart in the first round
         drawn = attempt.set_up(step)
-        if not drawn.family:  # halves of two draws are none
+        if not drawn.family:  # halves of two draws are none, or other values do not suit
             continue
         if not drawn.shareable or drawn.asked_back or drawn.rng:  # of large trials only one is kept
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_an_answer_that_was_given_before_is_found() -> None:
         return given[-1]
 
     assert ageing.first_other(call, 2, [])[0] > 20
+
+
+def test_the_next_inputs_are_chosen_by_a_generator_of_its_own() -> None:
+    """A forward seeds the one that all share: what follows on which inputs were always the same then, and who remembers
+    an answer by a part of them would not meet it."""
+    last = [-1, -1]  # the inputs of the last call, and those whose answer it gave
+
+    def call(place: int) -> torch.Tensor:
+        hit = {last[0], place} == {0, 3}
+        last[:] = [place, last[1] if hit else place]
+        random.seed(1 + 2 * place)
+        return torch.ones(3) * (1 + last[1])
+
+    assert ageing.first_other(call, 5, [])[0] > 0
 
 
 @pytest.mark.parametrize("function", ["late", "late_in_thread", "late_on_the_heap"])

@@ -8,8 +8,10 @@ import torch
 from dice.verify.execution.inputs import (
     ABOVE,
     BELOW,
+    HALVES,
     LARGE,
     OPPOSED,
+    REARRANGED,
     ROTATED,
     SCALE,
     SMALL,
@@ -79,6 +81,36 @@ def test_half_of_a_mixed_input_is_of_another_draw() -> None:
     half, kept = mixed([FLOATS, index], [FLOATS + 1, index + 1])
     assert torch.equal(half[:20], FLOATS[:20]) and torch.equal(half[20:], FLOATS[20:] + 1)
     assert torch.equal(kept, index)
+
+
+def test_rearranged_values_have_their_sums_extremes_and_ends() -> None:
+    for tensor in (FLOATS, FLOATS[:, :3], FLOATS[0]):
+        even, other = (vary([tensor], Step("", family))[0] for family in (HALVES, REARRANGED))
+        assert torch.equal(even.sum(dim=0), other.sum(dim=0)) is (len(tensor) == 30)
+        assert even.sum() == other.sum() and even.max() == other.max()
+        assert even.reshape(-1)[0] == other.reshape(-1)[0] and even.reshape(-1)[-1] == other.reshape(-1)[-1]
+        assert (even != other).float().mean() > 0.8
+
+
+def test_ends_of_some_rows_are_alike_among_ties() -> None:
+    (tied,) = vary([FLOATS - 0.5], Step("", "ties"))
+    ends = tied[:, [0, 1, -1]]
+    assert (ends[::3] == ends[::3, :1]).all() and (ends[1::3] == 0).all()
+    assert (tied[::3] != tied[::3, :1]).any(dim=1).all()
+
+
+@pytest.mark.parametrize("family", ["ties", REARRANGED])
+@pytest.mark.parametrize("form", ["triangular", "sorted", "symmetric"])
+def test_what_values_are_where_for_a_reason_stays_so(form: str, family: str) -> None:
+    matrix = FLOATS[:30] + 0.5
+    formed = {"triangular": torch.tril(matrix), "sorted": matrix.sort().values, "symmetric": matrix + matrix.T}[form]
+    (varied,) = vary([formed], Step("", family))
+    kept = {
+        "triangular": torch.equal(varied, torch.tril(varied)),
+        "sorted": bool((varied.diff() >= 0).all()),
+        "symmetric": torch.equal(varied, varied.T),
+    }
+    assert kept[form]
 
 
 @pytest.mark.parametrize("family", ["centred", "scaled", "small", *ROTATED, BELOW, ABOVE])

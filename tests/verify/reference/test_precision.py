@@ -11,10 +11,27 @@ import torch
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge, precision_label
-from dice.verify.reference.precision import FORMATS, rounded
+from dice.verify.reference.precision import FORMATS, downgrade, rounded
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import Trial
+
+GELU = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.gelu(x)
+
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +91,25 @@ def test_grids_of_the_formats() -> None:
     assert rounded(values, "float16").tolist() == [1 + 2**-7, 1 + 2**-8, 1 + 2**-10, 1 + 2**-10]
     assert torch.equal(rounded(values, "tf32"), rounded(values, "float16"))
     assert torch.equal(rounded(torch.tensor([3]), "tf32"), torch.tensor([3]))
+
+
+def test_a_few_errors_tell_nothing() -> None:
+    """Of eight by eight numbers some errors are along with others by chance."""
+    gelu = torch.nn.functional.gelu
+    for seed in range(20):
+        x = torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+        exact, near = gelu(x.double()), gelu(x, approximate="tanh")
+        assert downgrade(gelu(x), near, exact, lambda name, x=x: gelu(rounded(x, name).double())) == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_approximation_is_no_shorter_format(tmp_path: Path, seed: int) -> None:
+    """What is wrong by a smooth function of the inputs is so along with values that are cut off."""
+    reference = Reference(Subject(GELU, Device("emulated"), tmp_path))
+    reference.construct(1)
+    trial = reference.trial(seed, Step("trial 0", "given"))
+    assert trial is not None
+    x = trial.inputs[0]
+    assert precision_label(reference, trial, torch.nn.functional.gelu(x, approximate="tanh")) == ""
+    cut = torch.nn.functional.gelu(rounded(x, "truncated"))
+    assert precision_label(reference, trial, cut) == "precision_downgrade:tf32"

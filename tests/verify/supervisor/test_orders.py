@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from dice.verify.execution import inputs
-from dice.verify.supervisor.attempt import ISOLATED, Orders
+from dice.verify.supervisor.attempt import IN_STEP, ISOLATED, Orders
 
 
 def orders(*trials: tuple[str, bool]) -> list[int]:
@@ -18,6 +18,9 @@ def test_some_trial_that_can_show_a_race_is_isolated_in_every_order_of_the_plan(
         found = orders(*((family, False) for family in families))
         isolated = [family for family, order in zip(families, found, strict=True) if order == ISOLATED]
         assert len(isolated) == 1 and isolated[0] != "zeros" and found[0] == 0
+        stepping = [family for family, order in zip(families, found, strict=True) if order == IN_STEP]
+        told = set(families[1:]) - {"zeros"}
+        assert len(told) < 2 or any(family != "zeros" for family in stepping)
 
 
 def test_plans_of_every_seed_have_two_trials_that_can_show_a_race() -> None:

@@ -3,7 +3,13 @@
 #include "races.h"
 #include "runtime.h"
 
+DICE_TLS bool dice_lockstep;
+
 namespace dice_emu {
+
+constexpr int64_t kLockstepCredit = 1 << 16;  // stores after which a thread waits for others, until the order is set again
+static std::atomic<int64_t> lockstep_credit{kLockstepCredit};
+void renew_lockstep_credit() { lockstep_credit = kLockstepCredit; }
 
 uint64_t Worker::syncthreads(int predicate) {
   Thread* self = current_;
@@ -26,6 +32,30 @@ void Worker::release_barrier() {
     thread->result = result;
     push(now_.ready, thread);
   }
+}
+
+// A warp arrives as a whole: lanes that never existed count as arrived with the first one.
+void Worker::named_barrier(unsigned number, unsigned count, bool waits) {
+  Thread* self = current_;
+  if (number >= kNamedBarriers || count == 0 || count % kWarp != 0)
+    fault("trap", "it met at barrier %u with %u threads: there are 16 barriers, for whole warps", number, count);
+  NamedBarrier& barrier = now_.named[number];
+  if (waits) {
+    isolation_.leave(self->linear, false);
+    push(barrier.waiting, self);
+  } else {
+    isolation_.yield(self->linear);
+  }
+  barrier.arrived += 1;
+  if (self->linear % kWarp == 0) barrier.arrived += static_cast<unsigned>(__builtin_popcount(~warp_of(self).exists));
+  if (barrier.arrived >= count) {
+    if (races != nullptr) races->barrier();
+    isolation_.barrier();
+    barrier.arrived = 0;
+    while (Thread* thread = pop(barrier.waiting)) push(now_.ready, thread);
+  }
+  if (waits) park(self);
+  else isolation_.enter(self->linear);
 }
 
 // Lanes may come from different places in the program; what must agree is the operation and the mask. Lanes that have
@@ -149,6 +179,13 @@ unsigned Worker::converge(const void* place) {
   return static_cast<unsigned>(self->result);
 }
 
+// After a store to a shared variable: the others of the block come to it, too, before any goes on. A variable that each of
+// them takes for its own then holds the last one's value. In every second order: a missing barrier does not show in these.
+void Worker::keep_step(const void* place) {
+  if (lockstep_credit.fetch_sub(1, std::memory_order_relaxed) > 0) converge(place);
+  else dice_lockstep = false;
+}
+
 // The first waiting lane and those of its warp that wait at the same place, in the same round of a loop, go on together.
 void Worker::release_converging() {
   const Thread* first = now_.converging.head;
@@ -207,6 +244,10 @@ uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane) {
 }
 
 unsigned dice_converge() { return dice_emu::tls_worker->converge(__builtin_return_address(0)); }
+void dice_keep_step() { dice_emu::tls_worker->keep_step(__builtin_return_address(0)); }
+void dice_named_barrier(unsigned number, unsigned count, bool waits) {
+  dice_emu::tls_worker->named_barrier(number, count, waits);
+}
 void dice_relax() {
   if (dice_emu::tls_worker != nullptr) dice_emu::tls_worker->relax();  // else the host runs a function of both
 }

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstring>
 
-DICE_TLS bool dice_isolated;
+DICE_TLS bool dice_isolated, dice_block_scope;
 
 namespace dice_emu {
 
@@ -381,7 +381,7 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
   const Page* page = page_of(live);
   if (fenced_ || locks || page != nullptr) {
     leave(thread, false);
-    if (on_) exchange(locks);
+    if (on_ && !dice_block_scope) exchange(locks);
     of_all_[thread / kWarp] |= 1u << (thread % kWarp);
     enter(thread);
   }
@@ -399,8 +399,8 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
 void Isolation::after_atomic(const void* address, size_t size) {
   if (!on_) return;
   const auto* live = static_cast<const char*>(address);
-  tell();
-  if (const Page* page = page_of(live)) {  // what atomics make of a word is there for all at once
+  if (!dice_block_scope) tell();
+  if (const Page* page = dice_block_scope ? nullptr : page_of(live)) {  // what atomics make of a word is there for all at once
     const size_t offset = page->offset + static_cast<size_t>(live - page->data);
     for (Image* image : {&known_, &released_, &final_, &told_, &heard_}) memcpy(image->data() + offset, live, size);
     known_times_ += known_times_ == told_times_;

@@ -264,6 +264,7 @@ void dice_launch(Kernel* kernel, Entry entry, const void* body, Keep keep) {
 void dice_set_order(int mode) {
   order = mode;
   renew_isolation_credit();
+  renew_lockstep_credit();
 }
 
 // From now on launches are checked and counted, and do nothing. 2: nor do copies, as tensors have no memory.

@@ -19,6 +19,7 @@ constexpr size_t kDynamicSharedLimit = 227 * 1024; // what an H100 grants with c
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
 constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
+constexpr bool keeps_step(int order) { return order > kIsolatedOrder && order % 2 == 0; }  // see Worker::keep_step
 constexpr uint64_t kOneByOne = 64;  // blocks, of a launch with isolated threads
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
@@ -162,10 +163,18 @@ struct Copies {
   void make(size_t count);     // the first ones
 };
 
+// A barrier with a number, that as many threads meet at as they say (`bar.sync`); those that only arrive do not wait.
+constexpr unsigned kNamedBarriers = 16;
+struct NamedBarrier {
+  Queue waiting;
+  unsigned arrived;
+};
+
 // Where the threads of a block are.
 struct Progress {
   unsigned started, exited, at_barrier, at_grid, spinning;
   Queue barrier, ready, relaxed, converging, grid;
+  NamedBarrier named[kNamedBarriers];
 };
 
 struct Resting;  // resting.cpp
@@ -179,10 +188,12 @@ class Worker {
   void run(Launch& launch);  // take blocks until none is left
   bool next_thread();
   uint64_t syncthreads(int predicate);  // count of true predicates << 1 | all true
+  void named_barrier(unsigned number, unsigned count, bool waits);
   uint64_t warp(int op, unsigned mask, uint64_t value, int source_lane);
   void sync_grid();
   void relax();
   unsigned converge(const void* place);
+  void keep_step(const void* place);
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
   void copy_async(const Copies::Copy& copy);
   void commit_copies();
@@ -272,6 +283,9 @@ extern "C" void dice_switch_stack(void** save, void* load);
 void install_handlers();
 void ensure_alternate_stack();
 [[noreturn]] void fault(const char* kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// collectives.cpp
+void renew_lockstep_credit();
 
 // launch.cpp
 bool runs_against_the_grain();  // in the order in which threads are isolated, streams are done as late as they may be

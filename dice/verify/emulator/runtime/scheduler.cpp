@@ -87,6 +87,7 @@ void Worker::run(Launch& launch) {
   threads_ = launch.threads;
   thread_order_ = Order(launch.order, threads_);
   isolation_.begin_launch(launch.order == kIsolatedOrder && races == nullptr, launch.one_by_one, threads_);
+  dice_lockstep = keeps_step(launch.order) && races == nullptr;
   set_dynamic_shared();
   if (races != nullptr) races->begin_launch(this);
   // Who polls mostly waits for the block before: isolated blocks that come in this order find what they wait for, and stay
@@ -106,6 +107,7 @@ void Worker::run(Launch& launch) {
   }
   if (races != nullptr) races->end_launch();
   isolation_.end_launch();
+  dice_lockstep = false;
   release_shared();
   tls_worker = nullptr;
   launch_ = nullptr;

@@ -57,10 +57,20 @@ inline void spin() {
   if ((++calls & 0x3F) == 0) dice_relax();
 }
 
+// An atomic for its own block is a plain access to all others.
+class BlockScope {
+ public:
+  BlockScope() { dice_block_scope = true; }
+  ~BlockScope() { dice_block_scope = false; }
+};
+
 }  // namespace dice_emu
 
 #define DICE_ATOMIC_SCOPES(R, name, parameters, arguments)           \
-  inline R name##_block parameters { return name arguments; }        \
+  inline R name##_block parameters {                                 \
+    const dice_emu::BlockScope scope;                                \
+    return name arguments;                                           \
+  }                                                                  \
   inline R name##_system parameters { return name arguments; }
 
 #define DICE_ATOMIC_FETCH(name, T, builtin)                                                          \

@@ -86,12 +86,17 @@ void dice_syncthreads();
 int dice_syncthreads_reduce(int op, int predicate);  // op 0 count, 1 and, 2 or
 uint64_t dice_warp(int op, unsigned mask, uint64_t value, int source_lane);
 unsigned dice_converge();  // lanes of the warp that came here, once nothing else in the block can go on
+// Whether threads wait for each other after each store to a shared variable, as far as the credit for that lasts.
+extern DICE_TLS bool dice_lockstep;
+void dice_keep_step();
+void dice_named_barrier(unsigned number, unsigned count, bool waits);  // `waits`: else it only arrives
 extern DICE_TLS uint64_t dice_round;  // in which rounds of its loops the thread is: lanes in others do not come together
 void dice_copy_async(void* to, const void* from, size_t size, size_t zeros);
 void dice_commit_copies();
 void dice_wait_for_copies(size_t groups_left);
 // While threads do not see what others have not synchronised (runtime/isolation.h).
 extern DICE_TLS bool dice_isolated;
+extern DICE_TLS bool dice_block_scope;  // the atomic under way is one for its own block
 void dice_fence();
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
@@ -198,6 +203,11 @@ constexpr Index in_array(T (&)[N], Index index, const char* name) {
 template <class Other, class Index>
 constexpr Index in_array(const Other&, Index index, const char*) {  // the name is something else here
   return index;
+}
+
+// After a store to a `__shared__` variable. Inlined everywhere, as the address of the call tells one from another.
+__attribute__((always_inline)) inline void stored() {
+  if (__builtin_expect(dice_lockstep, 0)) dice_keep_step();
 }
 
 template <class T>
