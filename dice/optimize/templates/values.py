@@ -235,7 +235,10 @@ def index_of(value: Value, e: Emitter, place: Place, names: Sequence[str]) -> Ca
     names stand for; None where that is not known."""
     while not isinstance(value, Memory) and not value.memory:
         if isinstance(value, Moved):
-            place, value = value.move(e, place), value.source
+            try:
+                place, value = value.move(e, place), value.source
+            except NeedsMemory:  # it is chosen by what is not computed yet
+                return None
         elif isinstance(value, Pointwise) and value.sources:
             value = max(value.sources, key=lambda one: one.numel)
             place = e.broadcast(place, value.shape)
