@@ -12,7 +12,7 @@ from dataclasses import replace
 from dice.optimize.templates.emitter import Emitter, Place, computed
 from dice.optimize.templates.pointwise import written
 from dice.optimize.templates.teams import beats, best_helper, combine, start_of, team_for
-from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
+from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, as_stored, function, indented, stored
 from dice.optimize.templates.values import (
     Moments,
     Moved,
@@ -26,7 +26,8 @@ from dice.optimize.templates.values import (
 )
 from dice.optimize.templates.vectors import HELPERS, VectorEmitter, width_for
 
-MOST_KEPT = 32  # numbers of a row that each thread keeps
+MOST_KEPT = 32  # numbers of a row that each thread keeps; twice as many in small blocks, which have the registers
+MOST_STEPS = 16  # of a thread through a row, up to which the compiler unrolls the loop by itself
 IN_FLIGHT = 4  # vectors that a thread has under way in a long row, or twice as many elements
 
 
@@ -171,7 +172,8 @@ class RowKernel:
         self.team = team_for(rows.number, rows.length, width, lie)
         units = -(-(rows.length // width) // self.team.shared_by)
         size = sum(2 if computed(value.dtype) in ("double", "int64_t") else 1 for value in kept)
-        self.has_room = units * width * size <= MOST_KEPT or not kept
+        most = MOST_KEPT * (2 if self.team.threads <= THREADS else 1)
+        self.has_room = units * width * size <= most or not kept
         self.helpers = {"Vector": HELPERS["Vector"]} if width > 1 else {}
         self._units, self._at_once = units, ""
         self._sums: dict[int, str] = {}
@@ -250,7 +252,7 @@ class RowKernel:
     def _loop(self, own: str, lines: Sequence[str]) -> list[str]:
         team, count = self.team, self.rows.length // self.width
         if not self.kept:
-            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * IN_FLIGHT else []
+            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * MOST_STEPS else []
             return [*unroll, team.loop(own, count), *indented(lines), "}"]
         if team.kind == "thread":
             return ["#pragma unroll", team.loop(own, count), *indented(lines), "}"]
