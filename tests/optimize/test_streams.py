@@ -43,6 +43,9 @@ def test_elements_are_read_in_vectors(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "Vector<float, 4> own_inputs_0[ITEMS" in cuda and "load_vector<4>(" in cuda
     for one in ("Vector<at::Half, 8> own_inputs_", "Vector<double, 2> own_"):
         assert one in cuda
+    assert "k < 4 && c * 4 + k < 851; k++" in cuda, "an index that lies behind the last is not looked up"
+    joined = cuda_source(graph_of(lambda x: torch.cat([x, -x]), apart), "region")[0]
+    assert "own_inputs" not in joined, "a part of what is joined is not read where another one stands"
 
 
 def test_what_is_broadcast_is_read_once_for_a_vector() -> None:
@@ -120,6 +123,17 @@ def test_rows_that_are_too_long_to_keep(
     assert "kept" not in cuda and "own_top = top;" in cuda and "gap * gap * seen * share" in cuda
     softmax = cuda_source(graph_of(lambda x: F.softmax(x, -1), torch.randn(200, 65536)), "region")[0]
     assert softmax.count("for (int c = threadIdx.x;") == 2
+
+
+def test_windows_are_reduced_where_they_are_read(tmp_path: Path) -> None:
+    """If that is once; what is made of rows of windows has them in memory."""
+
+    def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pooled = F.max_pool2d(x, 2)
+        return pooled.sum((1, 2, 3)), F.avg_pool2d(pooled, 2, 1), F.softmax(F.avg_pool2d(x * 2, 4), -1)
+
+    cuda = check(tmp_path, several, torch.randn(3, 4, 16, 32))
+    assert cuda.count("for (int tap = 0; tap < 4; tap++)") >= 2 and cuda.count("mid") > 0
 
 
 def test_rows_in_parts_and_by_a_thread_each(

@@ -184,6 +184,10 @@ class Softmax:
     top: Reduced
     total: Reduced
 
+    @property
+    def both(self) -> tuple[Reduced, Reduced]:
+        return self.top, self.total
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -192,6 +196,10 @@ class Moments:
     source: Value
     total: Reduced
     squares: Reduced
+
+    @property
+    def both(self) -> tuple[Reduced, Reduced]:
+        return self.total, self.squares
 
 
 Load = Callable[[Emitter, str, str, str], str]
