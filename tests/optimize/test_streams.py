@@ -99,6 +99,7 @@ def rows_of_all_kinds() -> tuple[Several, tuple[torch.Tensor, ...]]:
             *(F.layer_norm(half, (64,)), F.rms_norm(odd, (37,)), F.normalize(x), F.layer_norm(x.softmax(-1), (36,))),
             *(whole.sum(-1), whole.amax(-1), whole.argmax(-1), middle.sum(1), top, place, middle.softmax(1)),
             *(columns.amax(0), (columns > 9).any(0), columns.argmin(0), image.mean((2, 3)), wide.argmax(-1)),
+            x.index_select(1, x.argmax(0)).sum(0),  # of what is chosen by what another kernel has to find
             *(half.softmax(-1), long.double().var(-1), F.max_pool2d(image, 3, 2, 1), columns.sum(0)),
         )
 
