@@ -16,6 +16,7 @@
 # verifier     agreement with KernelBench's evaluator, rates beside stock, 600 drawn pairs
 # forms        several kernels for the same problem side by side (kernel_forms.py)
 # products     large products by rule, plainly and on tensor cores, beside PyTorch's (products_gpu.py)
+# streams      kernels by rule that memory bounds, beside PyTorch's (streams_gpu.py)
 # train        `dice bench train` at 1.7B and mini
 # rl           one step of infilling and two of generation, 64 problems x 16 responses, from RL_DATA (`dice data rl`)
 #
@@ -121,6 +122,10 @@ forms() {
 
 products() {
     logged products "$python" "$here/products_gpu.py" --out "$work/products.json" && mark products
+}
+
+streams() {
+    LINES_SHOWN=40 logged streams "$python" "$here/streams_gpu.py" --out "$work/streams.json" && mark streams
 }
 
 train() {

@@ -196,7 +196,7 @@ def right(problem: Problem, kernel: Kernel) -> Verdict:
 
 def test_the_walk_goes_on_while_it_is_faster_and_ends_at_its_budget(tmp_path: Path) -> None:
     """The best is three steps away: BLOCK 64 and ITEMS 2."""
-    region = region_of(Model(), torch.randn(4, 8))
+    region = region_of(Model(), torch.randn(2048, 64))
 
     def ms(values: dict[str, int]) -> float:
         return 1.0 + abs(values["BLOCK"].bit_length() - 7) + abs(values["ITEMS"].bit_length() - 2)
@@ -214,7 +214,7 @@ def test_the_walk_goes_on_while_it_is_faster_and_ends_at_its_budget(tmp_path: Pa
 
 
 def test_a_killed_walk_goes_on_where_it_was(tmp_path: Path) -> None:
-    region = region_of(Model(), torch.randn(4, 8))
+    region = region_of(Model(), torch.randn(2048, 64))
 
     def ms(values: dict[str, int]) -> float:
         return 1.0 / values["BLOCK"]
@@ -245,7 +245,7 @@ def test_what_is_far_too_slow_or_small_is_not_tuned(tmp_path: Path) -> None:
     ("budget", "found"),
     [
         (1, ["correct", "wrong"]),
-        pytest.param(3, ["correct", "wrong", "correct", "correct"], marks=pytest.mark.slow),  # each is a build
+        pytest.param(3, ["correct", "wrong", "correct"], marks=pytest.mark.slow),  # each is a build
     ],
 )
 @pytest.mark.usefixtures("lasting")
@@ -256,7 +256,7 @@ def test_variants_run_and_wrong_ones_are_refused(budget: int, found: list[str], 
     answer = Templates().write(*region, [])
     assert answer is not None and answer.kernel is not None
     kernel = answer.kernel
-    spoilt = kernel.source.replace("i < 512;", "i < 512 - (BLOCK > 256);")
+    spoilt = kernel.source.replace("i >= 512)", "i >= 512 - (BLOCK > 256))")
     assert spoilt != kernel.source
 
     class Writer(Templates):
@@ -265,7 +265,7 @@ def test_variants_run_and_wrong_ones_are_refused(budget: int, found: list[str], 
             return answer and replace(answer, kernel=Kernel(spoilt))
 
     def ms(values: dict[str, int]) -> float:
-        return 256 / values["BLOCK"] + (2.0 if values["ITEMS"] > 1 else 0.0)
+        return 256 / values["BLOCK"]
 
     with Verifier(backend="emulated", options=Options(trials=1, timing=False)) as real:
         search = searched(Timed(real.verify, ms), tmp_path / "journal.jsonl", budget, region, writer=Writer())

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type
 from dice.optimize.templates.pointwise import written
 from dice.optimize.templates.teams import beats, best_helper, combine, start_of, team_for
-from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
+from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, as_stored, function, indented, stored
 from dice.optimize.templates.values import (
     Moments,
     Moved,
@@ -25,8 +26,10 @@ from dice.optimize.templates.values import (
     literal,
 )
 from dice.optimize.templates.vectors import HELPERS, VectorEmitter, width_for
+from dice.optimize.templates.windows import is_window, written_here
 
-MOST_KEPT = 32  # numbers of a row that each thread keeps
+MOST_KEPT = 32  # numbers of a row that each thread keeps; twice as many in small blocks, which have the registers
+MOST_STEPS = 16  # of a thread through a row, up to which the compiler unrolls the loop by itself
 IN_FLIGHT = 4  # vectors that a thread has under way in a long row, or twice as many elements
 
 
@@ -47,13 +50,13 @@ class Rows:
 
     def write(self, name: str, stores: Sequence[Store]) -> KernelText:
         """In vectors where that pays, and with rows kept where they are read more than once."""
-        passes = self._passes(stores)
+        passes, own = self._passes(stores)
         wide = [store.value for store in stores if store.value.numel != self.number]
         width = width_for(wide, passes, math.prod(self.shape))
         keep = self._common(passes)
         for vectors in (width, 1) if width > 1 and self.length % width == 0 else (1,):
             for kept in (keep, []) if keep else ([],):
-                kernel = RowKernel(self, Constants(name), vectors, kept)
+                kernel = RowKernel(self, Constants(name), vectors, kept, own, len(passes) == 1 or bool(kept))
                 if kernel.has_room:
                     text = kernel.write(name, stores)
                     if kernel.pays:
@@ -85,7 +88,7 @@ class Rows:
         """Whether neighbours in memory are elements of different rows."""
         return self.lie == "down"
 
-    @property
+    @cached_property
     def lie(self) -> str:
         """How rows lie in memory: `along` it, `down` columns, or `apart`, where that is not known."""
         if self.number == 1 or self.length == 1:
@@ -100,10 +103,11 @@ class Rows:
 
     # ---- what several passes read ----------------------------------------------------------------------------------
 
-    def _passes(self, stores: Sequence[Store]) -> list[Value]:
-        """What each pass over the rows computes: a reduction's elements, or a result's."""
+    def _passes(self, stores: Sequence[Store]) -> tuple[list[Value], set[int]]:
+        """What each pass over the rows computes: a reduction's elements, or a result's. And which reductions there are,
+        by identity."""
         passes = [store.value for store in stores if store.value.numel != self.number]
-        seen: set[int] = set()
+        seen, own = set[int](), set[int]()
         waiting = [store.value for store in stores]
         while waiting:
             value = waiting.pop()
@@ -112,8 +116,9 @@ class Rows:
             seen.add(id(value))
             if self.is_own(value):
                 passes += value.sources
+                own.add(id(value))
             waiting += value.sources
-        return passes
+        return passes, own
 
     def _common(self, passes: Sequence[Value]) -> list[Value]:
         """The values that at least two passes compute of the row's elements, without what is reduced over it."""
@@ -157,10 +162,15 @@ class Rows:
 
 
 class RowKernel:
-    """One kernel under way. `width`: of its vectors; `kept`: values whose elements its threads keep."""
+    """One kernel under way. `width`: of its vectors; `kept`: values whose elements its threads keep; `own`: the
+    reductions that it writes; `reads_once`: whether it reads each element once, so that windows may be computed where
+    they are read."""
 
-    def __init__(self, rows: Rows, constants: Constants, width: int, kept: Sequence[Value]):
+    def __init__(
+        self, rows: Rows, constants: Constants, width: int, kept: Sequence[Value], own: set[int], reads_once: bool
+    ):
         self.rows, self.constants, self.width, self.kept = rows, constants, width, kept
+        self._own, self._reads_once = own, reads_once
         self.e = VectorEmitter(width)
         self.e.on_source = self._reduced
         self.e.on_value = self._known
@@ -171,7 +181,8 @@ class RowKernel:
         self.team = team_for(rows.number, rows.length, width, lie)
         units = -(-(rows.length // width) // self.team.shared_by)
         size = sum(2 if computed(value.dtype) in ("double", "int64_t") else 1 for value in kept)
-        self.has_room = units * width * size <= MOST_KEPT or not kept
+        most = MOST_KEPT * (2 if self.team.threads <= THREADS else 1)
+        self.has_room = units * width * size <= most or not kept
         self.helpers = {"Vector": HELPERS["Vector"]} if width > 1 else {}
         self._units, self._at_once = units, ""
         self._sums: dict[int, str] = {}
@@ -250,7 +261,7 @@ class RowKernel:
     def _loop(self, own: str, lines: Sequence[str]) -> list[str]:
         team, count = self.team, self.rows.length // self.width
         if not self.kept:
-            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * IN_FLIGHT else []
+            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * MOST_STEPS else []
             return [*unroll, team.loop(own, count), *indented(lines), "}"]
         if team.kind == "thread":
             return ["#pragma unroll", team.loop(own, count), *indented(lines), "}"]
@@ -310,20 +321,23 @@ class RowKernel:
 
     def _reduced(self, value: object, place: Place) -> str | None:
         """The name that holds a reduction over this row, which is written where it was not yet."""
-        if not isinstance(value, Reduced) or not self.rows.is_own(value):
+        if not isinstance(value, Reduced):
             return None
+        if not self.rows.is_own(value):
+            return written_here(self.e, value, place) if self._reads_once and is_window(value) else None
         where = self.e.flat(place)
         if where != "row" and not (where == "0" and self.rows.number == 1):
             return None
         if id(value) not in self._sums:
+            together = value.together
             with self.e.before():
-                if self.kept or value.together is None:
+                if together is None or self.kept or not {id(one) for one in together.both} <= self._own:
                     name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
                     self._sums[id(value)] = name
-                elif isinstance(value.together, Softmax):
-                    self._softmax(value.together)
+                elif isinstance(together, Softmax):
+                    self._softmax(together)
                 else:
-                    self._moments(value.together)
+                    self._moments(together)
         return self._sums[id(value)]
 
     def _name(self, value: Reduced) -> str:

@@ -185,6 +185,10 @@ class Softmax:
     top: Reduced
     total: Reduced
 
+    @property
+    def both(self) -> tuple[Reduced, Reduced]:
+        return self.top, self.total
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -193,6 +197,10 @@ class Moments:
     source: Value
     total: Reduced
     squares: Reduced
+
+    @property
+    def both(self) -> tuple[Reduced, Reduced]:
+        return self.total, self.squares
 
 
 Factor = Callable[[Emitter, str, str, str], "tuple[Value, Place]"]
@@ -314,7 +322,10 @@ def index_of(value: Value, e: Emitter, place: Place, names: Sequence[str]) -> Ca
     names stand for; None where that is not known."""
     while not isinstance(value, Memory) and not value.memory:
         if isinstance(value, Moved):
-            place, value = value.move(e, place), value.source
+            try:
+                place, value = value.move(e, place), value.source
+            except NeedsMemory:  # it is chosen by what is not computed yet
+                return None
         elif isinstance(value, Pointwise) and value.sources:
             value = max(value.sources, key=lambda one: one.numel)
             place = e.broadcast(place, value.shape)

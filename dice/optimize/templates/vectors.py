@@ -25,6 +25,7 @@ _RAGGED = """// The vector from an element on, without reading what lies behind 
 template <int N, typename T> __device__ Vector<T, N> load_vector(const T* from, int first, int count) {
     if (first + N <= count) return *reinterpret_cast<const Vector<T, N>*>(from + first);
     Vector<T, N> v = {};
+    #pragma unroll 1
     for (int k = 0; first + k < count; k++) v.val[k] = from[first + k];
     return v;
 }
@@ -34,6 +35,7 @@ template <int N, typename T> __device__ void store_vector(T* to, int first, int 
     if (first + N <= count) {
         *reinterpret_cast<Vector<T, N>*>(to + first) = v;
     } else {
+        #pragma unroll 1
         for (int k = 0; first + k < count; k++) to[first + k] = v.val[k];
     }
 }"""

@@ -17,6 +17,7 @@ from dice.optimize.templates.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.text import KernelText, Store
 from dice.optimize.templates.tiles import product
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
+from dice.optimize.templates.windows import is_window
 
 MOST_KERNELS = 200
 
@@ -49,7 +50,7 @@ def _value(node: Node, known: Mapping[str, Any]) -> Any:
 # Names that kernels use themselves, and some that C++ does.
 _TAKEN = re.compile(
     r"[vi]\d+|mid\d+|out\d*|row|lane|[a-cijkm-pr-tvz]|t[xy]|acc|tile_\w|[ab]_tile|sum\d*|top\d*|low\d*|product\d*|any\d*|all\d*"
-    r"|own|own_\w+|kept\w*|step|steps|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stages?"
+    r"|own|own_\w+|tap\d*|kept\w*|step|steps|Vector|(load|store)_vector|aligned|higher|mean\d*|seen\d*|near|apart|gap|share|before|tile|column|warp|group|quarter|stages?"
     r"|next|part|other|is_inside|pair|tiles_[mn]|is_last|sums|split|multiply_add|[ab]_(next|high|low)"
     r"|BLOCK\w*|ITEMS\w*|TILE_\w+|STAGES\w*|best\d*|at\d*|table\d*|first|last|totals|min|max|larger|smaller|\w+_kernel\w*|(block|warp)_\w+|auto|bool|break|case|char|class|const|default|"
     r"double|else|enum|float|int|long|new|return|short|signed|static|struct|switch|template|this|typename|union|unsigned|void"
@@ -158,7 +159,7 @@ def _rows_for(stores: Sequence[Store]) -> Rows | None:
 
 def _rows_of(value: Value) -> Rows | None:
     """The rows that the value's own reductions are over; those of other rows are computed before."""
-    for one in leaves(value, Reduced):
+    for one in sorted(leaves(value, Reduced), key=is_window):  # those are written in others' kernels
         assert isinstance(one, Reduced)
         rows = Rows(one)
         if rows.fits(value):
