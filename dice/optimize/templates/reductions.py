@@ -176,13 +176,15 @@ def _variance(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
     elif node.operator.endswith(".default"):
         correction = float(bool(given[1] if len(given) > 1 else options.get("unbiased", True)))
     over = _dims(dims, len(value.shape))
-    mean, var = moments(value, over, correction)
+    _, var = moments(value, over, correction)
     outputs = node.output if isinstance(node.output, tuple) else (node.spec,)
     first = outputs[0]
     assert first is not None
     spread = point("sqrt(x)" if node.base.startswith("std") else "x", first.dtype, var.shape, var)
     results = [viewed(spread, first.shape)]
     if isinstance(node.output, tuple):
+        # A mean near zero has its digits from a plain sum: a distance from the first element has only that one's.
+        mean = mean_of(value, over)
         results.append(viewed(point("x", first.dtype, mean.shape, mean), first.shape))
         return tuple(results)
     return results[0]
