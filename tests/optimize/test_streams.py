@@ -66,7 +66,7 @@ def test_an_index_keeps_its_place_in_a_vector() -> None:
         e.declare(name, 0)
     with e.block() as frame:
         e.declare("k")
-        flat = e.flat(e.at((6, 5, 8), ("row", "2", e.joined("c", 4, "k"))))
+        flat = e.flat(e.at((6, 5, 8), ("row", "2", e.joined("c", 4, "k", 2))))
         assert e.vector_of(flat) is not None and e.dims(e.at_flat((30, 8), flat))[1].startswith("i")
         assert e.vector_of(e.flat(e.at((6, 9), ("row", "k")))) is None, "a row that has no whole vectors"
         assert e.vector_of(e.flat(e.at((3, 4), ("row", "k")))) == "row"
