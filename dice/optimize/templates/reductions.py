@@ -10,8 +10,8 @@ from typing import Any
 from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
 from dice.optimize.templates.indexing import Chosen
+from dice.optimize.templates.layout import Layout
 from dice.optimize.templates.pointwise import RULES, apply, rule
-from dice.optimize.templates.rows import Rows
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
 from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Reduced, Scanned, Softmax, Value
 
@@ -42,7 +42,7 @@ def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Re
     whole = Reduced(shape, dtype, value, dims, kind)
     if kind.startswith("arg") or length < 2 * min(LEAST_PART, LEAST_COLUMN):
         return whole
-    if rows > 1 and Rows(whole).is_down:  # parts of columns, side by side in memory as the columns are
+    if rows > 1 and Layout(whole).lie == "down":  # parts of columns, side by side in memory as the columns are
         parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
         long, dim = viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
     else:
