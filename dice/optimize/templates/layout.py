@@ -1,12 +1,20 @@
-"""Rows, the elements that one result of a reduction comes of: their places, and how they lie in memory."""
+"""Rows, the elements that one result of a reduction comes of: their places, how they lie in memory, and in how many
+parts they are reduced."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 from dice.optimize.templates.emitter import Emitter, Place
+from dice.optimize.templates.shapes import permuted, viewed
 from dice.optimize.templates.values import Reduced, Value, index_of
+
+ENOUGH = 100  # blocks that keep a large GPU's memory busy, if each has a thousand threads
+BLOCKS = 528  # four for each multiprocessor of an H100
+LEAST_PART = 4096  # elements of a row that a block is worth
+COLUMN_BLOCKS, LEAST_COLUMN = 264, 256  # the same where a block works on 32 columns
 
 
 class Layout:
@@ -55,3 +63,31 @@ class Layout:
         if at is None:
             return "apart" if self.over and self.over[-1] == len(self.shape) - 1 else "down"
         return "down" if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else "along"
+
+
+def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
+    """Without the reduced dimensions. Few long rows are reduced in parts first, each by threads of its own."""
+    rank, dtype = len(value.shape), dtype or value.dtype
+    dims = tuple(sorted({index % rank for index in over})) if rank else ()
+    left = [index for index in range(rank) if index not in dims]
+    shape = tuple(value.shape[index] for index in left)
+    rows, length = math.prod(shape), value.numel // max(math.prod(shape), 1)
+    whole = Reduced(shape, dtype, value, dims, kind)
+    if kind.startswith("arg") or length < 2 * min(LEAST_PART, LEAST_COLUMN):
+        return whole
+    if rows > 1 and Layout(whole).lie == "down":  # parts of columns, side by side in memory as the columns are
+        parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
+        long, dim = viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
+    else:
+        parts = _parts(rows, length, BLOCKS, LEAST_PART)
+        long, dim = viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
+    if parts == 1:
+        return whole
+    in_parts = Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
+    return Reduced(shape, dtype, in_parts, (dim - 1,), kind)
+
+
+def _parts(blocks: int, length: int, most: int, least: int) -> int:
+    """In how many parts rows are reduced for whose number there are too few blocks for a large GPU."""
+    most = min(most // max(blocks, 1), length // least) if blocks < ENOUGH else 1
+    return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
