@@ -18,7 +18,7 @@ from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.templates import division, reductions, tensor_cores
+from dice.optimize.templates import division, layout, tensor_cores
 from dice.optimize.templates.emitter import CannotWrite, Emitter
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed
@@ -141,7 +141,7 @@ def test_long_rows_take_a_block(tmp_path: Path) -> None:
 
 def test_few_long_rows_are_reduced_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And running sums by blocks, along the last dimension and along others."""
-    monkeypatch.setattr(reductions, "LEAST_PART", 64)
+    monkeypatch.setattr(layout, "LEAST_PART", 64)
     x, y, image = torch.randn(6, 1280), torch.randn(6, 1280), torch.randn(2, 600, 5)
 
     def several(x: torch.Tensor, y: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -10,15 +10,10 @@ from typing import Any
 from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float, sum_of, times
 from dice.optimize.templates.indexing import Chosen
+from dice.optimize.templates.layout import reduced
 from dice.optimize.templates.pointwise import RULES, apply, rule
-from dice.optimize.templates.rows import Rows
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
-from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Reduced, Scanned, Softmax, Value
-
-ENOUGH = 100  # blocks that keep a large GPU's memory busy, if each has a thousand threads
-BLOCKS = 528  # four for each multiprocessor of an H100
-LEAST_PART = 4096  # elements of a row that a block is worth
-COLUMN_BLOCKS, LEAST_COLUMN = 264, 256  # the same where a block works on 32 columns
+from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Scanned, Softmax, Value
 
 
 def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
@@ -30,34 +25,6 @@ def point(template: str, dtype: str, shape: Sequence[int], *arguments: Any) -> P
     """A step inside an operator, element by element."""
     node = Node("step", "aten.step.default", (), {}, Spec(tuple(shape), dtype))
     return apply(node, template, *arguments)
-
-
-def reduced(value: Value, over: Sequence[int], kind: str, dtype: str = "") -> Reduced:
-    """Without the reduced dimensions. Few long rows are reduced in parts first, each by threads of its own."""
-    rank, dtype = len(value.shape), dtype or value.dtype
-    dims = tuple(sorted({index % rank for index in over})) if rank else ()
-    left = [index for index in range(rank) if index not in dims]
-    shape = tuple(value.shape[index] for index in left)
-    rows, length = math.prod(shape), value.numel // max(math.prod(shape), 1)
-    whole = Reduced(shape, dtype, value, dims, kind)
-    if kind.startswith("arg") or length < 2 * min(LEAST_PART, LEAST_COLUMN):
-        return whole
-    if rows > 1 and Rows(whole).is_down:  # parts of columns, side by side in memory as the columns are
-        parts = _parts(-(-rows // 32), length, COLUMN_BLOCKS, LEAST_COLUMN)
-        long, dim = viewed(permuted(value, [*dims, *left]), (parts, length // parts, *shape)), 1
-    else:
-        parts = _parts(rows, length, BLOCKS, LEAST_PART)
-        long, dim = viewed(permuted(value, [*left, *dims]), (*shape, parts, length // parts)), len(shape) + 1
-    if parts == 1:
-        return whole
-    in_parts = Reduced((*long.shape[:dim], *long.shape[dim + 1 :]), dtype, long, (dim,), kind)
-    return Reduced(shape, dtype, in_parts, (dim - 1,), kind)
-
-
-def _parts(blocks: int, length: int, most: int, least: int) -> int:
-    """In how many parts rows are reduced for whose number there are too few blocks for a large GPU."""
-    most = min(most // max(blocks, 1), length // least) if blocks < ENOUGH else 1
-    return next((parts for parts in range(most, 1, -1) if length % parts == 0), 1)
 
 
 def kept(value: Value, source: Value, over: Sequence[int]) -> Value:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Sequence
 
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, index_type
+from dice.optimize.templates.layout import Layout
+from dice.optimize.templates.passes import Passes
 from dice.optimize.templates.pointwise import written
-from dice.optimize.templates.teams import beats, best_helper, combine, start_of, team_for
-from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, as_stored, function, indented, stored
+from dice.optimize.templates.teams import beats, best_helper, combine, start_of
+from dice.optimize.templates.text import Constants, KernelText, Store, as_stored, function, indented, stored
 from dice.optimize.templates.values import (
     Moments,
     Moved,
@@ -22,31 +20,16 @@ from dice.optimize.templates.values import (
     Softmax,
     Value,
     cast,
-    index_of,
     literal,
 )
-from dice.optimize.templates.vectors import HELPERS, VectorEmitter, width_for
-from dice.optimize.templates.windows import is_window, written_here
+from dice.optimize.templates.vectors import width_for
 
-MOST_KEPT = 32  # numbers of a row that each thread keeps; twice as many in small blocks, which have the registers
-MOST_STEPS = 16  # of a thread through a row, up to which the compiler unrolls the loop by itself
-IN_FLIGHT = 4  # vectors that a thread has under way in a long row, or twice as many elements
+MOST_TAPS = 16  # elements of a window
 
 
-class Rows:
-    """The elements that one result of a reduction comes of are a row. What is reduced over the same rows is had in the
-    same kernel: in passes over the row, or of the row's elements where its threads have room to keep them."""
-
-    def __init__(self, of: Reduced):
-        self.source = of.source
-        self.shape = of.source.shape
-        self.over, self.kept = of.over, of.kept
-        self.length = of.length
-        self.outer = tuple(self.shape[index] for index in self.kept)
-        self.number = math.prod(self.outer)
-
-    def fits(self, value: Value) -> bool:
-        return value.numel in (self.number, math.prod(self.shape))
+class Rows(Layout):
+    """What is reduced over the same rows is had in the same kernel: in passes over the row, or of the row's elements
+    where its threads have room to keep them."""
 
     def write(self, name: str, stores: Sequence[Store]) -> KernelText:
         """In vectors where that pays, and with rows kept where they are read more than once."""
@@ -62,44 +45,6 @@ class Rows:
                     if kernel.pays:
                         return text
         raise AssertionError("a kernel without vectors, which keeps nothing, is always written")
-
-    def is_own(self, value: Value) -> bool:
-        """Whether it is a reduction of these rows that is under way here."""
-        same = isinstance(value, Reduced) and (value.source.shape, value.over) == (self.shape, self.over)
-        return same and not value.memory
-
-    def element(self, e: Emitter, j: str) -> Place:
-        """Element `j` of the row."""
-        outer = e.dims(e.at_flat(self.outer, "row"))
-        inner_shape = tuple(self.shape[index] for index in self.over)
-        is_trailing = self.over == tuple(range(len(self.shape) - len(self.over), len(self.shape)))
-        if is_trailing and self.number > 1:
-            return e.at_flat(self.shape, e.joined("row", self.length, j, self.number))
-        inner = e.dims(e.at_flat(inner_shape, j))
-        dims = [""] * len(self.shape)
-        for index, text in zip(self.kept, outer, strict=True):
-            dims[index] = text
-        for index, text in zip(self.over, inner, strict=True):
-            dims[index] = text
-        return e.at(self.shape, dims)
-
-    @property
-    def is_down(self) -> bool:
-        """Whether neighbours in memory are elements of different rows."""
-        return self.lie == "down"
-
-    @cached_property
-    def lie(self) -> str:
-        """How rows lie in memory: `along` it, `down` columns, or `apart`, where that is not known."""
-        if self.number == 1 or self.length == 1:
-            return "along"
-        e = Emitter()
-        e.declare("row", 0, self.number)
-        e.declare("j", 0, self.length)
-        at = index_of(self.source, e, self.element(e, "j"), ("row", "j"))
-        if at is None:
-            return "apart" if self.over and self.over[-1] == len(self.shape) - 1 else "down"
-        return "down" if abs(at(1, 0) - at(0, 0)) == 1 != abs(at(0, 1) - at(0, 0)) else "along"
 
     # ---- what several passes read ----------------------------------------------------------------------------------
 
@@ -161,45 +106,21 @@ class Rows:
         return sizes or {id(value): value}
 
 
-class RowKernel:
-    """One kernel under way. `width`: of its vectors; `kept`: values whose elements its threads keep; `own`: the
-    reductions that it writes; `reads_once`: whether it reads each element once, so that windows may be computed where
-    they are read."""
+class RowKernel(Passes):
+    """One kernel under way. `written`: the reductions that are its own; `reads_once`: whether it reads each element
+    once, so that windows may be computed where they are read."""
 
     def __init__(
-        self, rows: Rows, constants: Constants, width: int, kept: Sequence[Value], own: set[int], reads_once: bool
+        self, rows: Layout, constants: Constants, width: int, kept: Sequence[Value], written: set[int], reads_once: bool
     ):
-        self.rows, self.constants, self.width, self.kept = rows, constants, width, kept
-        self._own, self._reads_once = own, reads_once
-        self.e = VectorEmitter(width)
+        super().__init__(rows, constants, width, kept)
+        self._written, self._reads_once = written, reads_once
         self.e.on_source = self._reduced
-        self.e.on_value = self._known
-        lie = rows.lie
-        if lie == "down" and width > 1:
-            self.has_room = False
-            return
-        self.team = team_for(rows.number, rows.length, width, lie)
-        units = -(-(rows.length // width) // self.team.shared_by)
-        size = sum(2 if computed(value.dtype) in ("double", "int64_t") else 1 for value in kept)
-        most = MOST_KEPT * (2 if self.team.threads <= THREADS else 1)
-        self.has_room = units * width * size <= most or not kept
-        self.helpers = {"Vector": HELPERS["Vector"]} if width > 1 else {}
-        self._units, self._at_once = units, ""
         self._sums: dict[int, str] = {}
-        self._names: dict[int, str] = {}  # of what is kept
-        self._read: set[int] = set()
-        self._here = ""  # index of the element that is being written about
-
-    @property
-    def pays(self) -> bool:
-        """Whether vectors are read, and whether what is kept is."""
-        return (self.width == 1 or self.e.pays) and self._read == {id(value) for value in self.kept}
 
     def write(self, name: str, stores: Sequence[Store]) -> KernelText:
-        e, rows, constants = self.e, self.rows, self.constants
-        self.team = replace(self.team, block=constants.name("BLOCK", self.team.threads))
-        e.declare("row", 0, rows.number)
-        self._keep()
+        e, rows = self.e, self.rows
+        self.keep()
         singles = [store for store in stores if store.value.numel == rows.number]
         single_lines = []
         for store in singles:
@@ -210,14 +131,14 @@ class RowKernel:
         lead = self.team.lead
         body += [f"if ({lead}) {{", *indented(single_lines), "}"] if lead and singles else single_lines
         bounds = self.team.block if self.team.threads > 256 else ""
-        return function(name, e, stores, body, self.team.launch, self.helpers, constants, bounds)
+        return function(name, e, stores, body, self.team.launch, self.helpers, self.constants, bounds)
 
     def _write_wide(self, stores: Sequence[Store]) -> None:
         """The pass that stores what has as many elements as the rows."""
         if not stores:
             return
         e, before, after = self.e, list[str](), list[str]()
-        with self._walk(before, after) as place:
+        with self.walk(before, after) as place:
             for store in stores:
                 value = store.value
                 flat = e.flat(place)
@@ -230,92 +151,6 @@ class RowKernel:
                 before.append(f"{vector} own_{store.name};")
                 e.line(f"own_{store.name}.val[k] = {as_stored(store, text)};")
                 after.append(f"reinterpret_cast<{vector}*>({store.name})[{high}] = own_{store.name};")
-
-    # ---- passes ----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _walk(self, before: Sequence[str] = (), after: Sequence[str] = ()) -> Iterator[Place]:
-        """A loop of the team over the row: what is written within is about the element at the place that it gives.
-        `before` and `after`: lines that stand around a vector's elements."""
-        e, outside = self.e, self._here
-        own = "c" if self.width > 1 else "j"
-        with e.block() as outer:
-            e.declare("step")
-            e.declare(own, count=self.rows.length // self.width)
-            if self.width > 1:
-                with e.block() as inner:
-                    e.declare("k")
-                    place = self.rows.element(e, e.joined("c", self.width, "k", self.rows.length // self.width))
-                    self._here = e.flat(place)
-                    yield place
-                loop = ["#pragma unroll", f"for (int k = 0; k < {self.width}; k++) {{", *indented(inner.lines), "}"]
-            else:
-                place = self.rows.element(e, "j")
-                self._here = e.flat(place)
-                yield place
-                loop = []
-        self._here = outside
-        lines = [*outer.lines, *before, *loop, *after] if self.width > 1 else [*before, *outer.lines, *after]
-        e.frames[0].lines += self._loop(own, lines)
-
-    def _loop(self, own: str, lines: Sequence[str]) -> list[str]:
-        team, count = self.team, self.rows.length // self.width
-        if not self.kept:
-            unroll = [f"#pragma unroll {self._in_flight()}"] if count > team.shared_by * MOST_STEPS else []
-            return [*unroll, team.loop(own, count), *indented(lines), "}"]
-        if team.kind == "thread":
-            return ["#pragma unroll", team.loop(own, count), *indented(lines), "}"]
-        is_full = team.kind == "warp" and count % team.lanes == 0
-        guarded = lines if is_full else [f"if ({own} < {count}) {{", *indented(lines), "}"]
-        is_read = any(re.search(rf"\b{own}\b", line) for line in guarded)
-        place = [f"int {own} = {team.start} + step * {_factor(team.step)};"] if is_read else []
-        return [
-            "#pragma unroll",
-            f"for (int step = 0; step < {self._steps()}; step++) {{",
-            *indented([*place, *guarded]),
-            "}",
-        ]
-
-    def _in_flight(self) -> str:
-        if not self._at_once:
-            self._at_once = self.constants.name("UNROLL", IN_FLIGHT if self.width > 1 else 2 * IN_FLIGHT)
-        return self._at_once
-
-    def _steps(self) -> str:
-        """How many times the team has to step through a row that it keeps."""
-        if self.team.kind in ("thread", "warp"):
-            return str(self._units)
-        if not self._at_once:
-            count = self.rows.length // self.width
-            self._at_once = self.constants.name("STEPS", f"({count} - 1) / {_factor(self.team.step)} + 1")
-        return self._at_once
-
-    def _keep(self) -> None:
-        """Reads what is kept."""
-        if not self.kept:
-            return
-        names = {id(value): self.e.fresh("kept") for value in self.kept}
-        vector = f"[{self.width}]" if self.width > 1 else ""
-        for value in self.kept:
-            self.e.frames[0].lines.append(f"{computed(value.dtype)} {names[id(value)]}[{self._steps()}]{vector};")
-        with self._walk() as place:
-            for value in self.kept:
-                own = value.shape == self.rows.shape
-                text = value.load(self.e, place if own else self.e.at_flat(value.shape, self.e.flat(place)))
-                self.e.line(f"{names[id(value)]}{self._element()} = {text};")
-        self._names = names
-
-    def _element(self) -> str:
-        step = ("c" if self.width > 1 else "j") if self.team.kind == "thread" else "step"
-        return f"[{step}][k]" if self.width > 1 else f"[{step}]"
-
-    def _known(self, value: Value, place: Place) -> str | None:
-        """What is kept of this element."""
-        name = self._names.get(id(value))
-        if name is None or not self._here or self.e.flat(place) != self._here:
-            return None
-        self._read.add(id(value))
-        return f"{name}{self._element()}"
 
     # ---- what is reduced -------------------------------------------------------------------------------------------
 
@@ -331,7 +166,7 @@ class RowKernel:
         if id(value) not in self._sums:
             together = value.together
             with self.e.before():
-                if together is None or self.kept or not {id(one) for one in together.both} <= self._own:
+                if together is None or self.kept or not {id(one) for one in together.both} <= self._written:
                     name = self._best(value) if value.kind.startswith("arg") else self._sum(value)
                     self._sums[id(value)] = name
                 elif isinstance(together, Softmax):
@@ -349,7 +184,7 @@ class RowKernel:
         ctype = computed(dtype)
         name = self._name(value)
         e.frames[0].lines.append(f"{ctype} {name} = {start_of(kind, dtype)};")
-        with self._walk() as place:
+        with self.walk() as place:
             element = value.source.load(e, place)
             e.line(f"{name} = {combine(kind, ctype, name, cast(element, value.source.dtype, dtype))};")
         self._share(kind, ctype, name)
@@ -371,7 +206,7 @@ class RowKernel:
         best, at = e.declare(e.fresh("best"), 0), e.declare(e.fresh("at"), 0)
         sign = ">" if value.kind == "argmax" else "<"
         e.frames[0].lines += [f"{ctype} {best} = {start_of(value.kind, dtype)};", f"int {at} = {self.rows.length};"]
-        with self._walk() as place:
+        with self.walk() as place:
             element = value.source.load(e, place)
             is_better = f"{beats(element, best, sign, ctype)} || {at} == {self.rows.length}"
             j = e.joined("c", self.width, "k", self.rows.length // self.width) if self.width > 1 else "j"
@@ -395,7 +230,7 @@ class RowKernel:
         )
         each = ["#pragma unroll", f"for (int k = 0; k < {self.width}; k++) {add}"] if vector else [add]
         before = [f"{ctype} own{f'[{self.width}]' if vector else ''}, higher = {top};"]
-        with self._walk(before, [f"{total} *= {scale};", f"{top} = higher;", *each]) as place:
+        with self.walk(before, [f"{total} *= {scale};", f"{top} = higher;", *each]) as place:
             text = of.source.load(e, place)
             e.line(f"{own} = {cast(text, of.source.dtype, dtype)};")
             e.line(f"higher = {combine('max', ctype, 'higher', own)};")
@@ -436,7 +271,7 @@ class RowKernel:
                 f"{mean} += {over.format('gap', seen)};",
                 f"{squares} += gap * (own - {mean});",
             ]
-        with self._walk(before, [line for text in after for line in text.split("\n")]) as place:
+        with self.walk(before, [line for text in after for line in text.split("\n")]) as place:
             text = cast(of.source.load(e, place), of.source.dtype, dtype)
             e.line(f"own[k] = {text};" if width > 1 else f"own = {text};")
             if width > 1:
@@ -451,5 +286,31 @@ class RowKernel:
         self._sums |= {id(of.total): total, id(of.squares): squares}
 
 
-def _factor(text: str) -> str:
-    return f"({text})" if " " in text else text
+# ---- windows: rows that one thread reduces where they are read, instead of a tensor of them before ------------------
+
+
+def is_window(value: Value) -> bool:
+    return isinstance(value, Reduced) and value.length <= MOST_TAPS and not value.kind.startswith("arg")
+
+
+def written_here(e: Emitter, value: Reduced, place: Place) -> str:
+    """The name that holds what is reduced for the element at a place, by the thread that asks for it."""
+    source, dtype = value.source, value.dtype
+    ctype, outer = computed(dtype), e.dims(place)
+    name, tap = e.fresh("own_window"), e.fresh("tap")
+    with e.block(pinned=True) as frame:
+        e.declare(tap)
+        inner = iter(e.dims(e.at_flat([source.shape[index] for index in value.over], tap)))
+        kept = iter(outer)
+        dims = [next(inner if index in value.over else kept) for index in range(len(source.shape))]
+        element = cast(source.load(e, e.at(source.shape, dims)), source.dtype, dtype)
+        e.line(f"{name} = {combine(value.kind, ctype, name, element)};")
+    e.declare(name)
+    e.frames[-1].lines += [
+        f"{ctype} {name} = {start_of(value.kind, dtype)};",
+        "#pragma unroll",
+        f"for (int {tap} = 0; {tap} < {value.length}; {tap}++) {{",
+        *indented(frame.lines),
+        "}",
+    ]
+    return name

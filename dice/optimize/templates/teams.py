@@ -141,7 +141,7 @@ class Team:
 
 
 def team_for(rows: int, length: int, width: int, lie: str) -> Team:
-    """`width`: how many elements are read at once. `lie`: how rows lie in memory, see `Rows.lie`."""
+    """`width`: how many elements are read at once. `lie`: how rows lie in memory, see `Layout.lie`."""
     if lie == "apart" and length <= MOST_APART and rows >= FEW_ROWS:
         return Team("thread", THREADS if rows >= THREADS * 64 else 64, rows, length)
     if lie == "down":

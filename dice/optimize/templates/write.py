@@ -12,12 +12,11 @@ from dice.optimize.templates.elements import pointwise
 from dice.optimize.templates.emitter import CannotWrite, storage
 from dice.optimize.templates.kernels import leaves, scan
 from dice.optimize.templates.pointwise import RULES
-from dice.optimize.templates.rows import Rows
+from dice.optimize.templates.rows import Rows, is_window
 from dice.optimize.templates.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.text import KernelText, Store
 from dice.optimize.templates.tiles import product
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
-from dice.optimize.templates.windows import is_window
 
 MOST_KERNELS = 200
 
