@@ -78,6 +78,26 @@ def test_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> N
     assert "int first = part * 48, last = min(first + 48, 131);" in cuda and "part = other % 3, z = other / 3;" in cuda
 
 
+def test_rows_of_memory_are_copied_16_bytes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each of them begins at a multiple of those, also from a tensor that does not."""
+    monkeypatch.setattr(tensor_cores, "LEAST_WORK", 1)
+    x, y, image, taps = (
+        torch.randn(68 * 36 + 1)[1:].view(68, 36),
+        torch.randn(36, 44),
+        torch.randn(2, 4, 8, 9),
+        torch.randn(32, 4, 3, 3),
+    )
+
+    def several(x: torch.Tensor, y: torch.Tensor, image: torch.Tensor, taps: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ y, y.T @ x.T, F.conv2d(image, taps, padding=1)
+
+    cuda = check(tmp_path, several, x, y, image, taps, tensor_cores=True)
+    assert cuda.count("16, is_inside ? 0 : 16);") == 5, "all but the images, whose rows have conditions"
+    assert cuda.count("make_float2") == 3 and "x = aligned(x);" not in cuda and "inputs_0 = aligned(inputs_0);" in cuda
+    cuda = check(tmp_path, lambda x, y: x @ y, torch.randn(68, 37), torch.randn(37, 43), tensor_cores=True)
+    assert "16, is_inside" not in cuda and "float2" not in cuda
+
+
 def test_a_product_is_dealt_out_to_all_multiprocessors() -> None:
     def blocks(z: int, m: int, n: int, k: int) -> int:
         found = division.division((z, m, n, k))

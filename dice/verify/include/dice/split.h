@@ -16,6 +16,11 @@
 
 extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = nullptr);
 
+// What the headers for asynchronous copies call in device functions.
+unsigned __isGlobal(const void* address);
+unsigned __isShared(const void* address);
+void __trap();
+
 namespace cooperative_groups {}
 namespace nvcuda {
 namespace wmma {}
