@@ -68,16 +68,19 @@ def test_an_index_has_64_bits_where_it_needs_them() -> None:
         lambda x: F.avg_pool2d(x, 4), (16, 64, 2048, 2048), row=Number(2**28 - 1, False), j=Number(15, False)
     )
     assert "int row = " in cuda and cuda.count("int64_t") == 2 and found[-1] == 2**32 - 1
-    cuda, found = last_indices(lambda x: x.transpose(1, 2) * 2, (16, 64, 2048, 2048), i=Number(2**32 - 1, True))
-    assert "for (int64_t i = " in cuda and "std::min<int64_t>((4294967296 - 1)" in cuda and found[-1] == 2**32 - 1
+    cuda, found = last_indices(lambda x: x.transpose(1, 2) * 2, (16, 64, 2048, 2048), c=Number(2**30 - 1, False))
+    assert "int64_t" not in cuda and found[-1] == 2**30 - 1, "vectors are counted"
+    size = 16 * 64 * 2048 * 2049
+    cuda, found = last_indices(lambda x: x.transpose(1, 2) * 2, (16, 64, 2048, 2049), i=Number(size - 1, True))
+    assert "int64_t i = first + step * BLOCK;" in cuda and "int i0 = i / 268566528;" in cuda and found[-1] == size - 1
     cuda, found = last_indices(
-        lambda x, y: x @ y, (2048, 2**21), (2**21, 1), row=Number(2047, False), j=Number(2**21 - 1, False)
+        lambda x, y: x @ y, (2048, 2**21 + 1), (2**21 + 1, 1), row=Number(2047, False), j=Number(2**21, False)
     )
-    assert found == [2**32 - 1]
+    assert found[-1] == 2048 * (2**21 + 1) - 1
     cuda, found = last_indices(lambda x: x[::2] * 2, (2**32,), i=Number(2**31 - 1, True))
     assert found[-1] == 2**32 - 2
     cuda, found = last_indices(lambda x: x[3 :: 2**20] * 2, (2**32,), i=Number(4095, False))
-    assert "for (int i = " in cuda and found[-1] == 2**32 - 2**20 + 3
+    assert "int i = " in cuda and found[-1] == 2**32 - 2**20 + 3
 
 
 def test_rows_beyond_32_bits() -> None:

@@ -81,7 +81,9 @@ class Kernels:
         """Write one kernel for the first of these and whatever it can store besides; what is left."""
         first, *rest = waiting
         try:
-            together = [first, *(one for one in rest if self._fits(first, one))]
+            together = [first]
+            for one in rest:
+                together += [one] if all(self._fits(other, one) for other in together) else []
             self._add(together)
         except NeedsMemory as need:
             self._compute(need.value)
