@@ -109,7 +109,7 @@ def kernelbench() -> str:
 def optimized() -> str:
     """Of `dice optimize` over KernelBench: shares of the problems that were judged."""
     run, found = read("optimize/h200"), list[Sequence[str]]()
-    for group, problems in run["groups"].items():
+    for group, problems in sorted(run["groups"].items()):
         right = [row for row in problems.values() if row["outcome"] == "correct" and row.get("share", 0) >= LEAST_SHARE]
         speedups = sorted(row["speedup"] for row in right)
         whole = [row for row in right if row["share"] >= WHOLE_SHARE]
