@@ -72,23 +72,15 @@ class Place:
     flat: str | None = None
 
 
-class Emitter:
-    """The body of one kernel. `inputs`: names of the tensors that it reads, with their dtypes."""
+class Lines:
+    """The lines of one kernel's body, in frames one within the other, and the names that they define."""
 
     def __init__(self) -> None:
         self.frames = [Frame()]
-        self.inputs: dict[str, str] = {}
         self.level: dict[str, int] = {}
-        self.on_source: Callable[[Any, Place], str | None] = lambda value, place: None
         self._wide = {"int64_t"}  # indices of 64 bits, and what makes one of an expression
-        self.on_value: Callable[[Any, Place], str | None] = lambda value, place: None
         self._gone: set[str] = set()  # names of frames that are closed
         self._numbers: dict[str, int] = {}
-        self._flat_of: dict[tuple[tuple[int, ...], tuple[str, ...]], str] = {}
-        self._parts: dict[str, tuple[str, int, str]] = {}  # i -> (row, D, j) where i is row * D + j
-        self._dims_of: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}  # what a flat index was made of
-
-    # ---- lines and names -----------------------------------------------------------------------------------------
 
     def fresh(self, prefix: str) -> str:
         number = self._numbers.get(prefix, 0)
@@ -184,6 +176,19 @@ class Emitter:
         self.frames[at].lines += [f"{ctype} {name} = {otherwise};", f"if ({condition}) {{", *inner, "}"]
         return name
 
+
+class Emitter(Lines):
+    """The body of one kernel. `inputs`: names of the tensors that it reads, with their dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: dict[str, str] = {}
+        self.on_source: Callable[[Any, Place], str | None] = lambda value, place: None
+        self.on_value: Callable[[Any, Place], str | None] = lambda value, place: None
+        self._flat_of: dict[tuple[tuple[int, ...], tuple[str, ...]], str] = {}
+        self._parts: dict[str, tuple[str, int, str]] = {}  # i -> (row, D, j) where i is row * D + j
+        self._dims_of: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}  # what a flat index was made of
+
     def load(self, name: str, dtype: str, flat: str, numel: int = 0) -> str:
         """An element from memory, of so many, in the type that is computed in."""
         self.inputs.setdefault(name, dtype)
@@ -214,7 +219,7 @@ class Emitter:
             return low
         if low == "0" and extent == 1:
             return high
-        text = self._scaled(high, extent, rows * extent)
+        text = times(high, extent, rows * extent)
         name = self.index(text if low == "0" else f"{text} + {low}", rows * extent)
         self._parts.setdefault(name, (high, extent, low))
         return name
@@ -245,20 +250,13 @@ class Emitter:
             one = self._joined_already(shape[start:end], dims[start:end]) or dims[start]
             stride = math.prod(shape[end:])
             if one != "0":
-                terms.append(self._scaled(one, stride, math.prod(shape[start:])))
+                terms.append(times(one, stride, math.prod(shape[start:])))
             start = end
         result = self.index(" + ".join(terms) or "0", math.prod(shape))
         self._flat_of[shape, dims] = result
         if len(dims) > 1:
             self._dims_of.setdefault(result, (shape, dims))
         return result
-
-    def _scaled(self, index: str, stride: int, count: int) -> str:
-        """`index * stride`, of which there are less than `count`, in a type that holds it."""
-        if stride == 1:
-            return index
-        fits = index_type(count) == "int" or self._is_wide(index)
-        return f"{_factor(index)} * {stride}" if fits else f"int64_t({index}) * {stride}"
 
     def _joined_already(self, shape: tuple[int, ...], dims: tuple[str, ...]) -> str:
         """The name that indices were taken from, or were joined to, while it can be seen."""
@@ -358,7 +356,7 @@ def sum_of(*terms: str) -> str:
 
 
 def times(text: str, factor: int, extent: int = 0) -> str:
-    """`text * factor`, an index into a dimension of `extent`."""
+    """`text * factor`, an index into something of `extent`, in a type that holds it."""
     if text == "0" or factor == 0:
         return "0"
     if factor == 1:
