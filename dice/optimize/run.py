@@ -90,9 +90,7 @@ def optimize_module(
         Journal(journal_path(folder), "run of dice optimize") as journal,
     ):
         trace = _followed(problem, verifier, tracer, lambda stage: show(stage, 0, 0), off)
-        units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
-        if policy.keep == "faster" and all(writer.is_certain for writer in writers):
-            units = _without_hopeless(units, known_ceilings(verifier.options.cache_dir, device_key(device)))
+        units = _cut(trace, verifier, device, policy, writers)
         tell(_graph(units, trace.reason))
         search = Search(verifier, device, policy, library, journal, tell, off)
         search.resume()
@@ -215,6 +213,13 @@ def _parts(order: Sequence[tuple[Region, Printed]], search: Search) -> dict[str,
         if best is not None and best.kernel is not None:
             parts[region.key] = Part(best.kernel, printed.paths, printed.constants)
     return parts
+
+
+def _cut(trace: Trace, verifier: Verifier, device: str, policy: Policy, writers: Sequence[KernelWriter]) -> Units:
+    units: Units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
+    if policy.keep == "right" or not all(writer.is_certain for writer in writers):
+        return units
+    return _without_hopeless(units, known_ceilings(verifier.options.cache_dir, device_key(device)))
 
 
 def _without_hopeless(units: Units, ceilings: Ceilings | None) -> Units:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from test_rules import check, graph_of
 
-from dice.optimize.templates import division, tensor_cores
-from dice.optimize.templates.division import Division, Tile
+from dice.optimize.templates.contractions import division, tensor_cores
+from dice.optimize.templates.contractions.division import Division, Tile
 from dice.optimize.templates.write import cuda_source
 
 
@@ -61,7 +61,7 @@ def test_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> N
     """Each tile, with sizes that do not fit it: sums in three parts of which the last is short, a batch, factors that
     are computed, that are padded, and that lie turned in memory."""
     monkeypatch.setattr(tensor_cores, "LEAST_WORK", 1)
-    monkeypatch.setattr("dice.optimize.templates.products.division", lambda extents: Division(tile, 3))
+    monkeypatch.setattr("dice.optimize.templates.contractions.products.division", lambda extents: Division(tile, 3))
     for user in ("tiles", "tensor_cores"):
         monkeypatch.setattr(f"dice.optimize.templates.{user}.division", lambda extents: Division(tile, 3))
     x, y, many = torch.randn(131, 131), torch.randn(131, 37), torch.randn(2, 35, 131)

@@ -18,7 +18,8 @@ from dice.optimize.graph import Graph
 from dice.optimize.printing import function_of, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.templates import division, layout, tensor_cores
+from dice.optimize.templates import layout
+from dice.optimize.templates.contractions import division, tensor_cores
 from dice.optimize.templates.emitter import CannotWrite, Emitter
 from dice.optimize.templates.reductions import point
 from dice.optimize.templates.shapes import permuted, viewed

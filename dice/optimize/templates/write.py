@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dice.optimize.graph import Graph, Node, references, substituted
-from dice.optimize.templates import convolutions, indexing, products, reductions, shapes  # noqa: F401 - they fill the rules
+from dice.optimize.templates import indexing, reductions, shapes  # noqa: F401 - they fill the table of rules
+from dice.optimize.templates.contractions import convolutions, products  # noqa: F401 - so do these
+from dice.optimize.templates.contractions.tensor_cores import product_on_tensor_cores, suits
+from dice.optimize.templates.contractions.tiles import product
 from dice.optimize.templates.elements import pointwise
 from dice.optimize.templates.emitter import CannotWrite, storage
 from dice.optimize.templates.kernels import leaves, scan
 from dice.optimize.templates.pointwise import RULES
 from dice.optimize.templates.rows import Rows, is_window
-from dice.optimize.templates.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.text import KernelText, Store
-from dice.optimize.templates.tiles import product
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
 
 MOST_KERNELS = 200

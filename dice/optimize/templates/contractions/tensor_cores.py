@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dice.optimize.templates.division import DEPTH, Tile, division
+from dice.optimize.templates.contractions.division import DEPTH, Tile, division
+from dice.optimize.templates.contractions.tiles import Share, launch, result, share
 from dice.optimize.templates.emitter import Emitter
 from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, function, indented
-from dice.optimize.templates.tiles import Share, launch, result, share
 from dice.optimize.templates.values import Memory, Moved, Product, Value, literal, located, strides
 
 LEAST_WORK = 1 << 24  # multiply-adds of a product; a smaller one takes no longer than its launch

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dice.optimize.graph import Node
-from dice.optimize.templates.division import division
+from dice.optimize.templates.contractions.division import division
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place
 from dice.optimize.templates.pointwise import apply, rule
 from dice.optimize.templates.reductions import accumulated, point, reduced, total

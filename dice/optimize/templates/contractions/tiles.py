@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dice.optimize.templates.division import DEPTH, division
+from dice.optimize.templates.contractions.division import DEPTH, division
 from dice.optimize.templates.emitter import MOST_ELEMENTS, CannotWrite, Emitter, Place, computed
 from dice.optimize.templates.text import THREADS, Constants, KernelText, Store, blocks, function, indented, stored
 from dice.optimize.templates.values import Product, literal

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dice.optimize.graph import Node
+from dice.optimize.templates.contractions.products import FEW, in_parts, with_bias
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, sum_of, times
 from dice.optimize.templates.pointwise import rule
-from dice.optimize.templates.products import FEW, in_parts, with_bias
 from dice.optimize.templates.reductions import accumulated, reduced
 from dice.optimize.templates.shapes import viewed
 from dice.optimize.templates.values import Guarded, Positional, Product, Value, cast
