@@ -3,7 +3,8 @@
     python benchmarks/streams_gpu.py --out streams.json [--only relu softmax] [--tiny]
 
 A row for each case: GB/s of what has to be read and written once, milliseconds (least, median, most of rounds in
-turns), how many times as fast as PyTorch, and the largest error of both against float64, in units of the largest result or 1.
+turns), how many times as fast as PyTorch, and the largest error of both against float64, in units of the largest
+result or 1.
 `--tiny`: no extent above 64, emulated on the CPU, to see that the cases work; its times mean nothing.
 """
 
