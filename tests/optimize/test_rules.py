@@ -287,6 +287,21 @@ def test_a_mean_near_zero_keeps_its_digits(tmp_path: Path) -> None:
     torch.testing.assert_close(found[1].double(), expected[1], rtol=1e-4, atol=1e-8)
 
 
+def test_labels_that_count_for_nothing(tmp_path: Path) -> None:
+    """Such as those of padding: they need not be a class, so nothing may be read by them."""
+    scores, label = torch.randn(6, 5), torch.tensor([0, 4, -100, 2, -100, 2])
+
+    def several(scores: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logs = scores.log_softmax(1)
+        return (
+            *(F.cross_entropy(scores, label), F.cross_entropy(scores, label, reduction="none")),
+            *(F.nll_loss(logs, label, reduction="sum"), F.nll_loss(logs, label.clamp(min=0), ignore_index=2)),
+        )
+
+    cuda = check(tmp_path, several, scores, label)
+    assert cuda.count("== -100 ? 0 :") >= 3 and "== 2 ? 0 :" in cuda
+
+
 def test_arrangements_and_indices(tmp_path: Path) -> None:
     x, table, index = torch.randn(3, 8, 6), torch.randn(10, 6), torch.randint(0, 8, (3, 4))
 

@@ -260,15 +260,15 @@ def _is(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 def _where(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
     if len(given) < 3:
         raise CannotWrite("what where(condition) gives depends on values")
-    return _chosen(node, given[0], given[1], given[2])
+    return where(node, given[0], given[1], given[2])
 
 
 @rule("masked_fill")
 def _masked_fill(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
-    return _chosen(node, given[1], given[2], given[0])
+    return where(node, given[1], given[2], given[0])
 
 
-def _chosen(node: Node, condition: Value, one: Any, other: Any) -> Value:
+def where(node: Node, condition: Value, one: Any, other: Any) -> Value:
     spec = node.spec
     as_bool = Pointwise(condition.shape, "bool", (condition,), lambda text: text, "bool")
     texts = [_as(one, spec.dtype), _as(other, spec.dtype)]
@@ -352,4 +352,4 @@ def _full(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
     return constant(node, given[0] if node.base == "scalar_tensor" else given[2 if node.base == "new_full" else 1])
 
 
-__all__ = ["RULES", "apply", "common", "constant", "rule", "written"]
+__all__ = ["RULES", "apply", "common", "constant", "rule", "where", "written"]

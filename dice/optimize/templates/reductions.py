@@ -11,7 +11,7 @@ from dice.optimize.graph import Node, Spec
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float, sum_of, times
 from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.layout import reduced
-from dice.optimize.templates.pointwise import RULES, apply, rule
+from dice.optimize.templates.pointwise import RULES, apply, rule, where
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
 from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Scanned, Softmax, Value
 
@@ -401,12 +401,15 @@ def _adaptive_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Any
 # ---- losses --------------------------------------------------------------------------------------------------------
 
 
-def _averaged(node: Node, value: Value, reduction: Any) -> Value:
-    """0: as it is, 1: the mean, 2: the sum."""
+def _averaged(node: Node, value: Value, reduction: Any, counted: Value | None = None) -> Value:
+    """0: as it is, 1: the mean, 2: the sum. `counted`: 1 for each element that the mean is over, if not for all."""
     if reduction == 0:
         return apply(node, "x", value)
-    summed = reduced(value, range(len(value.shape)), "sum")
-    return apply(node, "x / y" if reduction == 1 else "x", summed, *([float(value.numel)] if reduction == 1 else []))
+    over = range(len(value.shape))
+    summed = reduced(value, over, "sum")
+    if reduction != 1:
+        return apply(node, "x", summed)
+    return apply(node, "x / y", summed, float(value.numel) if counted is None else reduced(counted, over, "sum"))
 
 
 @rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div", "binary_cross_entropy",
@@ -446,11 +449,13 @@ def _cross_entropy(node: Node, given: list[Any], options: dict[str, Any]) -> Val
     smoothing = given[5] if len(given) > 5 else options.get("label_smoothing", 0.0)
     if weight is not None or smoothing or is_float(target.dtype) or len(scores.shape) < 2:
         raise CannotWrite("this form of cross entropy has no rule")
+    ignored = given[4] if len(given) > 4 else options.get("ignore_index", -100)
     dtype = accumulated(node.spec.dtype)
 
     def move(e: Emitter, place: Place) -> Place:
         dims = e.dims(place)
         label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
+        label = e.let("int", f"{label} == {ignored} ? 0 : {label}", "i")  # which need not be a class
         return Place(scores.shape, (dims[0], label, *dims[1:]))
 
     chosen: Value = Chosen(target.shape, scores.dtype, scores, move, (target,))
@@ -458,7 +463,9 @@ def _cross_entropy(node: Node, given: list[Any], options: dict[str, Any]) -> Val
         top = total(scores, [1], "max")
         summed = reduced(point("exp(x - y)", dtype, scores.shape, scores, top), [1], "sum")
         chosen = point("x - y - log(w)", dtype, target.shape, chosen, viewed(top, target.shape), summed)
-    return _averaged(node, point("-x", dtype, target.shape, chosen), reduction)
+    counts = apply(as_node(node, target.shape, "bool"), "x != y", target, ignored, math="int64")
+    loss = where(as_node(node, target.shape, dtype), counts, point("-x", dtype, target.shape, chosen), 0.0)
+    return _averaged(node, loss, reduction, point("x", dtype, target.shape, counts))
 
 
 @rule("cumsum", "cumprod")
