@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 import dice
+from dice.files import JsonObject
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.serve import errors, optimizing, page, proofs, streaming
@@ -141,15 +142,15 @@ def _add_texts(app: FastAPI, service: Service) -> None:
         return await service.send(request, asked, order, EditForm(name, tokenizer, include_usage=asked.include_usage))
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> JsonObject:
         return {"object": "list", "data": [described()]}
 
     @app.get("/v1/models/{model:path}")
-    async def model(model: str) -> dict[str, Any]:
+    async def model(model: str) -> JsonObject:
         service.check_model(Decoding(model=model[:200]))
         return described()
 
-    def described() -> dict[str, Any]:
+    def described() -> JsonObject:
         return {"id": name, "object": "model", "created": service.created, "owned_by": "dice"}
 
 

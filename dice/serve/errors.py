@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from dice.errors import UserError
+from dice.files import JsonObject
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 LONGEST_MESSAGE = 500
@@ -25,7 +26,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_s = status, message, param, code, retry_s
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         message = self.message[:LONGEST_MESSAGE]
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

@@ -15,6 +15,7 @@ from typing import Any
 from dice.decode.request import StepEvent
 from dice.decode.text import Text
 from dice.decode.trace import GIVEN, StopReason, Trace
+from dice.files import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def sse(data: Mapping[str, Any], event: str = "") -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def started(index: int, text: Text, strategy: str, mode: str, tokens: Mapping[int, str]) -> dict[str, Any]:
+def started(index: int, text: Text, strategy: str, mode: str, tokens: Mapping[int, str]) -> JsonObject:
     """`given`: [position, token id, its text] of what nobody writes. Positions count from the end of the prompt."""
     first = text.prompt_length
     holes = {position for hole in text.holes for position in hole}
@@ -55,7 +56,7 @@ def started(index: int, text: Text, strategy: str, mode: str, tokens: Mapping[in
     }
 
 
-def revealed(index: int, event: StepEvent, texts: Iterable[str]) -> dict[str, Any]:
+def revealed(index: int, event: StepEvent, texts: Iterable[str]) -> JsonObject:
     """`texts`: of each token alone, for who shows it; a token of half a character is a replacement character."""
     return {
         "type": "reveal",
@@ -69,7 +70,7 @@ def revealed(index: int, event: StepEvent, texts: Iterable[str]) -> dict[str, An
     }
 
 
-def traced(index: int, ending: Ending) -> dict[str, Any]:
+def traced(index: int, ending: Ending) -> JsonObject:
     return {"type": "trace", "index": index, **asdict(ending)}
 
 

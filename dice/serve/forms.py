@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from dice.decode.sampling import Likeliest
+from dice.files import JsonObject
 from dice.model.tokenizer import Tokenizer
 from dice.serve.answer import Delta, Token
 from dice.serve.orders import Choice, Order
@@ -27,45 +27,45 @@ class Form:
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
 
-    def first(self, choice: Choice) -> dict[str, Any] | None:
+    def first(self, choice: Choice) -> JsonObject | None:
         """The chunk before all text, where there is one."""
         return None
 
-    def chunk(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+    def chunk(self, choice: Choice, delta: Delta, finish_reason: str | None) -> JsonObject:
         return self.envelope([self.piece(choice, delta, finish_reason)])
 
-    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> JsonObject:
         raise NotImplementedError
 
-    def envelope(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
+    def envelope(self, choices: Sequence[JsonObject], usage: dict[str, int] | None = None) -> JsonObject:
         """A chunk. Usage is on the last one, and null before, where it was asked for."""
         body = self._head(self.chunk_object) | {"choices": list(choices)}
         return body | ({"usage": usage} if self.include_usage else {})
 
-    def whole(self, order: Order, tokens: dict[Choice, list[Token]]) -> dict[str, Any]:
+    def whole(self, order: Order, tokens: dict[Choice, list[Token]]) -> JsonObject:
         choices = [self.message(choice, tokens[choice]) for choice in order.choices]
         return self._head(self.whole_object) | {"choices": choices, "usage": usage(order)}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self, kind: str) -> JsonObject:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+    def message(self, choice: Choice, tokens: list[Token]) -> JsonObject:
         raise NotImplementedError
 
 
 class ChatForm(Form):
     prefix, chunk_object, whole_object = "chatcmpl", "chat.completion.chunk", "chat.completion"
 
-    def first(self, choice: Choice) -> dict[str, Any] | None:
+    def first(self, choice: Choice) -> JsonObject | None:
         delta = {"role": "assistant", "content": "", "refusal": None}
         return self.envelope([{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}])
 
-    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> JsonObject:
         content = {"content": delta.text} if delta.text else {}
         logprobs = self._logprobs(delta.tokens) if delta.tokens else None
         return {"index": choice.index, "delta": content, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+    def message(self, choice: Choice, tokens: list[Token]) -> JsonObject:
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.answer.text, "refusal": None},
@@ -73,7 +73,7 @@ class ChatForm(Form):
             "finish_reason": choice.finish_reason,
         }
 
-    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[Token]) -> JsonObject | None:
         if not self.logprobs:
             return None
         content = [
@@ -83,7 +83,7 @@ class ChatForm(Form):
         ]
         return {"content": content, "refusal": None}
 
-    def _likely(self, token: int, logprob: float) -> dict[str, Any]:
+    def _likely(self, token: int, logprob: float) -> JsonObject:
         """A marker has a name, and no bytes."""
         data = self.tokenizer.token_bytes(token)
         name = shown(data) or self.tokenizer.marker(token)
@@ -93,7 +93,7 @@ class ChatForm(Form):
 class CompletionForm(Form):
     prefix, chunk_object, whole_object = "cmpl", "text_completion", "text_completion"
 
-    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> dict[str, Any]:
+    def piece(self, choice: Choice, delta: Delta, finish_reason: str | None) -> JsonObject:
         return {
             "text": delta.text,
             "index": choice.index,
@@ -101,7 +101,7 @@ class CompletionForm(Form):
             "finish_reason": finish_reason,
         }
 
-    def message(self, choice: Choice, tokens: list[Token]) -> dict[str, Any]:
+    def message(self, choice: Choice, tokens: list[Token]) -> JsonObject:
         return {
             "text": choice.answer.text,
             "index": choice.index,
@@ -109,7 +109,7 @@ class CompletionForm(Form):
             "finish_reason": choice.finish_reason,
         }
 
-    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[Token]) -> JsonObject | None:
         """`text_offset`: where a token's last character begins at the earliest."""
         if not self.logprobs:
             return None

@@ -9,9 +9,9 @@ import concurrent.futures
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.optimize.printing import Printed
 from dice.optimize.region import Region
 from dice.optimize.report import Event, told
@@ -46,7 +46,7 @@ class Optimizer:
     def close(self) -> None:
         self._workers.close()
 
-    async def steps(self, request: OptimizeRequest) -> AsyncGenerator[dict[str, Any], None]:
+    async def steps(self, request: OptimizeRequest) -> AsyncGenerator[JsonObject, None]:
         """Events as JSON, the last of type `result`. Raises `ApiError`, and `UserError` for a module that cannot be run
         or followed."""
         verifier, loop, cancellation = self._proofs.verifier, asyncio.get_running_loop(), Cancellation()
@@ -58,7 +58,7 @@ class Optimizer:
         writers = [makers[name]() for name in dict.fromkeys(request.writers)]
         policy = Policy(samples=request.samples, seconds=request.seconds, keep=request.keep)
 
-        def work(tell: Callable[[dict[str, Any]], None]) -> Result:
+        def work(tell: Callable[[JsonObject], None]) -> Result:
             return _within(
                 request.seconds + GRACE_S,
                 cancellation,
@@ -76,7 +76,7 @@ def _run(
     verifier: Verifier,
     writers: Sequence[KernelWriter],
     policy: Policy,
-    tell: Callable[[dict[str, Any]], None],
+    tell: Callable[[JsonObject], None],
     cancellation: Cancellation,
 ) -> Result:
     """In a folder that is gone afterwards, and without the library: no client gets what another one's module gave."""
@@ -119,7 +119,7 @@ def _within(seconds: float, cancellation: Cancellation, work: Callable[[], Resul
         timer.cancel()
 
 
-def _answer(result: Result) -> dict[str, Any]:
+def _answer(result: Result) -> JsonObject:
     kernel = result.kernel.source if result.kernel is not None else None
     return {"type": "result", "kernel": kernel, "report": result.report.to_json()}
 
@@ -173,7 +173,7 @@ class _Writing:
         self.future.cancel()
 
 
-async def stream(steps: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
+async def stream(steps: AsyncGenerator[JsonObject, None]) -> AsyncGenerator[bytes, None]:
     """Each event under the name `dice.TYPE`."""
     async with aclosing(steps):
         async for step in steps:

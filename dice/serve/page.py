@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
 
+from dice.files import JsonObject
 from dice.model.sdar import SDAR
 from dice.model.tokenizer import Tokenizer
 from dice.problem import Problem
@@ -40,7 +40,7 @@ def add(app: FastAPI, tokenizer: Tokenizer, model: SDAR, settings: ServeSettings
         return static("icon.svg")
 
     @app.get("/playground.json", include_in_schema=False)
-    async def facts() -> dict[str, Any]:
+    async def facts() -> JsonObject:
         config = model.config
         return {
             "model": settings.model,

@@ -8,9 +8,9 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
 
 from dice.errors import MachineError
+from dice.files import JsonObject
 from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.prompts import NO_KERNEL, extract_kernel
@@ -118,7 +118,7 @@ async def stream(
     yield events.DONE
 
 
-def answer(verdict: Verdict, kernel: Kernel | None) -> dict[str, Any]:
+def answer(verdict: Verdict, kernel: Kernel | None) -> JsonObject:
     """`roofline_share`: how much of the reference's roofline the kernel reached, where it was timed."""
     share = verdict.timing.roofline_share if verdict.timing is not None else None
     return {"verdict": verdict.to_json(), "kernel": kernel.source if kernel else None, "roofline_share": share}

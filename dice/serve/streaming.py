@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from dice.errors import UserError
+from dice.files import JsonObject
 from dice.model.tokenizer import Tokenizer
 from dice.serve import events
 from dice.serve.answer import Delta, Token
@@ -53,7 +54,7 @@ async def last(steps: AsyncGenerator[Result, None]) -> Result:
         return [one async for one in steps][-1]
 
 
-async def whole(request: Request, order: Order, form: Form) -> dict[str, Any]:
+async def whole(request: Request, order: Order, form: Form) -> JsonObject:
     """The texts of an order in one body."""
     tokens: dict[Choice, list[Token]] = {choice: [] for choice in order.choices}
 
@@ -69,7 +70,7 @@ async def whole(request: Request, order: Order, form: Form) -> dict[str, Any]:
 async def stream(order: Order, form: Form, tokenizer: Tokenizer, diffusing: bool) -> AsyncGenerator[bytes, None]:
     """The texts of an order as server-sent events; `diffusing`: with those that show denoising."""
 
-    def told(data: dict[str, Any]) -> bytes:
+    def told(data: JsonObject) -> bytes:
         return events.sse(form.envelope([]) | {"dice": data}, f"dice.{data['type']}")
 
     for choice in order.choices:

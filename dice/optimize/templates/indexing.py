@@ -8,13 +8,13 @@ from typing import Any
 from dice.optimize.graph import Node
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, index_type
 from dice.optimize.templates.pointwise import apply, rule
-from dice.optimize.templates.values import Moved, Positional, Value
+from dice.optimize.templates.values import Keywords, Moved, Positional, Value
 
 Shape = tuple[int, ...]
 
 
 @rule("embedding")
-def _embedding(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _embedding(node: Node, given: list[Any], options: Keywords) -> Value:
     table, indices = given[:2]
     return looked_up(node.spec.shape, table, 0, indices, len(indices.shape))
 
@@ -49,13 +49,13 @@ class Chosen(Moved):
 
 
 @rule("index_select")
-def _index_select(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _index_select(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim, indices = given[:3]
     return looked_up(node.spec.shape, value, dim % len(value.shape), indices, 1)
 
 
 @rule("gather")
-def _gather(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _gather(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim, indices = given[:3]
     dim %= len(value.shape)
 
@@ -68,7 +68,7 @@ def _gather(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("index")
-def _advanced_index(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _advanced_index(node: Node, given: list[Any], options: Keywords) -> Value:
     value, indices = given[:2]
     places = [index for index, one in enumerate(indices) if one is not None]
     kept = [indices[index] for index in places]
@@ -96,7 +96,7 @@ def _broadcast_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 @rule("one_hot")
-def _one_hot(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _one_hot(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
 
     def move(e: Emitter, place: Place) -> Place:

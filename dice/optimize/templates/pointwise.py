@@ -8,7 +8,7 @@ from typing import Any
 from dice.optimize.graph import Named, Node
 from dice.optimize.templates.emitter import CannotWrite, computed, is_float
 from dice.optimize.templates.text import NAN_KEEPING
-from dice.optimize.templates.values import Pointwise, Value, literal
+from dice.optimize.templates.values import Keywords, Pointwise, Value, literal
 
 # Function of C's mathematics by operator; its float form ends in f.
 _FUNCTIONS = {
@@ -70,7 +70,7 @@ _LOGIC = {
     "__and__": "x & y", "__or__": "x | y", "__xor__": "x ^ y",
 }  # fmt: skip
 
-Rule = Callable[[Node, list[Any], dict[str, Any]], Value]
+Rule = Callable[[Node, list[Any], Keywords], Value]
 RULES: dict[str, Rule] = {}
 
 
@@ -137,7 +137,7 @@ def common(arguments: list[Any]) -> str:
 
 
 @rule(*_FUNCTIONS, *_UNARY)
-def _unary(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _unary(node: Node, given: list[Any], options: Keywords) -> Value:
     if node.base == "round" and len(given) + len(options) > 1:
         raise CannotWrite("rounding to decimals has no rule")
     if not is_float(node.spec.dtype) and node.base in _FUNCTIONS:
@@ -148,12 +148,12 @@ def _unary(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("gelu")
-def _gelu(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _gelu(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, _GELU_TANH if options.get("approximate") == "tanh" else _GELU, given[0])
 
 
 @rule(*_WITH_NUMBERS)
-def _with_numbers(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _with_numbers(node: Node, given: list[Any], options: Keywords) -> Value:
     defaults, template = _WITH_NUMBERS[node.base]
     named = dict(zip(defaults, given[1:], strict=False))
     renamed = {"negative_slope": "s", "alpha": "a", "beta": "a", "threshold": "t", "lambd": "t", "value": "a"}
@@ -169,7 +169,7 @@ def _with_numbers(node: Node, given: list[Any], options: dict[str, Any]) -> Valu
 
 
 @rule(*_BINARY)
-def _binary(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _binary(node: Node, given: list[Any], options: Keywords) -> Value:
     first, second = given[:2]
     if node.base == "prelu" and isinstance(second, Value) and second.numel > 1:
         from dice.optimize.templates.shapes import viewed
@@ -185,7 +185,7 @@ def _binary(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("add", "sub", "rsub")
-def _sum(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _sum(node: Node, given: list[Any], options: Keywords) -> Value:
     alpha = options.get("alpha", given[2] if len(given) > 2 else 1)
     first, second = (given[1], given[0]) if node.base == "rsub" else given[:2]
     sign = "+" if node.base == "add" else "-"
@@ -197,12 +197,12 @@ def _sum(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("mul")
-def _mul(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _mul(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, "x && y" if node.spec.dtype == "bool" else "x * y", *given[:2])
 
 
 @rule("div", "true_divide", "floor_divide")
-def _div(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _div(node: Node, given: list[Any], options: Keywords) -> Value:
     mode = options.get("rounding_mode") or ("floor" if node.base == "floor_divide" else None)
     if mode is None:
         return apply(node, "x / y", *given[:2])
@@ -212,14 +212,14 @@ def _div(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("remainder")
-def _remainder(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _remainder(node: Node, given: list[Any], options: Keywords) -> Value:
     if is_float(node.spec.dtype):
         return apply(node, "x - y * floor(x / y)", *given[:2])
     return apply(node, "(x % y + y) % y", *given[:2])
 
 
 @rule("pow")
-def _pow(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _pow(node: Node, given: list[Any], options: Keywords) -> Value:
     base, power = given[:2]
     small = {2: "x * x", 3: "x * x * x", 4: "x * x * x * x", 1: "x", 0.5: "sqrt(x)", -0.5: "rsqrt(x)", -1: "1 / x"}
     if isinstance(power, int | float) and power in small and isinstance(base, Value):
@@ -233,38 +233,38 @@ def _pow(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule(*_COMPARE)
-def _compare(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _compare(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, f"x {_COMPARE[node.base]} y", *given[:2], math=common(given[:2]))
 
 
 @rule(*_LOGIC)
-def _logic(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _logic(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(
         node, _LOGIC[node.base], *given[:2], math="bool" if node.base.startswith("logical") else node.spec.dtype
     )
 
 
 @rule("logical_not", "bitwise_not")
-def _not(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _not(node: Node, given: list[Any], options: Keywords) -> Value:
     if node.spec.dtype == "bool":
         return apply(node, "!x", given[0], math="bool")
     return apply(node, "~x", given[0])
 
 
 @rule("isnan", "isinf", "isfinite")
-def _is(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _is(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, f"{node.base}(x)", given[0], math=given[0].dtype)
 
 
 @rule("where")
-def _where(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _where(node: Node, given: list[Any], options: Keywords) -> Value:
     if len(given) < 3:
         raise CannotWrite("what where(condition) gives depends on values")
     return where(node, given[0], given[1], given[2])
 
 
 @rule("masked_fill")
-def _masked_fill(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _masked_fill(node: Node, given: list[Any], options: Keywords) -> Value:
     return where(node, given[1], given[2], given[0])
 
 
@@ -284,7 +284,7 @@ def _as(value: Any, dtype: str) -> Any:
 
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
-def _clamp(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _clamp(node: Node, given: list[Any], options: Keywords) -> Value:
     low = options.get("min", given[1] if len(given) > 1 and node.base != "clamp_max" else None)
     high = options.get("max", given[2] if len(given) > 2 else None)
     if node.base == "clamp_max":
@@ -299,12 +299,12 @@ def _clamp(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("lerp")
-def _lerp(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _lerp(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, "x + w * (y - x)", *given[:3])
 
 
 @rule("addcmul", "addcdiv")
-def _addc(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _addc(node: Node, given: list[Any], options: Keywords) -> Value:
     value = options.get("value", given[3] if len(given) > 3 else 1)
     scaled = apply(node, "x * y" if node.base == "addcmul" else "x / y", *given[1:3])
     return apply(node, "x + w * y", given[0], scaled, value)
@@ -312,7 +312,7 @@ def _addc(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 @rule("to", "_to_copy", "type_as", "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "positive")
 @rule("dropout", "feature_dropout", "alpha_dropout")
-def _same(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _same(node: Node, given: list[Any], options: Keywords) -> Value:
     if node.base == "to" and isinstance(options.get("device"), Named) and options["device"].name == "cpu":
         raise CannotWrite("a tensor is moved to the host")
     value = given[0]
@@ -322,7 +322,7 @@ def _same(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("nan_to_num")
-def _nan_to_num(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _nan_to_num(node: Node, given: list[Any], options: Keywords) -> Value:
     if len(given) > 2 or options.get("posinf") is not None:
         raise CannotWrite("nan_to_num with bounds has no rule")
     number = given[1] if len(given) > 1 and given[1] is not None else options.get("nan") or 0.0
@@ -338,17 +338,17 @@ def constant(node: Node, number: Any) -> Value:
 
 
 @rule("zeros", "zeros_like", "new_zeros")
-def _zeros(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _zeros(node: Node, given: list[Any], options: Keywords) -> Value:
     return constant(node, 0)
 
 
 @rule("ones", "ones_like", "new_ones")
-def _ones(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _ones(node: Node, given: list[Any], options: Keywords) -> Value:
     return constant(node, 1)
 
 
 @rule("full", "full_like", "scalar_tensor", "new_full")
-def _full(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _full(node: Node, given: list[Any], options: Keywords) -> Value:
     return constant(node, given[0] if node.base == "scalar_tensor" else given[2 if node.base == "new_full" else 1])
 
 

@@ -13,7 +13,7 @@ from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.layout import reduced
 from dice.optimize.templates.pointwise import RULES, apply, rule, where
 from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
-from dice.optimize.templates.values import Guarded, Moments, Moved, Pointwise, Scanned, Softmax, Value
+from dice.optimize.templates.values import Guarded, Keywords, Moments, Moved, Pointwise, Scanned, Softmax, Value
 
 
 def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
@@ -81,7 +81,7 @@ def moments(value: Value, over: Sequence[int], correction: float = 0.0) -> tuple
     return average, point("x / y", dtype, spread.shape, spread, max(count - correction, 0.0))
 
 
-def _arguments(node: Node, given: list[Any], options: dict[str, Any]) -> tuple[Value, list[int], bool]:
+def _arguments(node: Node, given: list[Any], options: Keywords) -> tuple[Value, list[int], bool]:
     """Value, dimensions, and whether they stay."""
     value = given[0]
     dims = given[1] if len(given) > 1 else options.get("dim")
@@ -92,7 +92,7 @@ def _arguments(node: Node, given: list[Any], options: dict[str, Any]) -> tuple[V
 
 
 @rule("sum", "mean", "prod", "amax", "amin", "any", "all", "nansum")
-def _reduce(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _reduce(node: Node, given: list[Any], options: Keywords) -> Value:
     value, over, _ = _arguments(node, given, options)
     if node.base == "nansum":
         raise CannotWrite("nansum has no rule")
@@ -109,7 +109,7 @@ def _reduce(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("max", "min")
-def _extreme(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+def _extreme(node: Node, given: list[Any], options: Keywords) -> Any:
     value = given[0]
     if len(given) > 1 and isinstance(given[1], Value):
         return RULES["maximum" if node.base == "max" else "minimum"](
@@ -125,13 +125,13 @@ def _extreme(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
 
 
 @rule("argmax", "argmin")
-def _arg(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _arg(node: Node, given: list[Any], options: Keywords) -> Value:
     value, over, _ = _arguments(node, given, options)
     return viewed(reduced(value, over, node.base, "int64"), node.spec.shape)
 
 
 @rule("var", "std", "var_mean", "std_mean")
-def _variance(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+def _variance(node: Node, given: list[Any], options: Keywords) -> Any:
     value = given[0]
     dims, correction = None, 1.0
     if node.operator.endswith((".correction", ".dim", ".correction_names")):
@@ -158,7 +158,7 @@ def _variance(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
 
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm")
-def _norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     order = (given[1] if len(given) > 1 else 2) if node.base != "frobenius_norm" else 2
     at = 1 if node.base == "frobenius_norm" else 2
@@ -183,7 +183,7 @@ def _norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin")
-def _softmax(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _softmax(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     over = [given[1] % len(value.shape)]
     dtype = accumulated(node.spec.dtype)
@@ -203,7 +203,7 @@ def _softmax(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("logsumexp")
-def _logsumexp(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _logsumexp(node: Node, given: list[Any], options: Keywords) -> Value:
     value, over, _ = _arguments(node, given, options)
     dtype = accumulated(node.spec.dtype)
     highest = total(value, over, "max")
@@ -231,7 +231,7 @@ def affine(node: Node, value: Value, weight: Value | None, bias: Value | None) -
 
 
 @rule("layer_norm", "native_layer_norm")
-def _layer_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _layer_norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value, shape = given[:2]
     weight, bias = ((*given[2:4], None, None))[:2]
     eps = given[4] if len(given) > 4 else 1e-5
@@ -241,7 +241,7 @@ def _layer_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("rms_norm")
-def _rms_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _rms_norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value, shape = given[:2]
     weight = given[2] if len(given) > 2 else None
     eps = given[3] if len(given) > 3 and given[3] is not None else 1.1920928955078125e-07
@@ -257,7 +257,7 @@ def per_channel(value: Value | None, rank: int) -> Value | None:
 
 
 @rule("group_norm")
-def _group_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _group_norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value, groups = given[:2]
     weight, bias = ((*given[2:4], None, None))[:2]
     eps = given[4] if len(given) > 4 else 1e-5
@@ -268,7 +268,7 @@ def _group_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("instance_norm")
-def _instance_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _instance_norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value, weight, bias, mean, var, use_input, _, eps = given[:8]
     if mean is not None or var is not None or not use_input:
         raise CannotWrite("an instance normalisation with kept statistics has no rule")
@@ -278,7 +278,7 @@ def _instance_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Val
 
 
 @rule("batch_norm")
-def _batch_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _batch_norm(node: Node, given: list[Any], options: Keywords) -> Value:
     value, weight, bias, mean, var, training, _, eps = given[:8]
     rank, dtype = len(value.shape), accumulated(value.dtype)
     if training:
@@ -292,7 +292,7 @@ def _batch_norm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("cosine_similarity")
-def _cosine_similarity(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _cosine_similarity(node: Node, given: list[Any], options: Keywords) -> Value:
     shape = tuple(max(pair) for pair in zip(given[0].shape, given[1].shape, strict=True))
     one, other = (expanded(value, shape) for value in given[:2])
     dim = given[2] if len(given) > 2 else options.get("dim", 1)
@@ -352,7 +352,7 @@ def _size_arguments(node: Node, given: list[Any]) -> tuple[int, list[int], list[
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
-def _max_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _max_pool(node: Node, given: list[Any], options: Keywords) -> Value:
     n, size, stride, pad = _size_arguments(node, given)
     dilation = _listed(given[4] if len(given) > 4 else None, n, [1] * n)
     found = windows(given[0], node.spec, size, stride, pad, dilation, "-INFINITY")
@@ -361,7 +361,7 @@ def _max_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _avg_pool(node: Node, given: list[Any], options: Keywords) -> Value:
     n, size, stride, pad = _size_arguments(node, given)
     ceil = given[4] if len(given) > 4 else options.get("ceil_mode", False)
     counted = given[5] if len(given) > 5 else options.get("count_include_pad", True)
@@ -376,7 +376,7 @@ def _avg_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
       "_adaptive_avg_pool2d")  # fmt: skip
-def _adaptive_pool(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+def _adaptive_pool(node: Node, given: list[Any], options: Keywords) -> Any:
     value = given[0]
     spec = node.output[0] if isinstance(node.output, tuple) else node.spec
     assert spec is not None
@@ -414,7 +414,7 @@ def _averaged(node: Node, value: Value, reduction: Any, counted: Value | None = 
 
 @rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div", "binary_cross_entropy",
       "binary_cross_entropy_with_logits")  # fmt: skip
-def _loss(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _loss(node: Node, given: list[Any], options: Keywords) -> Value:
     one, other = given[:2]
     dtype = accumulated(node.spec.dtype)
     at = {"binary_cross_entropy": 3, "binary_cross_entropy_with_logits": 4}.get(node.base, 2)
@@ -442,7 +442,7 @@ def _loss(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("cross_entropy_loss", "nll_loss", "nll_loss_nd")
-def _cross_entropy(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _cross_entropy(node: Node, given: list[Any], options: Keywords) -> Value:
     scores, target = given[:2]
     weight = given[2] if len(given) > 2 else options.get("weight")
     reduction = given[3] if len(given) > 3 else options.get("reduction", 1)
@@ -469,7 +469,7 @@ def _cross_entropy(node: Node, given: list[Any], options: dict[str, Any]) -> Val
 
 
 @rule("cumsum", "cumprod")
-def _cumulative(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _cumulative(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim = given[0], given[1] % len(given[0].shape)
     if node.spec.dtype in ("float16", "bfloat16"):
         raise CannotWrite(f"a running sum in {node.spec.dtype} has no rule")
@@ -477,7 +477,7 @@ def _cumulative(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("glu")
-def _glu(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _glu(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     dim = (given[1] if len(given) > 1 else -1) % len(value.shape)
     half = value.shape[dim] // 2

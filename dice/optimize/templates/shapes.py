@@ -8,7 +8,7 @@ from typing import Any
 from dice.optimize.graph import Node
 from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, sum_of, times
 from dice.optimize.templates.pointwise import apply, rule
-from dice.optimize.templates.values import Guarded, Moved, Pointwise, Positional, Value, literal
+from dice.optimize.templates.values import Guarded, Keywords, Moved, Pointwise, Positional, Value, literal
 
 Shape = tuple[int, ...]
 
@@ -60,14 +60,14 @@ def sliced(value: Value, dim: int, start: int, length: int, step: int = 1) -> Va
 @rule(
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view", "view_as", "reshape_as", "ravel"
 )
-def _view(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _view(node: Node, given: list[Any], options: Keywords) -> Value:
     if node.operator == "aten.view.dtype":
         raise CannotWrite("bits are read as another type")
     return viewed(given[0], node.spec.shape)
 
 
 @rule("permute", "transpose", "t", "movedim", "swapaxes", "numpy_T", "mT", "adjoint")
-def _permute(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _permute(node: Node, given: list[Any], options: Keywords) -> Value:
     value, rank = given[0], len(given[0].shape)
     order = list(range(rank))
     if node.base == "permute":
@@ -85,18 +85,18 @@ def _permute(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("expand", "expand_as", "broadcast_to")
-def _expand(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _expand(node: Node, given: list[Any], options: Keywords) -> Value:
     return expanded(given[0], node.spec.shape)
 
 
 @rule("broadcast_tensors")
-def _broadcast_tensors(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+def _broadcast_tensors(node: Node, given: list[Any], options: Keywords) -> Any:
     assert isinstance(node.output, tuple)
     return tuple(expanded(value, spec.shape) for value, spec in zip(given[0], node.output, strict=True) if spec)
 
 
 @rule("select")
-def _select(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _select(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim, index = given[:3]
     dim %= len(value.shape)
     index %= value.shape[dim]
@@ -104,7 +104,7 @@ def _select(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("slice", "narrow")
-def _slice(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _slice(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim = given[0], (given[1] if len(given) > 1 else 0) % len(given[0].shape)
     start = given[2] if len(given) > 2 and given[2] is not None else 0
     step = given[4] if node.base == "slice" and len(given) > 4 else 1
@@ -113,7 +113,7 @@ def _slice(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("split", "split_with_sizes", "chunk", "unbind", "tensor_split")
-def _split(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
+def _split(node: Node, given: list[Any], options: Keywords) -> Any:
     value = given[0]
     specs = node.output
     assert isinstance(specs, tuple)
@@ -130,7 +130,7 @@ def _split(node: Node, given: list[Any], options: dict[str, Any]) -> Any:
 
 
 @rule("repeat", "tile")
-def _repeat(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _repeat(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     lead = len(node.spec.shape) - len(value.shape)
 
@@ -142,7 +142,7 @@ def _repeat(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("repeat_interleave")
-def _repeat_interleave(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _repeat_interleave(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     times_ = given[1]
     dim = given[2] if len(given) > 2 else options.get("dim")
@@ -157,7 +157,7 @@ def _repeat_interleave(node: Node, given: list[Any], options: dict[str, Any]) ->
 
 
 @rule("flip")
-def _flip(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _flip(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     over = {index % len(value.shape) for index in given[1]}
     return rearranged(
@@ -168,7 +168,7 @@ def _flip(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("roll")
-def _roll(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _roll(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     dims = given[2] if len(given) > 2 else []
     if not dims:
@@ -187,7 +187,7 @@ def _roll(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("pixel_shuffle")
-def _pixel_shuffle(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _pixel_shuffle(node: Node, given: list[Any], options: Keywords) -> Value:
     value, factor = given[:2]
     *lead, channels, height, width = value.shape
     parts = viewed(value, (*lead, channels // factor**2, factor, factor, height, width))
@@ -197,7 +197,7 @@ def _pixel_shuffle(node: Node, given: list[Any], options: dict[str, Any]) -> Val
 
 
 @rule("unfold")
-def _unfold(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _unfold(node: Node, given: list[Any], options: Keywords) -> Value:
     value, dim, _, step = given[:4]
     dim %= len(value.shape)
 
@@ -210,7 +210,7 @@ def _unfold(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("diagonal")
-def _diagonal(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _diagonal(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     offset = given[1] if len(given) > 1 else 0
     one, other = (given[2] if len(given) > 2 else 0), (given[3] if len(given) > 3 else 1)
@@ -226,7 +226,7 @@ def _diagonal(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("cat", "concat", "concatenate")
-def _cat(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _cat(node: Node, given: list[Any], options: Keywords) -> Value:
     dim = given[1] if len(given) > 1 else options.get("dim", 0)
     parts = [part for part in given[0] if part.numel]
     return joined(parts, dim % len(node.spec.shape), node.spec.dtype)
@@ -254,7 +254,7 @@ def joined(parts: Sequence[Value], dim: int, dtype: str) -> Value:
 
 
 @rule("slice_scatter")
-def _slice_scatter(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _slice_scatter(node: Node, given: list[Any], options: Keywords) -> Value:
     value, source = given[:2]
     dim = (given[2] if len(given) > 2 else 0) % len(value.shape)
     start = given[3] if len(given) > 3 and given[3] is not None else 0
@@ -264,7 +264,7 @@ def _slice_scatter(node: Node, given: list[Any], options: dict[str, Any]) -> Val
 
 
 @rule("select_scatter")
-def _select_scatter(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _select_scatter(node: Node, given: list[Any], options: Keywords) -> Value:
     value, source, dim, index = given[:4]
     dim %= len(value.shape)
     wide = viewed(source, (*source.shape[:dim], 1, *source.shape[dim:]))
@@ -291,17 +291,17 @@ def _scattered(value: Value, source: Value, dim: int, start: int, step: int) -> 
 
 
 @rule("copy")
-def _copy(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _copy(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, "x", expanded(given[1], node.spec.shape))
 
 
 @rule("fill")
-def _fill(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _fill(node: Node, given: list[Any], options: Keywords) -> Value:
     return apply(node, "x", given[1])
 
 
 @rule("constant")
-def _constant(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _constant(node: Node, given: list[Any], options: Keywords) -> Value:
     """Numbers that stand in the module's code."""
     dtype, shape = node.spec.dtype, node.spec.shape
     numbers = _flat(given[0])
@@ -320,14 +320,14 @@ def _flat(value: Any) -> list[Any]:
 
 
 @rule("stack")
-def _stack(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _stack(node: Node, given: list[Any], options: Keywords) -> Value:
     dim = (given[1] if len(given) > 1 else options.get("dim", 0)) % len(node.spec.shape)
     parts = [viewed(part, (*part.shape[:dim], 1, *part.shape[dim:])) for part in given[0]]
     return joined(parts, dim, node.spec.dtype)
 
 
 @rule("pad", "constant_pad_nd")
-def _pad(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _pad(node: Node, given: list[Any], options: Keywords) -> Value:
     value, pads = given[0], given[1]
     mode = "constant"
     number: Any = 0
@@ -340,7 +340,7 @@ def _pad(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
-def _pad_mode(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _pad_mode(node: Node, given: list[Any], options: Keywords) -> Value:
     value, pads = given[:2]
     mode = "reflect" if node.base.startswith("reflection") else "replicate"
     return padded(value, before_of(pads, len(value.shape)), node.spec.shape, mode, 0)
@@ -383,7 +383,7 @@ def padded(value: Value, before: Sequence[int], shape: Sequence[int], mode: str,
 
 
 @rule("arange")
-def _arange(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _arange(node: Node, given: list[Any], options: Keywords) -> Value:
     start, step = (0, 1) if len(given) < 2 else (given[0], given[2] if len(given) > 2 else 1)
     dtype = node.spec.dtype
 
@@ -396,7 +396,7 @@ def _arange(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("linspace")
-def _linspace(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _linspace(node: Node, given: list[Any], options: Keywords) -> Value:
     start, end, count = given[:3]
     dtype = node.spec.dtype
     step = (end - start) / max(count - 1, 1)
@@ -405,7 +405,7 @@ def _linspace(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("eye")
-def _eye(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _eye(node: Node, given: list[Any], options: Keywords) -> Value:
     dtype = node.spec.dtype
     return Positional(
         node.spec.shape, dtype, lambda e, d: f"{d[0]} == {d[1]} ? {literal(1, dtype)} : {literal(0, dtype)}"
@@ -413,7 +413,7 @@ def _eye(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("tril", "triu")
-def _triangle(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _triangle(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     offset = given[1] if len(given) > 1 else options.get("diagonal", 0)
     sign = "<=" if node.base == "tril" else ">="
@@ -429,7 +429,7 @@ def _triangle(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def _upsample_nearest(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _upsample_nearest(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     spatial = len(node.spec.shape) - 2
 

@@ -28,6 +28,9 @@ class NeedsMemory(Exception):
         self.value = value
 
 
+Keywords = dict[str, Any]  # an operator's, by PyTorch's names: values of these, plain numbers, names
+
+
 @dataclass(eq=False)
 class Value:
     """`memory`: the tensor that holds it, once it was computed. `statistics`: its mean and its sum of squared

@@ -12,7 +12,7 @@ from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, compute
 from dice.optimize.templates.pointwise import rule
 from dice.optimize.templates.reductions import accumulated, reduced
 from dice.optimize.templates.shapes import viewed
-from dice.optimize.templates.values import Guarded, Positional, Product, Value, cast
+from dice.optimize.templates.values import Guarded, Keywords, Positional, Product, Value, cast
 
 
 def _listed(value: Any, n: int) -> list[int]:
@@ -20,7 +20,7 @@ def _listed(value: Any, n: int) -> list[int]:
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
-def _convolution(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _convolution(node: Node, given: list[Any], options: Keywords) -> Value:
     n = len(given[0].shape) - 2
     is_turned = "transpose" in node.base
     defaults: list[Any] = [None, None, None, 1, 0, 0, 1, 1] if is_turned else [None, None, None, 1, 0, 1, 1]

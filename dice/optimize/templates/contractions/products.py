@@ -13,7 +13,7 @@ from dice.optimize.templates.emitter import CannotWrite, Emitter, Place
 from dice.optimize.templates.pointwise import apply, rule
 from dice.optimize.templates.reductions import accumulated, point, reduced, total
 from dice.optimize.templates.shapes import expanded, permuted, viewed
-from dice.optimize.templates.values import Moved, Positional, Product, Value, runs_along
+from dice.optimize.templates.values import Keywords, Moved, Positional, Product, Value, runs_along
 
 FEW = 8  # rows or columns of a product up to which threads share each sum instead of a tile
 
@@ -69,7 +69,7 @@ def with_bias(node: Node, value: Value, bias: Value | None) -> Value:
 
 
 @rule("linear")
-def _linear(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _linear(node: Node, given: list[Any], options: Keywords) -> Value:
     value, weight = given[:2]
     bias = given[2] if len(given) > 2 else options.get("bias")
     features = value.shape[-1]
@@ -79,7 +79,7 @@ def _linear(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
-def _matmul(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _matmul(node: Node, given: list[Any], options: Keywords) -> Value:
     result = _multiplied(given[0], given[1], node.spec.dtype)
     return with_bias(node, viewed(result, node.spec.shape), None)
 
@@ -102,7 +102,7 @@ def _multiplied(a: Value, b: Value, dtype: str) -> Value:
 
 
 @rule("addmm", "addbmm", "baddbmm", "addmv")
-def _addmm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _addmm(node: Node, given: list[Any], options: Keywords) -> Value:
     bias, a, b = given[:3]
     beta, alpha = options.get("beta", 1), options.get("alpha", 1)
     if node.base == "addbmm":
@@ -116,7 +116,7 @@ def _addmm(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
 
 
 @rule("einsum")
-def _einsum(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _einsum(node: Node, given: list[Any], options: Keywords) -> Value:
     equation, operands = given[0].replace(" ", ""), list(given[1])
     if "..." in equation or "->" not in equation:
         raise CannotWrite("an einsum with an ellipsis, or without an arrow, has no rule")
@@ -166,7 +166,7 @@ def _contract(
 
 
 @rule("scaled_dot_product_attention")
-def _attention(node: Node, given: list[Any], options: dict[str, Any]) -> Value:
+def _attention(node: Node, given: list[Any], options: Keywords) -> Value:
     query, key, value = given[:3]
     mask = given[3] if len(given) > 3 else options.get("attn_mask")
     chance = given[4] if len(given) > 4 else options.get("dropout_p", 0.0)
