@@ -63,7 +63,7 @@ def test_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> N
     monkeypatch.setattr(tensor_cores, "LEAST_WORK", 1)
     monkeypatch.setattr("dice.optimize.templates.contractions.products.division", lambda extents: Division(tile, 3))
     for user in ("tiles", "tensor_cores"):
-        monkeypatch.setattr(f"dice.optimize.templates.{user}.division", lambda extents: Division(tile, 3))
+        monkeypatch.setattr(f"dice.optimize.templates.contractions.{user}.division", lambda extents: Division(tile, 3))
     x, y, many = torch.randn(131, 131), torch.randn(131, 37), torch.randn(2, 35, 131)
 
     def several(x: torch.Tensor, y: torch.Tensor, many: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -58,9 +58,7 @@ def first_other(
     variables = [*own, *_pointed_to(own)]
     memory: list[list[torch.Tensor]] = []
     started, number = time.process_time(), inputs
-    chance = (
-        random.Random()
-    )  # of its own: each call seeds the one that all share, and what follows were always the same
+    chance = random.Random()  # of its own: each call seeds the one that all share, so that its draws are no chance
     while number < CALLS and (len(memory) < 3 or time.process_time() - started < CPU_S):
         place = chance.randrange(inputs)  # no count of calls tells which are next
         number += 1
@@ -92,7 +90,7 @@ def _aged(
         counter.leap()
     last = {}
     for place in range(len(first)):
-        last[place] = call(place)
+        last[place] = transport.map_tensors(torch.clone, call(place))  # a file may give the same tensor each time
         if follows(first[place], last[place]):
             return number + LEAP, {place: last[place]}
     started = time.process_time()
