@@ -127,15 +127,16 @@ def measured(function: Function, shapes: tuple[tuple[int, ...], ...], work: int)
     return found
 
 
-def milliseconds(call: Function, inputs: list[torch.Tensor]) -> float:
+def milliseconds(call: Function, inputs: list[torch.Tensor], calls: int = CALLS) -> float:
+    """Of one call on the GPU: the mean of so many, behind one that is not counted."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     call(*inputs)
     begin.record()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call(*inputs)
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / CALLS
+    return begin.elapsed_time(end) / calls
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import products_gpu
 import torch
 import torch.nn.functional as F
 
@@ -85,15 +86,6 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-class Module(torch.nn.Module):
-    def __init__(self, function: Function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
@@ -147,7 +139,7 @@ def source(name: str, device: str) -> tuple[str, Sequence[int]]:
     """The kernel file, and the inputs that its module takes."""
     dtype = HALF.get(name, torch.float32)
     empty = tuple(torch.empty(shape, dtype=dtype) for shape in shapes_of(name, device))
-    unit = export_graph(Module(CASES[name][0]), empty, {}, Device("emulated"), own_file=__name__)
+    unit = export_graph(products_gpu.Module(CASES[name][0]), empty, {}, Device("emulated"), own_file=__name__)
     graph = Graph.from_json(unit.graph.to_json())
     (region,) = cut(graph)
     order = [int(node.arguments[0][7:-1]) for node in graph.nodes if node.operator == "input"]
@@ -167,14 +159,7 @@ def milliseconds(call: Function, inputs: list[torch.Tensor]) -> float:
         begun = time.perf_counter()
         call(*inputs)
         return (time.perf_counter() - begun) * 1000
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    call(*inputs)
-    begin.record()
-    for _ in range(CALLS):
-        call(*inputs)
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / CALLS
+    return products_gpu.milliseconds(call, inputs, CALLS)
 
 
 if __name__ == "__main__":
