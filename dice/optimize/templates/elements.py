@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dice.optimize.templates.emitter import index_type
+from dice.optimize.templates.emitter import block_index, index_type
 from dice.optimize.templates.text import (
     THREADS,
     Constants,
@@ -68,9 +68,7 @@ def _in_steps(name: str, stores: Sequence[Store], count: int, width: int) -> tup
     while number > 1 and vectors < ENOUGH_BLOCKS * THREADS * number:
         number //= 2
     block, items = constants.name("BLOCK", THREADS), constants.name("ITEMS", number)
-
     ctype = index_type(vectors)
-    block_index = "blockIdx.x" if ctype == "int" else "int64_t(blockIdx.x)"
 
     def steps(inner: Sequence[str]) -> list[str]:
         return [
@@ -86,7 +84,7 @@ def _in_steps(name: str, stores: Sequence[Store], count: int, width: int) -> tup
     reads = [f"own_{one}[step] = {_read(e, one, dtype, count, is_ragged)};" for one, dtype in e.ahead.items()]
     body = [
         *e.frames[0].lines,
-        f"{ctype} first = {block_index} * ({block} * {items}) + threadIdx.x;",
+        f"{ctype} first = {block_index(vectors)} * ({block} * {items}) + threadIdx.x;",
         *(f"{e.vector(dtype)} own_{one}[{items}];" for one, dtype in e.ahead.items()),
         *(steps(reads) if reads else ()),
         *steps(lines),

@@ -53,6 +53,11 @@ def index_type(count: int) -> str:
     return "int" if count <= MOST_ELEMENTS else "int64_t"
 
 
+def block_index(count: int) -> str:
+    """The number of a block, in a type that holds what is made of it: an index that has `count` values."""
+    return "blockIdx.x" if index_type(count) == "int" else "int64_t(blockIdx.x)"
+
+
 @dataclass
 class Frame:
     """Lines at one depth. `pinned`: what is written here may not move out, since a condition guards it."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from textwrap import indent
 
-from dice.optimize.templates.emitter import computed, index_type, is_float
+from dice.optimize.templates.emitter import block_index, computed, index_type, is_float
 from dice.optimize.templates.text import NAN_KEEPING, THREADS, blocks
 from dice.optimize.templates.values import literal
 
@@ -55,7 +55,7 @@ class Team:
     @property
     def head(self) -> list[str]:
         ctype, last = index_type(self.rows), f"if (row >= {self.rows}) return;"
-        first = "blockIdx.x" if ctype == "int" else "int64_t(blockIdx.x)"
+        first = block_index(self.rows)
         if self.kind == "block":
             return [f"{ctype} row = blockIdx.x;"]
         if self.kind == "column":
