@@ -190,15 +190,16 @@ def _traces(reference: Reference, trial: Trial, seed: int) -> list[evidence.Trac
 
 
 def precision_label(reference: Reference, trial: Trial, actual: Any) -> str:
-    """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format."""
-    far = trial.family in AWAY_FROM_ZERO
-    if not reference.protocol.ours or far or trial.exact is None or reference.exact_model is None:
+    """`precision_downgrade:bfloat16` and the like where a float32 output has the errors of a shorter format. Far from
+    zero rounded inputs are other inputs, and only a result that lies on a shorter format's grid tells anything."""
+    if not reference.protocol.ours or trial.exact is None or reference.exact_model is None:
         return ""
+    far = trial.family in AWAY_FROM_ZERO
     values = map(reference.device.place, (trial.expected, actual, trial.exact))
     expected, actual, exact = map(transport.tensors, values)
     for index, leaf in enumerate(zip(expected, actual, exact, strict=False)):
         if is_suspicious(*leaf):
-            return downgrade(*leaf, lambda name: _rounded(reference, trial, name, index))  # noqa: B023
+            return downgrade(*leaf, None if far else lambda name: _rounded(reference, trial, name, index))  # noqa: B023
     return ""
 
 

@@ -8,6 +8,7 @@ import problem_texts as texts
 import pytest
 import torch
 
+from dice.verify.execution.inputs import TOGETHER
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge, precision_label
@@ -32,6 +33,8 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+SOFTMAX = GELU.replace("torch.nn.functional.gelu(x)", "torch.softmax(x, dim=1)")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,17 @@ def test_results_held_in_half_precision_are_recognised(matmul: tuple[Reference, 
     reference, trial = matmul
     label = precision_label(reference, trial, trial.expected.to(dtype).float())
     assert label == f"precision_downgrade:{str(dtype).removeprefix('torch.')}"
+
+
+def test_a_result_held_in_half_precision_is_recognised_far_from_zero_too(tmp_path: Path) -> None:
+    reference = Reference(Subject(SOFTMAX, Device("emulated"), tmp_path))
+    reference.construct(1)
+    trial = reference.trial(1, Step("trial 1", TOGETHER))
+    assert trial is not None
+    assert precision_label(reference, trial, trial.expected.half().float()) == "precision_downgrade:float16"
+    rounded_inputs = torch.softmax(rounded(trial.inputs[0], "bfloat16"), dim=1)
+    assert precision_label(reference, trial, rounded_inputs) == ""  # these are other inputs here
+    assert precision_label(reference, trial, trial.expected) == ""
 
 
 def test_float32_in_another_order_is_not_accused(matmul: tuple[Reference, Trial]) -> None:
