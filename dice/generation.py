@@ -34,7 +34,7 @@ PREFERENCE = (
     "load_error", "compile_error", "no_kernel",
 )  # fmt: skip
 Prompt = Literal["auto", "compact", "one-shot"]
-Way = Literal["written", "completed", "canonical"]
+Way = Literal["written", "completed", "canonical", "rules"]
 # Shows a reply while it is denoised: called with the writer, it gives a block that hears of each step.
 Watch = Callable[["Writer"], AbstractContextManager[Callable[[StepEvent], None]]]
 
@@ -71,8 +71,9 @@ DECODING = DecodeConfig(max_new_tokens=2048, confidence_threshold=0.99, temperat
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One kernel: how it was written, and its verdict. `way`: "written" (the reply's file as it is), "completed" (its
-    CUDA source, with all else from the module: `scaffold.py`), or "canonical" (region by region, in canonical form).
-    `drafts`: the replies that it was made of, one unless it is canonical."""
+    CUDA source, with all else from the module: `scaffold.py`), "canonical" (region by region, in canonical form), or
+    "rules" (region by region, by no model). `drafts`: the replies that it was made of: one of a module's own text,
+    several where it is canonical, none by rule."""
 
     drafts: tuple[Draft | Received, ...]
     kernel: Kernel | None
@@ -80,15 +81,16 @@ class Attempt:
     way: Way = "written"
 
     @property
-    def draft(self) -> Draft | Received:
+    def draft(self) -> Draft | Received | None:
         """The longest of its replies."""
-        return max(self.drafts, key=lambda draft: draft.tokens)
+        return max(self.drafts, key=lambda draft: draft.tokens, default=None)
 
     @property
-    def rank(self) -> tuple[int, float]:
-        """Smaller is better: correct before wrong, then faster before slower."""
+    def rank(self) -> tuple[int, float, bool]:
+        """Smaller is better: correct before wrong, then faster before slower, then those that leave PyTorch no
+        operator."""
         speedup = self.verdict.timing.speedup if self.verdict.timing else 0.0
-        return PREFERENCE.index(self.verdict.outcome), -speedup
+        return PREFERENCE.index(self.verdict.outcome), -speedup, not self.verdict.solves("all")
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -113,7 +115,7 @@ class Attempt:
             "seconds": round(seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if seconds else 0.0,
             "tokens_per_forward": round(tokens / max(forwards, 1), 2),
-            "stop_reason": longest.trace.stop_reason,
+            "stop_reason": longest.trace.stop_reason if longest is not None else "no model",
         }
 
 
@@ -153,7 +155,7 @@ def attempts(
         check(writer.write(text, temperature, seed + index, watch(f"{problem.name}, sample {index + 1}")))
     for index in range(refine):
         best = min(found, key=lambda attempt: attempt.rank)
-        if best.verdict.correct or not best.verdict.about_kernel or isinstance(best.draft, Received):
+        if best.verdict.correct or not best.verdict.about_kernel or not isinstance(best.draft, Draft):
             break
         shown = watch(f"{problem.name}, core rewritten {index + 1}")
         check(writer.rewrite_core(best.draft, asked or RESAMPLE_TEMPERATURE, seed + samples + index, shown))

@@ -31,7 +31,9 @@ WAYS = {
     "written": "",
     "completed": ", the CUDA source as written, the rest from the module",
     "canonical": ", written region by region in canonical form",
+    "rules": ", written region by region by rule, not by the model",
 }
+PHRASES = {"canonical": "in canonical form", "rules": "by rule"}
 MARKS = ("wrong", "unchecked")  # in the names of kernels that --keep-wrong keeps
 
 
@@ -55,9 +57,10 @@ class Generate:
     its file is written. The server's key, if it wants one, is in OPENAI_API_KEY."""
     samples: int = 1
     """Candidates to write; the best correct one is kept."""
-    form: Literal["auto", "written", "canonical"] = "auto"
-    """How the module is put to the model: as its file is written; in canonical form, region by region, where PyTorch
-    may keep a part (the verdict says how much); auto: as written, then in canonical form where none was right."""
+    form: Literal["auto", "written", "canonical", "rules"] = "auto"
+    """How the module is written: by the model, from the text of its file; by the model, from its regions in canonical
+    form, where PyTorch may keep a part (the verdict says how much); by rule, from its regions, without a model; auto:
+    one after the other, until a kernel is right, and by rule where PyTorch kept an operator."""
     keep_wrong: bool = False
     """Also keep the best candidate where none is correct, marked in its name (NAME_kernel_wrong.py) and first line."""
     refine: int = 0
@@ -93,8 +96,10 @@ class Generate:
         at_least(0, refine=self.refine)
         if self.endpoint and (self.trace or self.refine):
             raise UserError("A server tells no trace and rewrites nothing: leave out --trace and --refine.")
-        if self.endpoint and self.form == "canonical":
+        if self.endpoint and self.form in ("canonical", "rules"):
             raise UserError("A server writes single modules as written; `dice optimize` has it write regions.")
+        if self.form == "rules" and (self.trace or self.refine):
+            raise UserError("Kernels by rule have no trace and are not rewritten: leave out --trace and --refine.")
         problems = [Problem.from_file(path) for path in self.problems]
         targets = _targets(self, problems)
         # The verifier's warm process imports PyTorch on one core while this one loads the model on the other.
@@ -114,7 +119,8 @@ class Generate:
                 top_p=self.top_p,
                 top_k=self.top_k,
             )
-            writer = None if self.endpoint else Writer.load(self.model, decoding, self.tensor_parallel)
+            needs_none = self.endpoint or self.form == "rules"
+            writer = None if needs_none else Writer.load(self.model, decoding, self.tensor_parallel)
             loading = time.perf_counter() - start
             require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
             results = []
@@ -131,47 +137,64 @@ class Generate:
 def _samples(
     args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
 ) -> list[Attempt]:
-    """What was written for a problem, in the order written: by a server, where there is no writer."""
+    """What was written for a problem, in the order written: as its file is; region by region where none of these is
+    right; by rule where none is or PyTorch kept an operator. Raises `UserError` where the one form that was asked for
+    gave none."""
+    samples = _as_written(args, problem, writer, verifier, console) if args.form in ("auto", "written") else []
+    for form in ("canonical", "rules"):
+        done = any(_suffices(one.verdict, form) for one in samples)
+        if args.form not in ("auto", form) or done or (form == "canonical" and writer is None):
+            continue
+        with console.status(f"writing the module region by region, {PHRASES[form]}"):
+            found, why = _by_regions(args, form, problem, writer, verifier)
+        samples += [found] if found is not None else []
+        if found is None and args.form == form:
+            raise UserError(f"{problem.name}: nothing right was written {PHRASES[form]}: {why.rstrip('.')}.")
+        if found is None and not args.json and not any(one.verdict.correct for one in samples):
+            print(f"  {PHRASES[form]} nothing right was written, either: {why}", file=sys.stderr)
+    return samples
+
+
+def _suffices(verdict: Verdict, form: str) -> bool:
+    """Whether a form need not be tried after this verdict."""
+    if not verdict.correct:
+        return not verdict.about_kernel
+    return form == "canonical" or verdict.replaced is None or verdict.replaced.all
+
+
+def _as_written(
+    args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
+) -> list[Attempt]:
+    """By a server, where there is no writer."""
     if writer is None:
         from dice.commands.from_endpoint import from_endpoint
 
         return from_endpoint(args, problem, verifier)
     from dice.generation import attempts
 
-    written = args.form != "canonical"
-    samples = attempts(
+    return attempts(
         problem,
         writer,
         verifier,
-        samples=args.samples if written else 0,
-        refine=args.refine if written else 0,
+        samples=args.samples,
+        refine=args.refine,
         prompt=args.prompt,
         seed=args.seed,
         watch=partial(_watcher, args, console),
         checking=partial(console.status, "compiling, running and checking"),
     )
-    return samples + _in_canonical_form(args, problem, writer, verifier, samples, console)
 
 
-def _in_canonical_form(
-    args: Generate, problem: Problem, writer: Writer, verifier: Verifier, samples: list[Attempt], console: Console
-) -> list[Attempt]:
-    """The module region by region, where that is asked for, or nothing right was written so far. Raises `UserError`
-    where nothing else was asked for and it cannot be had."""
-    done = any(one.verdict.correct or not one.verdict.about_kernel for one in samples)
-    if args.form == "written" or (args.form == "auto" and done):
-        return []
-    from dice.optimize.run import attempt_by_regions
+def _by_regions(
+    args: Generate, form: str, problem: Problem, writer: Writer | None, verifier: Verifier
+) -> tuple[Attempt | None, str]:
+    from dice.optimize.run import attempt_by_regions, attempt_by_rules
 
-    with console.status("writing the module region by region, in canonical form"):
-        found, why = attempt_by_regions(
-            problem, args.model, writer, verifier, samples=args.samples, prompt=args.prompt, seed=args.seed
-        )
-    if found is None and args.form == "canonical":
-        raise UserError(f"{problem.name}: nothing right was written in canonical form: {why.rstrip('.')}.")
-    if found is None and not args.json:
-        print(f"  in canonical form nothing right was written, either: {why}", file=sys.stderr)
-    return [found] if found is not None else []
+    if form == "rules" or writer is None:
+        return attempt_by_rules(problem, verifier)
+    return attempt_by_regions(
+        problem, args.model, writer, verifier, samples=args.samples, prompt=args.prompt, seed=args.seed
+    )
 
 
 def _watcher(args: Generate, console: Console, title: str) -> Watch:
@@ -207,19 +230,19 @@ def _trace(args: Generate, problem: Problem) -> Path:
 
 def _finish(args: Generate, problem: Problem, target: Path, samples: list[Attempt], console: Console) -> JsonObject:
     """Write the best kernel (and its trace), show its verdict, and return the JSON result."""
-    from dice.generation import Received
+    from dice.generation import Draft
 
-    best = min(samples, key=lambda sample: sample.rank)
+    in_order = sorted(samples, key=lambda sample: sample.rank)
+    best = in_order[0]
     path = _write(args, target, best)
-    if args.trace is not None and not isinstance(best.draft, Received):
-        write_text(_trace(args, problem), json.dumps(best.draft.trace.to_json(compact=True)))
+    if args.trace is not None:
+        draft = next(sample.draft for sample in in_order if isinstance(sample.draft, Draft))
+        write_text(_trace(args, problem), json.dumps(draft.trace.to_json(compact=True)))
     if not args.json:
         kept = f" (best of {len(samples)})" if len(samples) > 1 else ""
         kept += WAYS[best.way]
         show_verdict(console, best.verdict, f"{problem.name}{kept}")
         print(f"  {_said(best, path)}", flush=True)
-        if not best.verdict.correct and best.verdict.about_kernel:
-            print("  dice optimize writes kernels by rule, without a model", flush=True)
     return {
         "problem": problem.name,
         "kernel_path": str(path) if path else None,

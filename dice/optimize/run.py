@@ -33,7 +33,7 @@ from dice.optimize.unit import Unit
 from dice.optimize.whole.builds import Builds
 from dice.optimize.whole.choose import LEAST, Chooser, Whole
 from dice.optimize.whole.plan import Part, Plan
-from dice.optimize.writers import Checkpoint, KernelWriter
+from dice.optimize.writers import Checkpoint, KernelWriter, Templates
 from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
@@ -168,17 +168,34 @@ def attempt_by_regions(
     The module is put together from what was right of `samples` kernels for each region; None, and why, where nothing
     was, or it cannot be followed. `name`: of the model. Raises `MachineError` where this machine cannot verify."""
     checkpoint = Checkpoint(name, writer, prompt, seed)
+    found, why = _attempt(problem, verifier, checkpoint, samples, show)
+    drafts = tuple(draft for own in checkpoint.drafts.values() for draft in own)
+    return (Attempt(drafts, *found, "canonical"), "") if found is not None and drafts else (None, why)
+
+
+def attempt_by_rules(
+    problem: Problem, verifier: Verifier, show: Show = lambda what, done, total: None
+) -> tuple[Attempt | None, str]:
+    """What `dice generate` gives where the model wrote nothing right: the same regions with kernels by rule, for which
+    no model is asked. Gives and raises what `attempt_by_regions` does."""
+    found, why = _attempt(problem, verifier, Templates(), 1, show)
+    return (Attempt((), *found, "rules"), "") if found is not None else (None, why)
+
+
+def _attempt(
+    problem: Problem, verifier: Verifier, writer: KernelWriter, samples: int, show: Show
+) -> tuple[tuple[Kernel | None, Verdict] | None, str]:
+    """The module put together from all that one writer had right, with its verdict; None, and why."""
     policy = Policy(samples=samples, keep="right")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result = optimize_module(problem, verifier, [checkpoint], Path(folder), policy=policy, show=show)
+            result = optimize_module(problem, verifier, [writer], Path(folder), policy=policy, show=show)
     except UserError as error:
         return None, str(error)
-    drafts = tuple(draft for own in checkpoint.drafts.values() for draft in own)
-    if result.verdict is None or not drafts:
-        reasons = [row.why for row in result.report.rows if row.why]
-        return None, reasons[0] if reasons else "it has no region that a kernel could be written for"
-    return Attempt(drafts, result.kernel, result.verdict, "canonical"), ""
+    if result.verdict is not None:
+        return (result.kernel, result.verdict), ""
+    reasons = [row.why for row in result.report.rows if row.why]
+    return None, reasons[0] if reasons else "it has no region that a kernel could be written for"
 
 
 def _in_order(units: Units) -> list[tuple[Region, Printed]]:

@@ -78,6 +78,7 @@ def test_generate_writes_a_proven_kernel_and_its_trace(tmp_path: Path) -> None:
 @pytest.mark.slow  # test_from_python.py has two samples in the order of their rank
 def test_the_best_of_several_samples_is_kept(files: Path) -> None:
     arguments = ("--samples", "2", "--refine", "1", "--max-new-tokens", "40", "--backend", "emulated", "--json")
+    arguments += ("--form", "written")
     result = dice("generate", files / "add.py", "-o", files / "k.py", *arguments)
     answer = json.loads(result.stdout)  # 40 tokens hold no whole kernel: every attempt fails, and says so
     assert result.returncode == 1 and len(answer["samples"]) == 3

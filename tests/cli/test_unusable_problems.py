@@ -124,3 +124,31 @@ def test_a_wrong_kernel_is_not_written_as_a_right_one(
     assert answer["verdict"]["outcome"] == "correct" and answer["kernel"] == EXAMPLE_KERNEL
     assert answer["decode"]["tokens_per_forward"] > 1 and json.loads(trace.read_text())["block_size"] == 4
     assert answer["kernel_path"] == str(out) and answer["kept_wrong"] is False and out.read_text() == EXAMPLE_KERNEL
+
+
+def test_what_the_model_cannot_write_is_written_by_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dice import generation
+    from dice.optimize import writers
+    from dice.prompts import EXAMPLE_PROBLEM
+
+    problem, out = tmp_path / "add.py", tmp_path / "add_kernel.py"
+    problem.write_text(EXAMPLE_PROBLEM)
+    for module in (generation, writers):
+        monkeypatch.setattr(module, "extract_kernel", lambda text: None)
+        monkeypatch.setattr(module, "completed", lambda problem, text: None)
+    command = ["generate", str(problem), "-o", str(out), "--backend", "emulated", "--max-new-tokens", "8"]
+    trace = tmp_path / "trace.json"
+    assert main([*command, "--trace", str(trace)]) == 0
+    said = capsys.readouterr()
+    assert "by rule, not by the model" in said.out and "in canonical form nothing right was written" in said.err
+    assert json.loads(trace.read_text())["block_size"] == 4  # how the model's own reply was denoised
+    capsys.readouterr()
+    assert main([*command, "--form", "rules", "--model", "no/such/model", "--json"]) == 0  # no model is asked
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["way"] for one in answer["samples"]] == [answer["way"]] == ["rules"]
+    assert answer["kernel"] == out.read_text() and answer["verdict"]["replaced"]["all"] is True
+    assert answer["decode"]["tokens"] == 0
+    assert main([*command, "--form", "rules", "--refine", "1"]) == 2
+    assert "leave out" in capsys.readouterr().err
