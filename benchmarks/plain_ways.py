@@ -1,8 +1,8 @@
-"""A model on modules in each of `dice generate`'s ways, one greedy sample each: as written (or completed from the
-module), and region by region in canonical form. A run that was stopped goes on. `OUT.summary.json` holds the counts of
-each way with Wilson's intervals.
+"""Modules in each of `dice generate`'s forms, one greedy sample of a model each: as written (or completed from the
+module), region by region in canonical form, and region by region by rule, without the model. A run that was stopped
+goes on. `OUT.summary.json` holds the counts of each way with Wilson's intervals.
 
-    python benchmarks/plain_ways.py OUT.jsonl [--problems FILE] [--model MODEL] [--workers N] [--limit N]
+    python benchmarks/plain_ways.py OUT.jsonl [--problems FILE] [--model MODEL] [--forms FORM ...] [--workers N]
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from dice.files.atomic import write_json
 from dice.files.journal import Journal
 from dice.generation import DECODING, Attempt, Writer, attempts
 from dice.model.checkpoint import resolve_model
-from dice.optimize.run import attempt_by_regions
+from dice.optimize.run import attempt_by_regions, attempt_by_rules
 from dice.problem import Problem
 from dice.verify import Options, Verifier
 
+FORMS = ("written", "canonical", "rules")  # in the order in which `dice generate` tries them
 PLAIN = Path(__file__).parent / "plain.jsonl"
 Row = dict[str, Any]
 
@@ -41,34 +42,39 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=Path, default=PLAIN, help="JSON lines with `name` and `problem`")
     parser.add_argument("--model", default="nano")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="all, unless some are named")
     parser.add_argument("--workers", type=int, default=1, help="modules side by side, each in a process of one thread")
     parser.add_argument("--limit", type=int)
     args = parser.parse_args()
     problems = [json.loads(line) for line in args.problems.read_text().splitlines()][: args.limit]
     subject = {"model": _fingerprint(resolve_model(args.model)), "problems": _fingerprint(args.problems)}
+    subject["forms"] = " ".join(args.forms)
     with Journal(args.out, "run of plain_ways.py") as journal:
         found = list(journal.rows())
         if any(row.get("of") != subject for row in found):
-            parser.error(f"{args.out} holds rows of another model or other problems; name another file.")
+            parser.error(f"{args.out} holds rows of another model, other problems or other forms; name another file.")
         done = {row["name"] for row in found}
-        for row in _measure([row for row in problems if row["name"] not in done], args.model, args.workers):
+        for row in _measure([row for row in problems if row["name"] not in done], args):
             row["of"] = subject
             journal.append(row)
             found.append(row)
-            print(row["name"], row["plain"], row["canonical"], flush=True)
+            print(row["name"], *(row[form] for form in args.forms), flush=True)
     asked = {row["name"]: row.get("kind", "") for row in problems}
-    summary = _setup(args) | {"of": subject} | summarise([row for row in found if row["name"] in asked], asked)
+    summary = (
+        _setup(args) | {"of": subject} | summarise([row for row in found if row["name"] in asked], asked, args.forms)
+    )
     write_json(args.out.with_suffix(".summary.json"), summary)
     for way, counts in summary["ways"].items():
         low, high = counts["interval"]
         print(f"{way}: {counts['right']} of {summary['count']} ({counts['percent']}%, {low} to {high})")
 
 
-def _measure(problems: Sequence[Row], model: str, workers: int) -> Iterator[Row]:
+def _measure(problems: Sequence[Row], args: argparse.Namespace) -> Iterator[Row]:
     """By completion. Processes are spawned, for a fork would share PyTorch's threads."""
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(1, workers), spawned, initializer=_begin, initargs=(model,)) as pool:
-        for done in as_completed([pool.submit(_ways, row["name"], row["problem"]) for row in problems]):
+    with ProcessPoolExecutor(max(1, args.workers), spawned, initializer=_begin, initargs=(args.model,)) as pool:
+        asked = [pool.submit(_attempts, row["name"], row["problem"], args.forms) for row in problems]
+        for done in as_completed(asked):
             yield done.result()
 
 
@@ -87,16 +93,27 @@ def _begin(model: str) -> None:
     Finalize(None, Worker.verifier.__exit__, args=(None, None, None), exitpriority=10)
 
 
-def _ways(name: str, source: str) -> Row:
-    """Both ways, whether or not the second is needed. What the model cannot be asked counts as not right."""
-    problem, writer, verifier = Problem(source, name), Worker.writer, Worker.verifier
-    plain, why_not = None, ""
+def _attempts(name: str, source: str, forms: Sequence[str]) -> Row:
+    """Each form, whether or not it is needed. What the model cannot be asked counts as not right."""
+    problem = Problem(source, name)
+    row: Row = {"name": name}
+    for form in forms:
+        attempt, why = _attempt(problem, form)
+        row[form] = _said(attempt) | ({"why": why} if why else {})
+    return row
+
+
+def _attempt(problem: Problem, form: str) -> tuple[Attempt | None, str]:
+    writer, verifier = Worker.writer, Worker.verifier
+    if form == "rules":
+        return attempt_by_rules(problem, verifier)
+    if form == "canonical":
+        return attempt_by_regions(problem, Worker.model, writer, verifier, samples=1, prompt="auto", seed=0)
     try:
-        (plain,) = attempts(problem, writer, verifier, samples=1, refine=0, prompt="auto", seed=0)
+        (attempt,) = attempts(problem, writer, verifier, samples=1, refine=0, prompt="auto", seed=0)
     except UserError as error:
-        why_not = str(error)
-    regions, why = attempt_by_regions(problem, Worker.model, writer, verifier, samples=1, prompt="auto", seed=0)
-    return {"name": name, "plain": _said(plain), "canonical": _said(regions), "why_plain": why_not, "why": why}
+        return None, str(error)
+    return attempt, ""
 
 
 def _said(attempt: Attempt | None) -> Row:
@@ -113,29 +130,38 @@ def _right(said: Row) -> bool:
 
 
 def _first_right(row: Row) -> Row:
-    """What `dice generate` gives: the second way only where nothing right came of the first."""
-    said: Row = row["plain"] if _right(row["plain"]) else row["canonical"]
+    """What `dice generate` gives: a form only where nothing right came of those before it."""
+    said: Row = next((row[form] for form in FORMS if form in row and _right(row[form])), {"outcome": "none"})
     return said
 
 
-WAYS: dict[str, Callable[[Row], bool]] = {
-    "as written": lambda row: _right(row["plain"]) and row["plain"]["way"] == "written",
-    "written, else completed": lambda row: _right(row["plain"]),
-    "canonical alone": lambda row: _right(row["canonical"]),
-    "canonical alone, all operators": lambda row: row["canonical"].get("all_operators", False),
-    "one after the other": lambda row: _right(_first_right(row)),
-    "one after the other, all operators": lambda row: _first_right(row).get("all_operators", False),
+def _all_operators(row: Row) -> bool:
+    """Of what `dice generate` gives, with rules where PyTorch kept an operator."""
+    found = (_first_right(row), row.get("rules", {}))
+    return any(said.get("all_operators", False) for said in found)
+
+
+WAYS: dict[str, tuple[str, Callable[[Row], bool]]] = {  # with the form that it is about, if it is one
+    "as written": ("written", lambda row: _right(row["written"]) and row["written"]["way"] == "written"),
+    "written, else completed": ("written", lambda row: _right(row["written"])),
+    "canonical alone": ("canonical", lambda row: _right(row["canonical"])),
+    "canonical alone, all operators": ("canonical", lambda row: row["canonical"].get("all_operators", False)),
+    "by rule alone": ("rules", lambda row: _right(row["rules"])),
+    "by rule alone, all operators": ("rules", lambda row: row["rules"].get("all_operators", False)),
+    "one after the other": ("", lambda row: _right(_first_right(row))),
+    "one after the other, all operators": ("", _all_operators),
 }
 
 
-def summarise(rows: Sequence[Row], kinds: dict[str, str]) -> Row:
+def summarise(rows: Sequence[Row], kinds: dict[str, str], forms: Sequence[str]) -> Row:
     """Counts of each way over all rows, percent with Wilson's 95% interval, and counts by kind of module."""
     by_kind = {kind: [row for row in rows if kinds[row["name"]] == kind] for kind in sorted({*kinds.values()} - {""})}
+    ways = {way: right for way, (form, right) in WAYS.items() if form in (*forms, "")}
     return {
         "count": len(rows),
-        "ways": {way: _share(sum(map(right, rows)), len(rows)) for way, right in WAYS.items()},
+        "ways": {way: _share(sum(map(right, rows)), len(rows)) for way, right in ways.items()},
         "kinds": {
-            kind: {"count": len(own)} | {way: sum(map(right, own)) for way, right in WAYS.items()}
+            kind: {"count": len(own)} | {way: sum(map(right, own)) for way, right in ways.items()}
             for kind, own in by_kind.items()
         },
     }
