@@ -32,6 +32,7 @@ ITEMSIZE = {
 _OPERATOR = re.compile(r"\w{1,40}(\.\w{1,80}){1,3}")
 PATH = re.compile(r"(\.\w{1,200}|\[\d{1,9}\]|\['[^'\"\\\n]{0,200}'\]){1,40}")
 ACCESS = re.compile(r"\w+(\[(\d+|'[^'\"\\\n]{0,200}')\])*")
+SOURCES = ("input", "number", "state", "constant")  # "number": a plain one of the caller's, as a tensor
 MOST_NODES = 100_000
 MOST_NUMBERS = 256  # of a tensor that is part of the code
 
@@ -115,7 +116,7 @@ class Node:
     @property
     def is_source(self) -> bool:
         """Whether it is there before anything is computed."""
-        return self.operator in ("input", "state", "constant")
+        return self.operator in SOURCES
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -260,11 +261,11 @@ def _node_from_json(raw: object) -> Node:
             pass
         case _:
             raise Malformed("a malformed node")
-    if operator not in ("input", "state", "constant", "getitem") and not _OPERATOR.fullmatch(operator):
+    if operator not in (*SOURCES, "getitem") and not _OPERATOR.fullmatch(operator):
         raise Malformed("a node that is no operator of PyTorch's")
     given = tuple(from_plain(item) for item in arguments)
-    if operator in ("input", "state"):
-        pattern = ACCESS if operator == "input" else PATH
+    if operator in ("input", "number", "state"):
+        pattern = PATH if operator == "state" else ACCESS
         if len(given) != 1 or not isinstance(given[0], str) or not pattern.fullmatch(given[0]):
             raise Malformed(f"a malformed {operator}")
     assert isinstance(raw, dict)

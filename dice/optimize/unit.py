@@ -11,7 +11,7 @@ from dice.optimize.graph import ACCESS, PATH, Graph, Malformed, Named, from_plai
 from dice.optimize.python_text import term
 
 KINDS = ("positional", "keyword", "args", "kwargs")
-GUARDS = ("tensor", "value", "list", "dict")
+GUARDS = ("tensor", "number", "value", "list", "dict")
 _CLASS = re.compile(r"[A-Za-z_][\w.]{0,300}")
 MOST_MODULES = 1 << 16
 
@@ -28,7 +28,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Guard:
     """What held for an argument when the module was followed. `kind` and `value`: a `tensor` of a shape and dtype (on
-    the GPU, where kernels read it), a `list` (or tuple) of a length, a `dict` of some keys, or a plain `value`."""
+    the GPU, where kernels read it), a plain `number` of a type, whichever it is, a `list` (or tuple) of a length, a
+    `dict` of some keys, or a plain `value`."""
 
     access: str
     kind: str
@@ -43,6 +44,8 @@ class Guard:
                 f"isinstance({name}, torch.Tensor) and {name}.is_cuda and {name}.shape == {tuple(shape)}"
                 f" and {name}.dtype == torch.{dtype}"
             )
+        if self.kind == "number":
+            return f"type({name}) is {value}"
         if self.kind == "list":
             return f"isinstance({name}, (list, tuple)) and len({name}) == {value}"
         if self.kind == "dict":
@@ -146,7 +149,7 @@ def _guard(raw: object) -> Guard:
                     all(type(one) is int for one in shape) and dtype.isalnum()
                 ):
                     return Guard(name, kind, read)
-                case ("list", int()) | ("value", _):
+                case ("list", int()) | ("value", _) | ("number", "int" | "float"):
                     return Guard(name, kind, read)
                 case ("dict", list(keys)) if all(isinstance(key, str) for key in keys):
                     return Guard(name, kind, read)

@@ -165,14 +165,36 @@ def test_what_was_verified_once_is_asked_first(
 
 
 @pytest.mark.parametrize(
+    ("forward", "more"),
+    [
+        ("return x * y['scale'] / (y['count'] + 1)", "{'scale': 2.5, 'count': 3}"),
+        ("return F.gelu(x) * 2 if y else torch.softmax(x, -1)", "True"),
+    ],
+    ids=["numbers", "truth value"],
+)
+@pytest.mark.usefixtures("lasting")
+def test_a_plain_value_among_the_inputs_may_be_any(
+    forward: str, more: str, write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verifier calls the module with other numbers, and with the other truth value, where no operator may be
+    PyTorch's."""
+    source = f"class Model(nn.Module):\n    def forward(self, x, y):\n        {forward}"
+    path = write_module(source, f"[torch.randn(4, 8), {more}]")
+    assert run(tmp_path, path, "-o", tmp_path / "fast.py", "--no-library", "--keep", "right", "--json") == 0
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict["outcome"] == "correct" and verdict["provenance"] == "construction"
+    assert verdict["replaced"]["all"] is True
+
+
+@pytest.mark.parametrize(
     ("forward", "inputs", "sentence"),
     [
         ("x += 1; return F.relu(x)", "[torch.randn(4, 8)]", "it changes its input x in place"),
         ("return torch.from_numpy(x.numpy() * 2)", "[torch.randn(4, 8)]", "it cannot be followed"),
         ("return x @ torch.ones(200000, 200000)", "[torch.randn(1, 200000)]", "allocate"),
         ("return x.frobnicate()", "[torch.randn(4, 8)]", "has no attribute 'frobnicate'"),
-        ("return F.relu(x) * y", "[torch.randn(4, 8), 3]", "a plain number is among its inputs"),
-        ("return F.relu(x) if y else x", "[torch.randn(4, 8), True]", "a truth value is among its inputs"),
+        ("return torch.roll(x, y, 1)", "[torch.randn(4, 8), 3]", "a plain number among its inputs can only be"),
+        ("return x if y[0] else x + 1", "[torch.randn(4, 8), [True] * 4]", "4 truth values are among its inputs"),
         (
             "return type('Out', (), {'a': x})()",
             "[torch.randn(4, 8)]",

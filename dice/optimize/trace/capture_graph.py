@@ -53,9 +53,12 @@ def export_graph(
     path: str = "",
     measure: bool = False,
 ) -> Unit:
-    """What the module computes for arguments like these. Raises `NotTraced`."""
+    """What the module computes for arguments like these: for all plain numbers of their types where it is the whole
+    (its caller may change them), and for these numbers where it is the part at `path`. Raises `NotTraced`."""
+    parameters, reached, guards = _arguments(module, args, kwargs, any_number=not path)
+    if not path:
+        args, kwargs = _numbers_as_tensors((args, dict(kwargs)), module, device)
     program = _exported(module, args, dict(kwargs), device)
-    parameters, reached, guards = _arguments(module, args, kwargs)
     reader = Reader(program, reached, module, device.emulated)
     nodes, output = reader.read()
     times = _times(program, module, args, kwargs, device) if measure else {}
@@ -208,10 +211,10 @@ def _base(node: torch.fx.Node) -> str:
 
 
 def _arguments(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], any_number: bool
 ) -> tuple[tuple[Parameter, ...], list[tuple[str, Any]], tuple[Guard, ...]]:
     """The parameters of `forward`, how each leaf of the arguments is reached from them, in PyTorch's order, and what
-    holds for them."""
+    holds for them; of numbers their type alone where it may be `any_number`."""
     signature = inspect.signature(module.forward)
     kinds: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "args",
@@ -219,9 +222,6 @@ def _arguments(
         inspect.Parameter.KEYWORD_ONLY: "keyword",
     }
     parameters = []
-    for value in pytree.tree_leaves((args, dict(kwargs))):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            raise NotTraced("a plain number is among its inputs, which a kernel would have as a constant", final=True)
     for one in signature.parameters.values():
         default = () if one.default is inspect.Parameter.empty else (_constant(one.name, one.default),)
         parameters.append(Parameter(one.name, kinds.get(one.kind) or "positional", default))
@@ -234,14 +234,14 @@ def _arguments(
         is_named = index < len(positional)
         base = positional[index] if is_named else f"{rest}[{index - len(positional)}]"
         given.add(base)
-        guards += _guards(base, value)
+        guards += _guards(base, value, any_number)
         leaves += _leaves(base, value)
     into = next((one.name for one in parameters if one.kind == "kwargs"), "")
     named = {one.name for one in parameters}
     for name, value in kwargs.items():
         base = name if name in named else f"{into}['{name}']"
         given.add(base)
-        guards += _guards(base, value)
+        guards += _guards(base, value, any_number)
         leaves += _leaves(base, value)
     for own in parameters:  # what the caller left to its default is part of what was followed
         if own.kind == "args":
@@ -263,7 +263,26 @@ def _constant(name: str, value: Any) -> Any:
     raise NotTraced(f"the default of its argument {name} is a {type(value).__name__}")
 
 
-def _guards(base: str, value: Any) -> Iterator[Guard]:
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _numbers_as_tensors(values: Any, module: torch.nn.Module, device: Device) -> Any:
+    """Plain numbers as tensors of no dimension, which a kernel reads: PyTorch gives both the same say in the type of a
+    result. Those with a point are of PyTorch's default type, or float64 where the module computes in that."""
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    in_double = any(one.dtype == torch.float64 for one in (*tensors, *module.parameters(), *module.buffers()))
+    floating = torch.float64 if in_double else torch.get_default_dtype()
+
+    def tensor(leaf: Any) -> Any:
+        if not _is_number(leaf):
+            return leaf
+        return device.place(torch.tensor(leaf, dtype=torch.int64 if isinstance(leaf, int) else floating))
+
+    return pytree.tree_map(tensor, values)
+
+
+def _guards(base: str, value: Any, any_number: bool) -> Iterator[Guard]:
     """What holds for an argument: containers before what is in them."""
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
@@ -271,11 +290,13 @@ def _guards(base: str, value: Any) -> Iterator[Guard]:
     elif isinstance(value, dict):
         yield Guard(base, "dict", sorted(map(str, value)))
         for key, one in value.items():
-            yield from _guards(f"{base}[{key!r}]", one)
+            yield from _guards(f"{base}[{key!r}]", one, any_number)
     elif isinstance(value, list | tuple):
         yield Guard(base, "list", len(value))
         for index, one in enumerate(value):
-            yield from _guards(f"{base}[{index}]", one)
+            yield from _guards(f"{base}[{index}]", one, any_number)
+    elif any_number and _is_number(value):
+        yield Guard(base, "number", type(value).__name__)
     else:
         yield Guard(base, "value", _constant(base, value))
 
@@ -338,7 +359,8 @@ class Reader:
             return  # a number: the guards hold it
         if kind == "USER_INPUT":
             names = [one.arg.name for one in self._program.graph_signature.input_specs if one.kind.name == kind]
-            yield Node(self._name(node), "input", (self._reached[names.index(node.name)][0],), {}, output)
+            reached, value = self._reached[names.index(node.name)]
+            yield Node(self._name(node), "number" if _is_number(value) else "input", (reached,), {}, output)
         elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
             options = {} if kind == "PARAMETER" else {"buffer": True}
             yield Node(self._name(node), "state", (access(self._module, spec.target),), options, output)

@@ -9,6 +9,7 @@ is opaque, is had in parts: the largest submodules that can be. What was found l
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import warnings
@@ -31,6 +32,7 @@ from dice.verify.reference.trial import ReferenceFailed, derive
 from dice.verify.tensors import transport
 
 LARGEST_PART = 200  # submodules tried
+MOST_FLAGS = 3  # truth values among the inputs, of which each doubles the work
 OTHERS = (-1.0, 100.0, 0.0)  # times the inputs
 
 
@@ -58,9 +60,6 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     model = device.place(subject.new_model(derive(order.seed, "parameters")))
     at("drawing its inputs")
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
-    if any(isinstance(leaf, bool) for leaf in pytree.tree_leaves(inputs)):
-        # The verifier calls the module with the other one, too, where kernels for this one cannot run.
-        raise NotTraced("a truth value is among its inputs; give it to the constructor, or as a default of forward's")
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -69,18 +68,35 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
     total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
+    follow = partial(export_graph, model, device=device, own_file=subject.module.__name__, measure=order.measure)
     try:
-        whole = export_graph(model, inputs, {}, device, own_file=subject.module.__name__, measure=order.measure)
-        return Traced([whole.to_json()], True, "", total, count)
+        whole = [follow(chosen, {}) for chosen in _choices(inputs)]
+        return Traced([unit.to_json() for unit in whole], True, "", total, count)
     except NotTraced as failed:
         if failed.final:
             raise
         reason = str(failed)
+        if any(type(leaf) in (int, float) for leaf in pytree.tree_leaves(inputs)):
+            reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
     units = list(_parts(model, inputs, device, subject.module.__name__, order.measure))
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
+
+
+def _choices(inputs: Any) -> Iterator[Any]:
+    """The inputs with each choice of the truth values among them, since each may take another way through forward; as
+    they were drawn first."""
+    leaves, form = pytree.tree_flatten(inputs)
+    flags = [place for place, leaf in enumerate(leaves) if isinstance(leaf, bool)]
+    if len(flags) > MOST_FLAGS:
+        raise NotTraced(f"{len(flags)} truth values are among its inputs; give some to the constructor", final=True)
+    for flipped in itertools.product((False, True), repeat=len(flags)):
+        chosen = list(leaves)
+        for place, flip in zip(flags, flipped, strict=True):
+            chosen[place] = leaves[place] ^ flip
+        yield pytree.tree_unflatten(chosen, form)
 
 
 def _seeded(model: Any, inputs: Any, device: Device) -> Any:

@@ -320,7 +320,13 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     names = {node.name: node.arguments[0] for node in nodes if node.operator == "input"}
     names |= {node.name: reached(node.arguments[0]) for node in nodes if node.operator == "state"}
     functions = {region.key: pieces[region.key].function for region in regions}
+    numbers = [node for node in nodes if node.operator == "number"]
+    names |= {node.name: f"{node.name}_value" for node in numbers}
+    given = [
+        f"{names[one.name]} = torch.full((), {one.arguments[0]}, dtype=torch.{one.spec.dtype}, device={device})"
+        for one in numbers
+    ]
     body = Body(unit.graph, regions, functions, names, device, training)
     body.compute(node.name for node in nodes if node.effect)
     body.compute(references(unit.graph.output))
-    return [*(statement.text for statement in body.statements), f"return {body.returned()}"]
+    return [*given, *(statement.text for statement in body.statements), f"return {body.returned()}"]
