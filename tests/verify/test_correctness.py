@@ -209,6 +209,17 @@ def test_what_a_caller_finds_in_its_inputs_is_part_of_the_answer(
     assert verdict.outcome == outcome and (verdict.correct or "input 1" in verdict.message)
 
 
+def test_an_answer_that_comes_too_late_is_not_taken_for_another(
+    emulated: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: it looked like a message that nobody had asked for, which only a forger sends."""
+    monkeypatch.setattr("dice.verify.supervisor.intervention.MUTED_S", 0.2)
+    monkeypatch.setattr("dice.verify.supervisor.intervention.OFTEN_S", 1.0)
+    candidate = kernel(SQUARE, LAUNCH_SQUARE, forward="import time; time.sleep(0.4); return ops.run(x)")
+    verdict = verify(emulated, texts.problem("return x * x", "[torch.rand(8, 32)]"), candidate, provenance="evidence")
+    assert verdict.evidence["muted"].startswith("ended: ") and verdict.correct and verdict.labels == ()
+
+
 @pytest.mark.parametrize("provenance", ["construction", pytest.param("evidence", marks=pytest.mark.slow)])
 def test_statistics_that_training_keeps_and_the_kernel_does_not_are_a_label(
     provenance: str, emulated: Verifier

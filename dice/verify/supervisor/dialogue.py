@@ -48,6 +48,7 @@ class Dialogue:
         self.run_timeout_s = self.run_left = run_timeout_s
         self.compile_left = PATIENCE * job.options.compile_timeout_s
         self.builds = 0
+        self._owed: list[type[Any]] = []  # answers that nobody waits for any more; they come before all others
 
     def tell(self, message: Any) -> None:
         """Send the candidate something, on its clock: it may never read it."""
@@ -65,17 +66,23 @@ class Dialogue:
         return self.hear(answer)
 
     def hear(self, answer: type[M]) -> M:
-        """Its next report of this kind. What it asks to be built meanwhile counts on the compile clock."""
+        """Its next report of this kind. What it asks to be built meanwhile counts on the compile clock. An answer that
+        was not there in time is none to what it is asked next, nor is it a message that nobody asked for."""
         while True:
             started = time.monotonic()
             try:
                 raw = wait_for(self.candidate, (), started + self.run_left)
             except DeadlineExceeded:
+                self.run_left = 0.0
+                self._owed.append(answer)
                 raise self._overdue() from None
             except ChildEnded as end:
                 self.record.was_killed = end.ended.signal == signal.SIGKILL and not end.ended.reason
                 raise outcomes.died(self.candidate, end, self.record.stage, self.options.memory_mb) from None
             self.run_left -= time.monotonic() - started
+            if self._owed and is_a(raw, self._owed[0]):
+                self._owed.pop(0)
+                continue
             if is_a(raw, answer):
                 return claim(raw, answer)
             self._raise_reported(raw)

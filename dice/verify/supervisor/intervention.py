@@ -52,7 +52,7 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     if again and _mute(attempt, replace(command, filled=True)) == "copies_inputs":
         record.evidence.muted = "copies_inputs"
     attempt.refuse_deception()
-    late = attempt.talk.run_left <= 0  # with an answer, which would be taken for another
+    late = attempt.talk.run_left <= 0  # and maybe busy for long
     if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent and not late:
         _look_at_calls(attempt, drawn.seed, drawn.shareable)
 
@@ -95,7 +95,7 @@ def call_often(attempt: Attempt) -> None:
     the first on the same inputs, or the last. A process that ends meanwhile tells nothing."""
     kept = attempt.keeps or any(built.foreign.variable for built in attempt.files.shown)
     kept = kept or attempt.record.provenance == "evidence"
-    if not attempt.assignment.protocol.ours or not kept or attempt.talk.run_left <= 0:
+    if not attempt.assignment.protocol.ours or not kept:
         return
     names, seeds = [], []
     for step in (EVEN, *OFTEN, *MIXED, REARRANGED):  # what is alike is far apart in the first round
