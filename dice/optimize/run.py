@@ -31,7 +31,7 @@ from dice.optimize.training import Trained, Training
 from dice.optimize.tuning.tune import NEEDS_GPU, gain, tune
 from dice.optimize.unit import Unit
 from dice.optimize.whole.builds import Builds
-from dice.optimize.whole.choose import LEAST, Chooser, Whole
+from dice.optimize.whole.choose import LEAST, Chooser, Keep, Whole
 from dice.optimize.whole.plan import Part, Plan
 from dice.optimize.writers import Checkpoint, KernelWriter, Templates
 from dice.problem import Problem
@@ -43,6 +43,7 @@ from dice.verify.roofline import Ceilings, device_key, known_ceilings
 from dice.verify.sandbox.cancel import Cancellation
 
 Show = Callable[[str, int, int], None]
+TRIES_BY_RULE = 2  # on tensor cores, and without them
 Units = tuple[tuple[Unit, tuple[Region, ...]], ...]
 
 
@@ -178,20 +179,27 @@ def attempt_by_rules(
 ) -> tuple[Attempt | None, str]:
     """What `dice generate` gives where the model wrote nothing right: the same regions with kernels by rule, for which
     no model is asked. Gives and raises what `attempt_by_regions` does."""
-    found, why = _attempt(problem, verifier, Templates(), 1, show)
+    found, why = _attempt(problem, verifier, Templates(), TRIES_BY_RULE, show)
     return (Attempt((), *found, "rules"), "") if found is not None else (None, why)
 
 
 def _attempt(
     problem: Problem, verifier: Verifier, writer: KernelWriter, samples: int, show: Show
 ) -> tuple[tuple[Kernel | None, Verdict] | None, str]:
-    """The module put together from all that one writer had right, with its verdict; None, and why."""
-    policy = Policy(samples=samples, keep="right")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            result = optimize_module(problem, verifier, [writer], Path(folder), policy=policy, show=show)
-    except UserError as error:
-        return None, str(error)
+    """The module put together from what one writer had right, with its verdict: from what makes it faster where that
+    is measured and anything does, else from all of it. None, and why, where nothing was right."""
+    keeps: tuple[Keep, ...] = ("faster", "right") if verifier.backend == "cuda" else ("right",)
+    with tempfile.TemporaryDirectory() as folder, Tracer(verifier.backend) as tracer:
+        for keep in keeps:  # the second time all verdicts are in the folder
+            policy = Policy(samples=samples, keep=keep)
+            try:
+                result = optimize_module(
+                    problem, verifier, [writer], Path(folder), policy=policy, tracer=tracer, show=show
+                )
+            except UserError as error:
+                return None, str(error)
+            if result.verdict is not None:
+                break
     if result.verdict is not None:
         return (result.kernel, result.verdict), ""
     reasons = [row.why for row in result.report.rows if row.why]
