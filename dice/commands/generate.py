@@ -60,7 +60,7 @@ class Generate:
     form: Literal["auto", "written", "canonical", "rules"] = "auto"
     """How the module is written: by the model, from the text of its file; by the model, from its regions in canonical
     form, where PyTorch may keep a part (the verdict says how much); by rule, from its regions, without a model; auto:
-    one after the other, until a kernel is right, and by rule where PyTorch kept an operator."""
+    one after the other, until a kernel is right, and by rule where PyTorch kept an operator or is faster."""
     keep_wrong: bool = False
     """Also keep the best candidate where none is correct, marked in its name (NAME_kernel_wrong.py) and first line."""
     refine: int = 0
@@ -138,8 +138,8 @@ def _samples(
     args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
 ) -> list[Attempt]:
     """What was written for a problem, in the order written: as its file is; region by region where none of these is
-    right; by rule where none is or PyTorch kept an operator. Raises `UserError` where the one form that was asked for
-    gave none."""
+    right; by rule where none is, PyTorch kept an operator, or is faster. Raises `UserError` where the one form that was
+    asked for gave none."""
     samples = _as_written(args, problem, writer, verifier, console) if args.form in ("auto", "written") else []
     for form in ("canonical", "rules"):
         done = any(_suffices(one.verdict, form) for one in samples)
@@ -159,7 +159,9 @@ def _suffices(verdict: Verdict, form: str) -> bool:
     """Whether a form need not be tried after this verdict."""
     if not verdict.correct:
         return not verdict.about_kernel
-    return form == "canonical" or verdict.replaced is None or verdict.replaced.all
+    is_whole = verdict.replaced is None or verdict.replaced.all
+    is_fast = verdict.timing is None or verdict.timing.speedup >= 1
+    return form == "canonical" or (is_whole and is_fast)
 
 
 def _as_written(
