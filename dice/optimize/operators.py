@@ -44,7 +44,7 @@ KINDS: dict[str, str] = {
     ),
     **_named(
         "creation",
-        "zeros zeros_like new_zeros ones ones_like new_ones full full_like scalar_tensor new_full arange "
+        "zeros zeros_like new_zeros empty empty_like empty_permuted new_empty ones ones_like new_ones full full_like scalar_tensor new_full arange "
         "linspace eye constant",
     ),
     **_named(

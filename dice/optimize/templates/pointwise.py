@@ -337,7 +337,7 @@ def constant(node: Node, number: Any) -> Value:
     return Pointwise(node.spec.shape, node.spec.dtype, (number,), lambda text: text, node.spec.dtype)
 
 
-@rule("zeros", "zeros_like", "new_zeros")
+@rule("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "empty_permuted", "new_empty")
 def _zeros(node: Node, given: list[Any], options: Keywords) -> Value:
     return constant(node, 0)
 
