@@ -218,24 +218,28 @@ class _Page:
         """Whether the tensor is what one of these operators takes at that place."""
         return any(user.base in operators and user.arguments[place] == Ref(name) for user, name in self._readers(node))
 
-    def _readers(self, node: Node) -> list[tuple[Node, str]]:
-        """Who reads the tensor, through views, and under which name."""
+    def _readers(self, node: Node, as_index: bool = False) -> list[tuple[Node, str]]:
+        """Who reads the tensor, through views, and under which name. `as_index`: also through what makes other whole
+        numbers of its own, such as 0 of labels that count for nothing."""
         found, waiting = [], [node.name]
         while waiting:
             name = waiting.pop()
             for user in self.users[name]:
                 if name not in references(list(user.arguments[:1])) and kind_of(user) == "view":
                     continue  # `expand_as` asks for its shape alone
+                is_whole = isinstance(user.output, Spec) and user.output.dtype == "int64"
                 if kind_of(user) == "view" or user.base in ("to", "_to_copy", "type_as"):
                     waiting.append(user.name)
-                else:
-                    found.append((user, name))
+                    continue
+                found.append((user, name))
+                if as_index and is_whole and kind_of(user) == "pointwise":
+                    waiting.append(user.name)
         return found
 
     def _bound(self, node: Node) -> int:
         """What whole numbers of the tensor stay below: the size of what they are indices into."""
         bounds = []
-        for user, name in self._readers(node):
+        for user, name in self._readers(node, as_index=True):
             given = user.arguments
             specs = [self.nodes[one.name].output if isinstance(one, Ref) else None for one in given]
             first = specs[0] if specs else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dice.optimize.graph import Graph, Node, Output, references, substituted
-from dice.optimize.templates import indexing, reductions, shapes  # noqa: F401 - they fill the table of rules
+from dice.optimize.templates import indexing, pooling, reductions, shapes  # noqa: F401 - they fill the table of rules
 from dice.optimize.templates.contractions import convolutions, products  # noqa: F401 - so do these
 from dice.optimize.templates.contractions.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.contractions.tiles import product

@@ -4,7 +4,6 @@ own code calls them. Only where there are rules for all of the parts; else the o
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -14,7 +13,7 @@ from torch._decomp import global_decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from dice.optimize.operators import KINDS
-from dice.optimize.trace.functional import NotTraced, make_functional, writes
+from dice.optimize.trace.functional import NotTraced, is_needed, make_functional, writes
 from dice.optimize.trace.parts import OWN
 
 MOST_PARTS = 400  # of one operator: a recurrent layer over a long sequence stays PyTorch's, which has one kernel for it
@@ -37,6 +36,7 @@ def decompose(graph: torch.fx.Graph, has_rule: HasRule, depth: int = 0) -> None:
         inner = [one for one in parts.nodes if one.op not in ("placeholder", "output")]
         if len(inner) <= MOST_PARTS and all(map(has_rule, inner)):
             _put(graph, node, parts)
+    graph.eliminate_dead_code(is_needed)
 
 
 def _may_be_taken_apart(node: torch.fx.Node) -> bool:
@@ -63,11 +63,20 @@ def _parts(node: torch.fx.Node) -> torch.fx.Graph | None:
     with contextlib.suppress(Exception), _mode_of(tensors):
         made = make_fx(call, decomposition_table=_table(target))(*(one.meta["val"] for one in tensors))
         with contextlib.suppress(NotTraced):
+            _unwrap(made.graph)
             make_functional(made, {})
             calls = [one for one in made.graph.nodes if one.op not in ("placeholder", "output")]
             if all(one.op == "call_function" for one in calls) and [one.target for one in calls] != [target]:
                 return made.graph
     return None
+
+
+def _unwrap(graph: torch.fx.Graph) -> None:
+    """Several results as a plain tuple: PyTorch's functions call a class of their own on them."""
+    result = graph.output_node().args[0]
+    if isinstance(result, torch.fx.Node) and getattr(result.target, "__name__", "").startswith("return_types_"):
+        graph.output_node().args = (tuple(result.args),)
+        graph.erase_node(result)
 
 
 def _mode_of(tensors: Iterable[torch.fx.Node]) -> Any:

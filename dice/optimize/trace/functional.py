@@ -54,11 +54,11 @@ def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, An
         root[node] = node
         for user in [user for user in first.users if order[user] > order[node]]:
             user.replace_input_with(first, node)
-    graph.eliminate_dead_code(_is_needed)
+    graph.eliminate_dead_code(is_needed)
     graph.lint()
 
 
-def _is_needed(node: torch.fx.Node) -> bool:
+def is_needed(node: torch.fx.Node) -> bool:
     return node.op in ("placeholder", "output") or writes(node)
 
 

@@ -86,9 +86,8 @@ def _scatter_reduce(
         if include_self:
             return torch.maximum(found, x) if is_max else torch.minimum(found, x)
     if reduce == "mean":
-        count = wanted.sum(dim + 1) + int(include_self)
-        rounding = None if x.is_floating_point() else "floor"
-        found = torch.div(found, count.clamp(min=1), rounding_mode=rounding).to(x.dtype)
+        count = (wanted.sum(dim + 1) + int(include_self)).clamp(min=1)
+        found = found / count if x.is_floating_point() else torch.div(found, count, rounding_mode="floor")
     return found if include_self else torch.where(wanted.any(dim + 1), found, x)
 
 
