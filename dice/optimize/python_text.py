@@ -37,7 +37,7 @@ _TORCH = words(
     "tile topk transpose tril triu trunc unbind unflatten var var_mean where zeros zeros_like",
 )
 _FUNCTIONAL = words(
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d",
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     "avg_pool1d avg_pool2d avg_pool3d celu conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
     "conv_transpose3d elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu linear",
     "logsigmoid max_pool1d max_pool2d max_pool3d mish one_hot pad relu6 selu silu softplus softshrink",
