@@ -204,7 +204,8 @@ class _Page:
         if not spec.dtype.startswith(("float", "bfloat")):
             size = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
             dtype = "" if spec.dtype == "int64" else f", dtype=torch.{spec.dtype}"
-            return f"torch.randint(0, {self._bound(node)}, {size}{dtype})"
+            least = int(any(_divides(user, name) for user, name in self._readers(node)))
+            return f"torch.randint({least}, {max(self._bound(node), least + 1)}, {size}{dtype})"
         dtype = "" if spec.dtype == "float32" else f".to(torch.{spec.dtype})"
         if self._must_be_positive(node):
             return f"(torch.rand({shape}) + 0.5){dtype}"
@@ -264,15 +265,15 @@ class _Page:
                 return True
             if user.base == "batch_norm" and isinstance(user.arguments[4], Ref) and user.arguments[4].name == name:
                 return True
-            divides = (
-                user.base in ("div", "true_divide")
-                and isinstance(user.arguments[1], Ref)
-                and user.arguments[1].name == name
-            )
-            of_loss = user.base == "kl_div" and isinstance(user.arguments[1], Ref) and user.arguments[1].name == name
-            if divides or of_loss:
+            of_loss = user.base == "kl_div" and user.arguments[1] == Ref(name)
+            if of_loss or _divides(user, name):
                 return True
         return False
+
+
+def _divides(user: Node, name: str) -> bool:
+    divisions = ("div", "true_divide", "floor_divide", "remainder", "fmod")
+    return user.base in divisions and user.arguments[1] == Ref(name)
 
 
 def _numbers_of(layer: Layer) -> Iterator[tuple[str, str]]:

@@ -3,18 +3,19 @@ own code calls them. Only where there are rules for all of the parts; else the o
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import torch
 from torch._decomp import global_decomposition_table
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from dice.optimize.operators import KINDS
-from dice.optimize.trace.functional import NotTraced, is_needed, make_functional, writes
+from dice.optimize.trace.complex_numbers import PAIRS, Pair, opened
+from dice.optimize.trace.functional import is_needed, writes
 from dice.optimize.trace.parts import OWN
+from dice.optimize.trace.splice import calls_of, followed, put, tensors_of
 
 MOST_PARTS = 400  # of one operator: a recurrent layer over a long sequence stays PyTorch's, which has one kernel for it
 DEEPEST = 4  # parts of parts that are taken apart
@@ -25,6 +26,8 @@ Table = dict[Any, Callable[..., Any]]
 
 def decompose(graph: torch.fx.Graph, has_rule: HasRule, depth: int = 0) -> None:
     """Take apart what has no rule, as often as that is needed."""
+    if depth == 0:
+        open_complex(graph)
     for node in list(graph.nodes):
         if not _may_be_taken_apart(node) or has_rule(node):
             continue
@@ -33,24 +36,20 @@ def decompose(graph: torch.fx.Graph, has_rule: HasRule, depth: int = 0) -> None:
             continue
         if depth < DEEPEST:
             decompose(parts, has_rule, depth + 1)
-        inner = [one for one in parts.nodes if one.op not in ("placeholder", "output")]
+        inner = calls_of(parts)
         if len(inner) <= MOST_PARTS and all(map(has_rule, inner)):
-            _put(graph, node, parts)
+            _replace(node, parts)
     graph.eliminate_dead_code(is_needed)
 
 
 def _may_be_taken_apart(node: torch.fx.Node) -> bool:
     is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and not writes(node) and bool(_tensors(node))
+    return is_operator and not writes(node) and bool(tensors_of(node))
 
 
-def _tensors(node: torch.fx.Node) -> list[torch.fx.Node]:
-    return [one for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
-
-
-def _parts(node: torch.fx.Node) -> torch.fx.Graph | None:
+def _parts(node: torch.fx.Node) -> Any:
     """The node's operator on tensors like its own, as a graph of other operators; None where nothing knows them."""
-    given, tensors = (node.args, node.kwargs), _tensors(node)
+    given, tensors = (node.args, node.kwargs), tensors_of(node)
     target: Any = node.target
     compute = OWN.get(target) or _table(None).get(target) or target
 
@@ -59,29 +58,8 @@ def _parts(node: torch.fx.Node) -> torch.fx.Graph | None:
         args, kwargs = torch.fx.node.map_arg(given, lambda one: known.get(one, one.meta.get("val")))
         return compute(*args, **kwargs)
 
-    # PyTorch's code raises anything where it was not written for such arguments, and calls itself where it ends.
-    with contextlib.suppress(Exception), _mode_of(tensors):
-        made = make_fx(call, decomposition_table=_table(target))(*(one.meta["val"] for one in tensors))
-        with contextlib.suppress(NotTraced):
-            _unwrap(made.graph)
-            make_functional(made, {})
-            calls = [one for one in made.graph.nodes if one.op not in ("placeholder", "output")]
-            if all(one.op == "call_function" for one in calls) and [one.target for one in calls] != [target]:
-                return made.graph
-    return None
-
-
-def _unwrap(graph: torch.fx.Graph) -> None:
-    """Several results as a plain tuple: PyTorch's functions call a class of their own on them."""
-    result = graph.output_node().args[0]
-    if isinstance(result, torch.fx.Node) and getattr(result.target, "__name__", "").startswith("return_types_"):
-        graph.output_node().args = (tuple(result.args),)
-        graph.erase_node(result)
-
-
-def _mode_of(tensors: Iterable[torch.fx.Node]) -> Any:
-    """The mode that the tensors without values were made in."""
-    return next(one.meta["val"].fake_mode for one in tensors)
+    parts = followed(call, tensors, _table(target))
+    return None if parts is None or [one.target for one in calls_of(parts)] == [target] else parts
 
 
 @cache
@@ -106,22 +84,73 @@ def _name(target: Any) -> str:
     return str(target._schema.name.split("::")[1]) if isinstance(target, torch._ops.OpOverload) else ""
 
 
-def _put(graph: torch.fx.Graph, node: torch.fx.Node, parts: torch.fx.Graph) -> None:
+def _replace(node: torch.fx.Node, parts: torch.fx.Graph) -> None:
     """The parts in the node's place."""
-    values: dict[torch.fx.Node, Any] = {}
-    inputs = iter(_tensors(node))
-    with graph.inserting_before(node):
-        for one in parts.nodes:
-            if one.op == "placeholder":
-                values[one] = next(inputs)
-            elif one.op == "call_function":
-                values[one] = graph.node_copy(one, values.__getitem__)
-    (result,) = next(one for one in parts.nodes if one.op == "output").args
-    found = torch.fx.node.map_arg(result, values.__getitem__)
+    found = put(node, parts, tensors_of(node))
     if isinstance(found, torch.fx.Node):
         node.replace_all_uses_with(found)
     else:
         for user in list(node.users):
             user.replace_all_uses_with(found[user.args[1]])
-            graph.erase_node(user)
-    graph.erase_node(node)
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+# ---- complex values -------------------------------------------------------------------------------------------------
+
+
+def open_complex(graph: torch.fx.Graph) -> None:
+    """Have what is computed with complex values computed with pairs of real ones, as far as it is known how."""
+    sides: dict[torch.fx.Node, Any] = {}
+    waiting = [node for node in graph.nodes if node.op == "call_function"]
+    while waiting:
+        node = waiting.pop(0)
+        if node.target is operator.getitem and node.args[0] in sides:
+            sides[node] = sides[node.args[0]][node.args[1]]
+        elif not _may_be_taken_apart(node) or not any(map(_is_complex, (node, *tensors_of(node)))):
+            continue
+        elif node.target in PAIRS:
+            _open(node, sides)
+        elif (parts := _parts(node)) is not None:
+            known = set(graph.nodes)
+            _replace(node, parts)
+            waiting[:0] = [one for one in graph.nodes if one not in known]
+    graph.eliminate_dead_code(is_needed)
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _open(node: torch.fx.Node, sides: dict[torch.fx.Node, Any]) -> None:
+    """Note the two sides of what the node computes, or put what it is, if real, in its place."""
+    given = tensors_of(node)
+    for one in given:
+        if (
+            _is_complex(one)
+            and one not in sides
+            and (parts := followed(lambda value: tuple(opened(value)), [one], {})) is not None
+        ):
+            sides[one] = put(node, parts, [one])
+    if any(_is_complex(one) and one not in sides for one in given):
+        return
+    inputs = [part for one in given for part in (sides[one] if _is_complex(one) else (one,))]
+
+    def call(*values: torch.Tensor) -> Any:
+        rest = iter(values)
+        known = {one: Pair(next(rest), next(rest)) if _is_complex(one) else next(rest) for one in given}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        found = PAIRS[node.target](*args, **kwargs)
+        if isinstance(found, list):
+            return [tuple(one) for one in found]
+        return tuple(found) if isinstance(found, Pair) else found
+
+    parts = followed(call, inputs, {}) if inputs else None
+    if parts is None:
+        return
+    found = put(node, parts, inputs)
+    if isinstance(found, torch.fx.Node):
+        node.replace_all_uses_with(found)
+    else:
+        sides[node] = found

@@ -159,7 +159,7 @@ def _ordered(x: Tensor, dim: int, descending: bool, places: Sequence[int]) -> tu
     dim %= x.dim()
     rank = _rank(x, dim, descending).unsqueeze(dim)
     wanted = rank == _places(len(places), x, dim, x.dim() + 1) + places[0]
-    index = torch.where(wanted, _places(x.shape[dim], x, dim + 1, x.dim() + 1), 0).sum(dim + 1)
+    index = torch.where(wanted, _places(x.shape[dim], x, dim + 1, x.dim() + 1), 0).amax(dim + 1)  # which is one alone
     return torch.gather(x, dim, index), index
 
 
