@@ -96,6 +96,7 @@ def test_losses_of_every_form(tmp_path: Path) -> None:
             *(F.cross_entropy(x, label, weight, label_smoothing=0.1), F.cross_entropy(x, x.softmax(-1))),
             F.binary_cross_entropy_with_logits(x, x.sigmoid(), weight, pos_weight=weight),
             *(F.triplet_margin_loss(x, x * 2, x.flip(0)), F.hinge_embedding_loss(x, x.sign())),
+            F.gaussian_nll_loss(x, x.flip(0), x.exp(), full=True),
             *(F.multi_margin_loss(x, label.clamp(min=0)), F.margin_ranking_loss(x[0], x[1], x[2].sign(), 0.3)),
         )
 

@@ -332,7 +332,7 @@ def test_arrangements_and_indices(tmp_path: Path) -> None:
         return (
             *(torch.cat([x, one * 2], 1), F.pad(x, (1, 2, 0, 1), value=3.0), x.permute(2, 0, 1).reshape(6, -1) * 2),
             *(F.embedding(index, table), x[..., 0].gather(1, index), torch.tril(x) + torch.triu(x, 1) * 2),
-            *(torch.stack([one, -other], 1).flatten(1), x.flip(1), x.roll(1, 2), x.cumsum(1)),
+            *(torch.stack([one, -other], 1).flatten(1), x.flip(1), x.roll(1, 2), x.roll((1, 1), (1, 2)), x.cumsum(1)),
             x.masked_fill(torch.arange(6)[None] > torch.arange(8)[:, None], -1e9),
         )
 

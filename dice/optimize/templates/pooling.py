@@ -117,7 +117,7 @@ def _max_pool(node: Node, given: list[Any], options: Keywords) -> Value:
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
-def _max_pool_with_indices(node: Node, given: list[Any], options: Keywords) -> tuple[Value, Value]:
+def _max_pool_with_indices(node: Node, given: list[Any], options: Keywords) -> Any:
     axes = _axes(node, given, options, 4)
     return _highest(given[0], axes), _where(given[0], axes)
 

@@ -402,7 +402,7 @@ def _cumulative(node: Node, given: list[Any], options: Keywords) -> Value:
 
 
 @rule("cummax", "cummin")
-def _running_extreme(node: Node, given: list[Any], options: Keywords) -> tuple[Value, Value]:
+def _running_extreme(node: Node, given: list[Any], options: Keywords) -> Any:
     """And where it is: the last place until here whose element was as large when it came."""
     value, dim = given[0], given[1] % len(given[0].shape)
     shape = value.shape

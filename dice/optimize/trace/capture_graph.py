@@ -72,7 +72,7 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
     first = ""
     for strict, asks_for_gpu in ((False, False), (True, False), *([(False, True)] if device.emulated else [])):
         try:
-            with torch.no_grad(), _with_gpu(module) if asks_for_gpu else nullcontext():
+            with torch.no_grad(), _unchecked(), _with_gpu(module) if asks_for_gpu else nullcontext():
                 program = torch.export.export(module, args, kwargs, strict=strict)
             # On the emulated backend PyTorch says that there is a GPU, whose state its own pass would then look at.
             hidden = mock.patch.object(torch.cuda, "is_available", lambda: False) if device.emulated else nullcontext()
@@ -83,6 +83,20 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
         except Exception as error:  # noqa: BLE001 - PyTorch and the module's own code raise anything
             first = first or _short(error)
     raise NotTraced(first)
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """A loss of PyTorch's that looks at a variance only to refuse negative ones does not look: no graph could."""
+    loss = torch.nn.functional.gaussian_nll_loss
+
+    @wraps(loss)
+    def unchecked(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with mock.patch.object(torch, "any", lambda value: False):
+            return loss(*args, **kwargs)
+
+    with mock.patch.object(torch.nn.functional, "gaussian_nll_loss", unchecked):
+        yield
 
 
 @contextmanager

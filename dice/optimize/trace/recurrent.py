@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-MOST_STEPS = 40  # of cells in all: a longer sequence is better left to one call
+MOST_STEPS = 24  # of cells in all: a longer sequence is better left to one call
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State, Tensor, "Tensor | None"], State]  # what the input comes to, state, weight and bias
 
@@ -79,7 +79,7 @@ def _layer(step: Step) -> Callable[..., Any]:
             sides = []
             for side in range(directions):
                 place = number * directions + side
-                own = [*weights[place * each : (place + 1) * each], None, None]
+                own: list[Any] = [*weights[place * each : (place + 1) * each], None, None]
                 state = tuple(one[place] for one in starts)
                 seen, state = _along(step, F.linear(x, own[0], own[2]), state, own[1], own[3], side == 1)
                 sides.append(seen)

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dice.optimize.trace.capture_graph import NotTraced, access, export_graph
+from dice.optimize.trace.capture_graph import access, export_graph
+from dice.optimize.trace.functional import NotTraced
 from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
 from dice.verify.execution import running
