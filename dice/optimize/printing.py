@@ -233,7 +233,7 @@ class _Page:
                     waiting.append(user.name)
                     continue
                 found.append((user, name))
-                if as_index and is_whole and kind_of(user) == "pointwise":
+                if as_index and is_whole and (kind_of(user) == "pointwise" or user.base in ("amax", "amin")):
                     waiting.append(user.name)
         return found
 

@@ -45,6 +45,17 @@ def _linear(operator: Any) -> Callable[..., Any]:
     return each
 
 
+def _sum(operator: Any) -> Callable[..., Any]:
+    """Of two, of which one may be real: then it has nothing on the other side."""
+
+    def added(one: Any, other: Any, **kwargs: Any) -> Pair:
+        left, right = (_pair(value) if isinstance(value, Tensor) else value for value in (one, other))
+        real = operator(left.real, _side(right, 0), **kwargs)
+        return Pair(real, operator(left.imag, right.imag, **kwargs) if isinstance(right, Pair) else left.imag)
+
+    return added
+
+
 def _bilinear(operator: Any) -> Callable[..., Any]:
     """Products of two, of which one may be real."""
 
@@ -152,7 +163,7 @@ _SAME_ON_BOTH = """
     view.default reshape.default unsqueeze.default squeeze.dim squeeze.default permute.default transpose.int t.default
     flatten.using_ints expand.default select.int slice.Tensor split.Tensor split_with_sizes.default chunk.default
     unbind.int movedim.int clone.default contiguous.default alias.default neg.default sum.dim_IntList sum.default
-    mean.dim mean.default cat.default stack.default flip.default roll.default repeat.default add.Tensor sub.Tensor
+    mean.dim mean.default cat.default stack.default flip.default roll.default repeat.default
     slice_scatter.default select_scatter.default constant_pad_nd.default index_select.default copy.default
 """
 _BOTH_FACTORS = "mul.Tensor mm.default bmm.default matmul.default einsum.default"
@@ -166,6 +177,8 @@ def _named(text: str) -> list[Any]:
 PAIRS: dict[Any, Callable[..., Any]] = {
     **{operator: _linear(operator) for operator in _named(_SAME_ON_BOTH)},
     **{operator: _bilinear(operator) for operator in _named(_BOTH_FACTORS)},
+    aten.add.Tensor: _sum(aten.add.Tensor),
+    aten.sub.Tensor: _sum(aten.sub.Tensor),
     aten.div.Tensor: _quotient,
     aten.view_as_complex.default: lambda x: Pair(x[..., 0], x[..., 1]),
     aten.polar.default: _polar,

@@ -248,6 +248,20 @@ def _copysign(x: Tensor, y: Tensor) -> Tensor:
     return torch.where((y < 0) | ((y == 0) & (1 / y < 0)), -x.abs(), x.abs())
 
 
+def _multilabel_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """A row's targets are those before its first -1. PyTorch's own parts for this take those after it, too."""
+    classes = x.shape[-1]
+    is_target = (target < 0).cumsum(-1) == 0
+    chosen = torch.where(is_target, target, -1).unsqueeze(-2)
+    is_other = ~(chosen == torch.arange(classes, device=x.device).unsqueeze(-1)).any(-1)
+    apart = 1 - torch.gather(x, -1, torch.where(is_target, target, 0)).unsqueeze(-1) + x.unsqueeze(-2)
+    counts = is_target.unsqueeze(-1) & is_other.unsqueeze(-2)
+    loss = torch.where(counts, apart.clamp(min=0), 0).sum((-2, -1)) / classes
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+# Of equal elements, these give the place of any.
+ANY_OF_EQUALS = frozenset({aten.topk.default, aten.kthvalue.default, aten.median.dim})
 OWN: dict[Any, Callable[..., Any]] = {
     **CELLS,
     **LAYERS,
@@ -268,6 +282,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.cdist.default: _cdist,
     aten.pdist.default: _pdist,
     aten.bilinear.default: _bilinear,
+    aten.multilabel_margin_loss.default: _multilabel_margin,
     aten._weight_norm.default: _weight_norm,
     aten.copysign.Tensor: _copysign,
 }
