@@ -318,6 +318,7 @@ def test_labels_that_count_for_nothing(tmp_path: Path) -> None:
         return (
             *(F.cross_entropy(scores, label), F.cross_entropy(scores, label, reduction="none")),
             *(F.nll_loss(logs, label, reduction="sum"), F.nll_loss(logs, label.clamp(min=0), ignore_index=2)),
+            *(F.cross_entropy(scores, label, scores[0].exp()), F.nll_loss(logs, label, logs[1], reduction="sum")),
         )
 
     cuda = check(tmp_path, several, scores, label)

@@ -369,16 +369,18 @@ def _cross_entropy(node: Node, given: list[Any], options: Keywords) -> Value:
     weight = given[2] if len(given) > 2 else options.get("weight")
     reduction = given[3] if len(given) > 3 else options.get("reduction", 1)
     smoothing = given[5] if len(given) > 5 else options.get("label_smoothing", 0.0)
-    if weight is not None or smoothing or is_float(target.dtype) or len(scores.shape) < 2:
+    if smoothing or is_float(target.dtype) or len(scores.shape) < 2:
         raise CannotWrite("this form of cross entropy has no rule")
     ignored = given[4] if len(given) > 4 else options.get("ignore_index", -100)
     dtype = accumulated(node.spec.dtype)
 
+    def label_at(e: Emitter, place: Place) -> str:
+        label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
+        return e.let("int", f"{label} == {ignored} ? 0 : {label}", "i")  # which need not be a class
+
     def move(e: Emitter, place: Place) -> Place:
         dims = e.dims(place)
-        label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
-        label = e.let("int", f"{label} == {ignored} ? 0 : {label}", "i")  # which need not be a class
-        return Place(scores.shape, (dims[0], label, *dims[1:]))
+        return Place(scores.shape, (dims[0], label_at(e, place), *dims[1:]))
 
     chosen: Value = Chosen(target.shape, scores.dtype, scores, move, (target,))
     if node.base == "cross_entropy_loss":
@@ -386,8 +388,14 @@ def _cross_entropy(node: Node, given: list[Any], options: Keywords) -> Value:
         summed = reduced(point("exp(x - y)", dtype, scores.shape, scores, top), [1], "sum")
         chosen = point("x - y - log(w)", dtype, target.shape, chosen, viewed(top, target.shape), summed)
     counts = apply(as_node(node, target.shape, "bool"), "x != y", target, ignored, math="int64")
-    loss = where(as_node(node, target.shape, dtype), counts, point("-x", dtype, target.shape, chosen), 0.0)
-    return _averaged(node, loss, reduction, point("x", dtype, target.shape, counts))
+    of_each = as_node(node, target.shape, dtype)
+    share: Value = point("x", dtype, target.shape, counts)
+    if weight is not None:
+        own = Chosen(target.shape, weight.dtype, weight, lambda e, p: e.at(weight.shape, (label_at(e, p),)), (target,))
+        share = where(of_each, counts, own, 0.0)
+    loss = where(of_each, counts, point("-x", dtype, target.shape, chosen), 0.0)
+    loss = loss if weight is None else point("x * y", dtype, target.shape, loss, share)
+    return _averaged(node, loss, reduction, share)
 
 
 @rule("cumsum", "cumprod", "logcumsumexp")

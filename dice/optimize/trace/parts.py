@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from dice.optimize.trace.recurrent import CELLS, LAYERS
 
 aten = torch.ops.aten
-MOST_COMPARISONS = 1 << 28
+MOST_COMPARISONS = 1 << 26
 Tensor = torch.Tensor
 
 
