@@ -41,12 +41,14 @@ def export_graph(
     own_file: str,
     path: str = "",
     measure: bool = False,
+    take_apart: bool = True,
 ) -> Unit:
-    """What the module computes for arguments like these. Raises `NotTraced`."""
+    """What the module computes for arguments like these. `take_apart`: operators without a rule. Raises `NotTraced`."""
     program = _exported(module, args, dict(kwargs), device)
     parameters, reached, guards = _arguments(module, args, kwargs)
     reader = Reader(program, reached, module, device.emulated)
-    decompose(program.graph_module.graph, reader.has_rule)
+    if take_apart:
+        decompose(program.graph_module.graph, reader.has_rule)
     nodes, output = reader.read()
     times = _times(program, module, args, kwargs, device) if measure else {}
     timed = tuple(

@@ -70,15 +70,22 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
     total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
+    export = partial(
+        export_graph,
+        device=device,
+        own_file=subject.module.__name__,
+        measure=order.measure,
+        take_apart=order.take_apart,
+    )
     try:
-        whole = export_graph(model, inputs, {}, device, own_file=subject.module.__name__, measure=order.measure)
+        whole = export(model, inputs, {})
         return Traced([whole.to_json()], True, "", total, count)
     except NotTraced as failed:
         if failed.final:
             raise
         reason = str(failed)
     at("following its parts")
-    units = list(_parts(model, inputs, device, subject.module.__name__, order.measure))
+    units = list(_parts(model, inputs, device, export))
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
@@ -113,7 +120,7 @@ def _milliseconds(run: Callable[[], object], device: Device) -> float:
     return min(times)
 
 
-def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, measure: bool) -> Iterator[Unit]:
+def _parts(model: torch.nn.Module, inputs: Any, device: Device, export: Callable[..., Unit]) -> Iterator[Unit]:
     """The largest submodules that can be followed, with the arguments that they were called with."""
     calls: dict[str, list[tuple[Any, Any]]] = {}
     hooks = []
@@ -143,7 +150,7 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             args, kwargs = calls[path][0]
             try:
                 place = access(model, path)
-                yield export_graph(module, args, kwargs, device, own_file=own_file, path=place, measure=measure)
+                yield export(module, args, kwargs, path=place)
                 continue
             except NotTraced:
                 pass
