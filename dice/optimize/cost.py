@@ -66,7 +66,8 @@ def _numel(node: Node) -> int:
 def _summed(node: Node, known: Mapping[str, Node]) -> int:
     """How many products make one element of a product's result."""
     if node.base == "einsum":
-        left, result = node.arguments[0].replace(" ", "").split("->")
+        left, arrow, result = node.arguments[0].replace(" ", "").partition("->")
+        result = result if arrow else [label for label in left if left.count(label) == 1]
         sizes = {
             label: extent
             for term, one in zip(left.split(","), node.arguments[1], strict=True)

@@ -30,21 +30,23 @@ KINDS: dict[str, str] = {
     **_named(
         "pointwise",
         "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-        "atanh erf erfc floor ceil trunc round neg reciprocal square relu relu6 sigmoid silu mish softsign "
+        "atanh erf erfc lgamma floor ceil trunc round neg reciprocal square relu relu6 sigmoid silu mish softsign "
         "tanhshrink log_sigmoid hardsigmoid hardswish selu abs sign sgn frac gelu leaky_relu elu celu "
         "hardtanh softplus threshold hardshrink softshrink maximum minimum fmax fmin atan2 hypot fmod "
         "logaddexp prelu eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or "
-        "bitwise_xor __and__ __or__ __xor__ add sub rsub mul div true_divide floor_divide remainder pow "
+        "bitwise_xor __and__ __or__ __xor__ __lshift__ __rshift__ bitwise_left_shift bitwise_right_shift "
+        "add sub rsub mul div true_divide floor_divide remainder pow "
         "logical_not bitwise_not isnan isinf isfinite where masked_fill clamp clamp_min clamp_max clip lerp "
         "addcmul addcdiv to _to_copy type_as dropout feature_dropout alpha_dropout nan_to_num cat concat "
         "stack pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d tril "
         "triu embedding index_select gather index one_hot slice_scatter select_scatter copy fill repeat tile "
-        "repeat_interleave flip roll pixel_shuffle upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "repeat_interleave flip roll pixel_shuffle im2col upsample_nearest1d upsample_nearest2d upsample_nearest3d "
         "glu",
     ),
     **_named(
         "creation",
-        "zeros zeros_like new_zeros ones ones_like new_ones full full_like scalar_tensor new_full arange "
+        "zeros zeros_like new_zeros empty empty_like empty_permuted new_empty ones ones_like new_ones "
+        "full full_like scalar_tensor new_full arange "
         "linspace eye constant",
     ),
     **_named(
@@ -80,11 +82,12 @@ KINDS: dict[str, str] = {
     **_named(
         "pooling",
         "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
-        "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d _adaptive_avg_pool2d",
+        "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d max_pool2d_with_indices max_pool3d_with_indices col2im",
     ),
     **_named(
         "scan",
-        "cumsum cumprod",
+        "cumsum cumprod cummax cummin logcumsumexp",
     ),
     **_named(
         "recurrent",

@@ -204,7 +204,8 @@ class _Page:
         if not spec.dtype.startswith(("float", "bfloat")):
             size = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
             dtype = "" if spec.dtype == "int64" else f", dtype=torch.{spec.dtype}"
-            return f"torch.randint(0, {self._bound(node)}, {size}{dtype})"
+            least = int(any(_divides(user, name) for user, name in self._readers(node)))
+            return f"torch.randint({least}, {max(self._bound(node), least + 1)}, {size}{dtype})"
         dtype = "" if spec.dtype == "float32" else f".to(torch.{spec.dtype})"
         if self._must_be_positive(node):
             return f"(torch.rand({shape}) + 0.5){dtype}"
@@ -218,24 +219,28 @@ class _Page:
         """Whether the tensor is what one of these operators takes at that place."""
         return any(user.base in operators and user.arguments[place] == Ref(name) for user, name in self._readers(node))
 
-    def _readers(self, node: Node) -> list[tuple[Node, str]]:
-        """Who reads the tensor, through views, and under which name."""
+    def _readers(self, node: Node, as_index: bool = False) -> list[tuple[Node, str]]:
+        """Who reads the tensor, through views, and under which name. `as_index`: also through what makes other whole
+        numbers of its own, such as 0 of labels that count for nothing."""
         found, waiting = [], [node.name]
         while waiting:
             name = waiting.pop()
             for user in self.users[name]:
                 if name not in references(list(user.arguments[:1])) and kind_of(user) == "view":
                     continue  # `expand_as` asks for its shape alone
+                is_whole = isinstance(user.output, Spec) and user.output.dtype == "int64"
                 if kind_of(user) == "view" or user.base in ("to", "_to_copy", "type_as"):
                     waiting.append(user.name)
-                else:
-                    found.append((user, name))
+                    continue
+                found.append((user, name))
+                if as_index and is_whole and (kind_of(user) == "pointwise" or user.base in ("amax", "amin")):
+                    waiting.append(user.name)
         return found
 
     def _bound(self, node: Node) -> int:
         """What whole numbers of the tensor stay below: the size of what they are indices into."""
         bounds = []
-        for user, name in self._readers(node):
+        for user, name in self._readers(node, as_index=True):
             given = user.arguments
             specs = [self.nodes[one.name].output if isinstance(one, Ref) else None for one in given]
             first = specs[0] if specs else None
@@ -260,15 +265,15 @@ class _Page:
                 return True
             if user.base == "batch_norm" and isinstance(user.arguments[4], Ref) and user.arguments[4].name == name:
                 return True
-            divides = (
-                user.base in ("div", "true_divide")
-                and isinstance(user.arguments[1], Ref)
-                and user.arguments[1].name == name
-            )
-            of_loss = user.base == "kl_div" and isinstance(user.arguments[1], Ref) and user.arguments[1].name == name
-            if divides or of_loss:
+            of_loss = user.base == "kl_div" and user.arguments[1] == Ref(name)
+            if of_loss or _divides(user, name):
                 return True
         return False
+
+
+def _divides(user: Node, name: str) -> bool:
+    divisions = ("div", "true_divide", "floor_divide", "remainder", "fmod")
+    return user.base in divisions and user.arguments[1] == Ref(name)
 
 
 def _numbers_of(layer: Layer) -> Iterator[tuple[str, str]]:

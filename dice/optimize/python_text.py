@@ -37,7 +37,7 @@ _TORCH = words(
     "tile topk transpose tril triu trunc unbind unflatten var var_mean where zeros zeros_like",
 )
 _FUNCTIONAL = words(
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d",
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     "avg_pool1d avg_pool2d avg_pool3d celu conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
     "conv_transpose3d elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu linear",
     "logsigmoid max_pool1d max_pool2d max_pool3d mish one_hot pad relu6 selu silu softplus softshrink",
@@ -117,10 +117,13 @@ def _is_default(value: Term, declared: Any) -> bool:
     return bool(declared.has_default_value() and value == declared.default_value)
 
 
-def _single(value: Term) -> Term:
-    """One number for a list of equal ones: a window of 3 is [3, 3]."""
+def _single(value: Term, declared: Any) -> Term:
+    """One number for a list of as many equal ones as the operator takes: a window of 3 is [3, 3], and a shift of two
+    dimensions by 1 is [1, 1]. `declared`: the argument in the operator's schema."""
     is_numbers = isinstance(value, list) and value and all(isinstance(one, int) for one in value)
-    return value[0] if is_numbers and len(set(value)) == 1 else value
+    if not is_numbers or len(set(value)) > 1 or len(value) not in (1, declared.N):
+        return value
+    return value[0]
 
 
 class _Writer:
@@ -189,10 +192,11 @@ class _Writer:
         node = self._node
         first = next((at for at, one in enumerate(node.arguments) if not _is_tensor(one)), len(node.arguments))
         first += node.base in _BY_NAME_LATER
-        shown = [self._term(_single(value)) for value in node.arguments[:first]]
-        for declared, value in zip(self._declared()[first:], node.arguments[first:], strict=False):
+        given = list(zip(self._declared(), node.arguments, strict=False))
+        shown = [self._term(_single(value, declared)) for declared, value in given[:first]]
+        for declared, value in given[first:]:
             if not _is_default(value, declared):
-                shown.append(f"{declared.name}={self._term(_single(value))}")
+                shown.append(f"{declared.name}={self._term(_single(value, declared))}")
         return ", ".join((*shown, *self._options()))
 
     def _declared(self) -> Sequence[Any]:

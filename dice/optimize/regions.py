@@ -55,10 +55,7 @@ def _is_empty(node: Node) -> bool:
 class _Cutter:
     def __init__(self, graph: Graph, left: frozenset[str]):
         self.graph, self.nodes = graph, graph.by_name()
-        self.kinds = {
-            node.name: "other" if node.name in left or self._has_complex(node) or _is_empty(node) else kind_of(node)
-            for node in graph.nodes
-        }
+        self.kinds = self._kinds(left)
         self.work = [node.name for node in graph.nodes if self.kinds[node.name] not in ("source", "view", "creation")]
         self.place = {name: index for index, name in enumerate(self.work)}
         self.producers = {name: self._producers(name) for name in self.work}
@@ -72,6 +69,20 @@ class _Cutter:
             is_made = self.kinds[node.name] == "creation"  # also `ones_like`, which reads a shape alone
             if not is_made and (self.kinds[node.name] in ("source", "other") or self.data.intersection(node.uses)):
                 self.data.add(node.name)
+
+    def _kinds(self, left: frozenset[str]) -> dict[str, str]:
+        """What is computed of made numbers alone, such as a mask of indices, is made where it is read, as they are."""
+        kinds: dict[str, str] = {}
+        made: set[str] = set()
+        for node in self.graph.nodes:
+            is_left = node.name in left or self._has_complex(node) or _is_empty(node)
+            kind = "other" if is_left else kind_of(node)
+            is_made = kind == "creation" or (bool(node.uses) and made.issuperset(node.uses))
+            if is_made and kind in ("creation", "view", "pointwise", *ROWS):
+                made.add(node.name)
+                kind = kind if kind == "view" else "creation"
+            kinds[node.name] = kind
+        return kinds
 
     def _has_complex(self, node: Node) -> bool:
         """Whether it works on complex numbers, for which no kernel is written."""

@@ -90,7 +90,8 @@ def optimize_module(
         Tracer(verifier.backend) if tracer is None else nullcontext(tracer) as tracer,
         Journal(journal_path(folder), "run of dice optimize") as journal,
     ):
-        trace = _followed(problem, verifier, tracer, lambda stage: show(stage, 0, 0), off)
+        by_rule = all(writer.is_certain for writer in writers)
+        trace = _followed(problem, verifier, tracer, by_rule, lambda stage: show(stage, 0, 0), off)
         units = _cut(trace, verifier, device, policy, writers)
         tell(_graph(units, trace.reason))
         search = Search(verifier, device, policy, library, journal, tell, off)
@@ -121,17 +122,18 @@ def optimize_module(
 
 
 def _followed(
-    problem: Problem, verifier: Verifier, tracer: Tracer, at: Callable[[str], None], off: Cancellation
+    problem: Problem, verifier: Verifier, tracer: Tracer, by_rule: bool, at: Callable[[str], None], off: Cancellation
 ) -> Trace:
-    """The module's graph. Where other modules of this verifier left too little of the GPU's memory, it is asked once
+    """The module's graph; operators without a rule are taken apart where rules alone write, for models know them as
+    they are. Where other modules of this verifier left too little of the GPU's memory, it is asked once
     more with all of it."""
     try:
-        return tracer.trace(problem, at=at, cancellation=off.single_job())
+        return tracer.trace(problem, take_apart=by_rule, at=at, cancellation=off.single_job())
     except UserError as error:
         if verifier.backend != "cuda" or not out_of_memory.is_named(str(error)):
             raise
     with verifier.devices.all_memory() as gpu:
-        return tracer.trace(problem, gpu=gpu, at=at, cancellation=off.single_job())
+        return tracer.trace(problem, take_apart=by_rule, gpu=gpu, at=at, cancellation=off.single_job())
 
 
 def _chosen(plan: Plan, whole: Whole | None) -> tuple[Plan, Kernel | None, Verdict | None]:

@@ -23,8 +23,8 @@ class Model(nn.Module):
         self.layer = nn.Linear(16, 16)
 
     def forward(self, x):
-        '''ReLU behind a layer that the writer below leaves alone, and cumulative sums.'''
-        return F.relu(self.layer(x)).sort(-1).values.exp()
+        '''ReLU behind a layer that the writer below leaves alone, and a Bessel function.'''
+        return torch.special.i0(F.relu(self.layer(x)) * 0.1).exp()
 """
 EXP = '''
 cuda_source = """

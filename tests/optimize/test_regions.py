@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from dice.optimize.cost import flops_of
 from dice.optimize.graph import Node, Ref, Spec, Term
 from dice.optimize.printing import problem_of
 from dice.optimize.python_text import expression
@@ -204,13 +205,13 @@ def test_what_was_computed_in_half_precision_is_handed_on_in_half_precision() ->
     assert titles(module, torch.randn(4, 8).half()) == ["linear, relu", "to, mul"]
 
 
-def test_complex_numbers_stay_pytorchs_and_what_follows_them_does_not() -> None:
+def test_long_transforms_stay_pytorchs_and_what_follows_them_does_not() -> None:
     class Spectrum(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.fft.rfft(x).abs().log1p().mean(-1)
 
-    unit = export_graph(Spectrum(), (torch.randn(4, 16),), {}, Device("emulated"), own_file=__name__)
-    assert [region.title for region in cut(unit.graph)] == ["log1p, mean"]
+    unit = export_graph(Spectrum(), (torch.randn(4, 4096),), {}, Device("emulated"), own_file=__name__)
+    assert [region.title for region in cut(unit.graph)] == ["mul x2, add, sqrt, log1p, mean"]
 
 
 def test_shares_come_from_the_median_of_runs_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,3 +248,29 @@ def test_a_convolution_that_no_rule_makes_as_fast_stays_pytorchs() -> None:
     assert len(whole) == 1 and "conv" in whole[0]
     assert regions(1.1 * at_best_ms) == whole == regions(0.5 * at_best_ms, None)
     assert regions(0.5 * at_best_ms) == ["relu"]
+
+
+def test_what_is_made_of_numbers_alone_is_made_where_it_is_read() -> None:
+    """Such as a causal mask: PyTorch would make it in each call."""
+
+    def masked(module: Any, x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(6)
+        return x.masked_fill(place[None] > place[:, None] * 2, -1e9) * (place * 2).sum()
+
+    (region,) = regions_of(Layers(masked), torch.randn(6, 6))
+    assert region.nodes == ("masked_fill", "mul_2")
+    assert {"gt", "sum"} <= {node.base for node in region.graph.nodes}
+
+
+def test_indices_of_a_region_are_drawn_in_bounds_through_what_is_done_with_them() -> None:
+    def chosen(module: Any, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, torch.where(label == -100, 0, label)[:, None])
+
+    (region,) = regions_of(Layers(chosen), torch.randn(5, 3), torch.randint(0, 3, (5,)))
+    assert "torch.randint(0, 3, (5,))" in problem_of(region).problem.source
+
+
+def test_what_an_einsum_without_an_arrow_costs() -> None:
+    nodes = {name: Node(name, "input", (name,), {}, Spec((4, 5), "float32")) for name in "xy"}
+    einsum = Node("z", "aten.einsum.default", ("ij,kj", [Ref("x"), Ref("y")]), {}, Spec((4, 4), "float32"))
+    assert flops_of(einsum, nodes) == 2 * 16 * 5

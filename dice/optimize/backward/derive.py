@@ -22,8 +22,9 @@ from dice.optimize.backward.decompositions import table
 from dice.optimize.backward.derived import GIVEN, GRADIENT, RESULT, Backward
 from dice.optimize.backward.execute import Executor
 from dice.optimize.graph import Graph, Node, Ref, Spec, references
-from dice.optimize.trace.capture_graph import NotTraced, Reader
+from dice.optimize.trace.capture_graph import Reader
 from dice.optimize.trace.flat import INPUT, flat_program
+from dice.optimize.trace.functional import NotTraced
 
 _SAME = ("alias", "detach", "lift_fresh_copy", "lift_fresh")
 _MOVED = ("view", "unsqueeze", "squeeze", "expand", "permute", *_SAME)

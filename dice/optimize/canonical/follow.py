@@ -22,8 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Graph
-from dice.optimize.trace.capture_graph import NotTraced, Reader, make_functional
+from dice.optimize.trace.capture_graph import Reader
 from dice.optimize.trace.flat import BUFFER, INPUT, PARAMETER, flat_program
+from dice.optimize.trace.functional import NotTraced, make_functional
 
 # What PyTorch says of a module that reads its tensors' values, or has an operator that it knows no shapes of. All else
 # is a fault of the problem's: its own forward failed.

@@ -19,7 +19,7 @@ from dice.optimize.graph import Ref
 from dice.optimize.printing import Printed, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
-from dice.optimize.trace.capture_graph import NotTraced
+from dice.optimize.trace.functional import NotTraced
 from dice.problem import Problem
 from dice.synth.pair import CANONICAL, Pair
 

@@ -15,7 +15,8 @@ _FUNCTIONS = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos",
     "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh",
-    "atanh": "atanh", "erf": "erf", "erfc": "erfc", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
+    "atanh": "atanh", "erf": "erf", "erfc": "erfc", "lgamma": "lgamma",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
 }  # fmt: skip
 # Expressions of an element `x`; numbers and functions in them are of the type that is computed in: see `written`. What
 # is not a number stays that, as PyTorch has it: comparisons are turned so that NaN takes the branch that keeps `x`.
@@ -68,6 +69,7 @@ _LOGIC = {
     "logical_and": "x && y", "logical_or": "x || y", "logical_xor": "x != y",
     "bitwise_and": "x & y", "bitwise_or": "x | y", "bitwise_xor": "x ^ y",
     "__and__": "x & y", "__or__": "x | y", "__xor__": "x ^ y",
+    "__lshift__": "x << y", "__rshift__": "x >> y", "bitwise_left_shift": "x << y", "bitwise_right_shift": "x >> y",
 }  # fmt: skip
 
 Rule = Callable[[Node, list[Any], Keywords], Value]
@@ -337,7 +339,7 @@ def constant(node: Node, number: Any) -> Value:
     return Pointwise(node.spec.shape, node.spec.dtype, (number,), lambda text: text, node.spec.dtype)
 
 
-@rule("zeros", "zeros_like", "new_zeros")
+@rule("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "empty_permuted", "new_empty")
 def _zeros(node: Node, given: list[Any], options: Keywords) -> Value:
     return constant(node, 0)
 

@@ -1,4 +1,4 @@
-"""Operators that make one number of many: sums and their kin, norms, softmax, pooling, losses, running sums."""
+"""Operators that make one number of many: sums and their kin, norms, softmax, losses, running sums."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from dice.optimize.graph import Node, Spec
-from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float, sum_of, times
+from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, is_float
 from dice.optimize.templates.indexing import Chosen
 from dice.optimize.templates.layout import reduced
 from dice.optimize.templates.pointwise import RULES, apply, rule, where
-from dice.optimize.templates.shapes import expanded, permuted, sliced, viewed
-from dice.optimize.templates.values import Guarded, Keywords, Moments, Moved, Pointwise, Scanned, Softmax, Value
+from dice.optimize.templates.shapes import expanded, sliced, viewed
+from dice.optimize.templates.values import (
+    Keywords,
+    Moments,
+    Moved,
+    Pointwise,
+    Positional,
+    Scanned,
+    Softmax,
+    Value,
+)
 
 
 def as_node(node: Node, shape: Sequence[int], dtype: str = "") -> Node:
@@ -174,8 +183,13 @@ def _norm(node: Node, given: list[Any], options: Keywords) -> Value:
     elif order == 2:
         squares = reduced(point("x * x", dtype, shape, value), over, "sum")
         result = point("sqrt(x)", dtype, squares.shape, squares)
+    elif order == 0:
+        result = reduced(point("x == 0 ? 0 : 1", dtype, shape, value), over, "sum")
     else:
-        raise CannotWrite(f"a norm of order {order} has no rule")
+        power = "powf(x, y)" if dtype == "float32" else "pow(x, y)"
+        powers = point(power, dtype, shape, point("abs(x)", dtype, shape, value), float(order))
+        summed = reduced(powers, over, "sum")
+        result = point(power, dtype, summed.shape, summed, 1.0 / order)
     return viewed(point("x", node.spec.dtype, result.shape, result), node.spec.shape)
 
 
@@ -306,98 +320,6 @@ def _cosine_similarity(node: Node, given: list[Any], options: Keywords) -> Value
     return apply(node, "x / (y * w)", along(one, other), *lengths)
 
 
-# ---- pooling -------------------------------------------------------------------------------------------------------
-
-
-def windows(
-    value: Value,
-    spec: Spec,
-    size: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    fill: str,
-) -> Value:
-    """The elements of each output's window in further dimensions at the end."""
-    n = len(size)
-    shape = (*spec.shape, *size)
-    lead = len(spec.shape) - n
-
-    def choose(e: Emitter, dims: tuple[str, ...]) -> list[tuple[str, Value, Place]]:
-        there, conditions = list(dims[:lead]), []
-        for index in range(n):
-            extent, out, at = value.shape[lead + index], dims[lead + index], dims[lead + n + index]
-            text = sum_of(times(out, stride[index], extent), times(at, dilation[index], extent))
-            reach = (spec.shape[lead + index] - 1) * stride[index] + (size[index] - 1) * dilation[index] - pad[index]
-            place = e.index(f"{text} - {pad[index]}" if pad[index] else text)
-            conditions += [f"{place} >= 0" if pad[index] else "", f"{place} < {extent}" if reach >= extent else ""]
-            there.append(place)
-        return [(" && ".join(filter(None, conditions)), value, Place(value.shape, tuple(there)))]
-
-    return Guarded(shape, value.dtype, choose, fill, (value,))
-
-
-def _listed(value: Any, n: int, otherwise: Sequence[int]) -> list[int]:
-    if value is None or value == []:
-        return list(otherwise)
-    return [value] * n if isinstance(value, int) else list(value) * (n if len(value) == 1 else 1)
-
-
-def _size_arguments(node: Node, given: list[Any]) -> tuple[int, list[int], list[int], list[int]]:
-    n = int(node.base.rstrip("d")[-1])
-    size = _listed(given[1], n, ())
-    stride = _listed(given[2] if len(given) > 2 else None, n, size)
-    pad = _listed(given[3] if len(given) > 3 else None, n, [0] * n)
-    return n, size, stride, pad
-
-
-@rule("max_pool1d", "max_pool2d", "max_pool3d")
-def _max_pool(node: Node, given: list[Any], options: Keywords) -> Value:
-    n, size, stride, pad = _size_arguments(node, given)
-    dilation = _listed(given[4] if len(given) > 4 else None, n, [1] * n)
-    found = windows(given[0], node.spec, size, stride, pad, dilation, "-INFINITY")
-    rank = len(node.spec.shape)
-    return reduced(found, range(rank, rank + n), "max")
-
-
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(node: Node, given: list[Any], options: Keywords) -> Value:
-    n, size, stride, pad = _size_arguments(node, given)
-    ceil = given[4] if len(given) > 4 else options.get("ceil_mode", False)
-    counted = given[5] if len(given) > 5 else options.get("count_include_pad", True)
-    divisor = given[6] if len(given) > 6 else options.get("divisor_override")
-    if (any(pad) and not counted and divisor is None) or ceil:
-        raise CannotWrite("an average over windows of several sizes has no rule")
-    dtype, rank = accumulated(node.spec.dtype), len(node.spec.shape)
-    found = windows(given[0], node.spec, size, stride, pad, [1] * n, "0")
-    summed = reduced(found, range(rank, rank + n), "sum", dtype)
-    return apply(node, "x / y", summed, float(divisor or math.prod(size)))
-
-
-@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-      "_adaptive_avg_pool2d")  # fmt: skip
-def _adaptive_pool(node: Node, given: list[Any], options: Keywords) -> Any:
-    value = given[0]
-    spec = node.output[0] if isinstance(node.output, tuple) else node.spec
-    assert spec is not None
-    n = int(node.base.rstrip("d")[-1])
-    extents, outs = value.shape[-n:], spec.shape[-n:]
-    if any(extent % out for extent, out in zip(extents, outs, strict=True)):
-        raise CannotWrite("an adaptive pooling into unequal windows has no rule")
-    size = [extent // out for extent, out in zip(extents, outs, strict=True)]
-    lead = value.shape[:-n]
-    split = viewed(value, (*lead, *(part for pair in zip(outs, size, strict=True) for part in pair)))
-    rank = len(lead)
-    found = permuted(split, [*range(rank), *range(rank, rank + 2 * n, 2), *range(rank + 1, rank + 2 * n, 2)])
-    over = range(rank + n, rank + 2 * n)
-    if "max" in node.base:
-        if isinstance(node.output, tuple):
-            raise CannotWrite("indices of an adaptive pooling have no rule")
-        return reduced(found, over, "max")
-    summed = reduced(found, over, "sum", accumulated(spec.dtype))
-    return apply(node, "x / y", summed, float(math.prod(size)))
-
-
 # ---- losses --------------------------------------------------------------------------------------------------------
 
 
@@ -447,16 +369,18 @@ def _cross_entropy(node: Node, given: list[Any], options: Keywords) -> Value:
     weight = given[2] if len(given) > 2 else options.get("weight")
     reduction = given[3] if len(given) > 3 else options.get("reduction", 1)
     smoothing = given[5] if len(given) > 5 else options.get("label_smoothing", 0.0)
-    if weight is not None or smoothing or is_float(target.dtype) or len(scores.shape) < 2:
+    if smoothing or is_float(target.dtype) or len(scores.shape) < 2:
         raise CannotWrite("this form of cross entropy has no rule")
     ignored = given[4] if len(given) > 4 else options.get("ignore_index", -100)
     dtype = accumulated(node.spec.dtype)
 
+    def label_at(e: Emitter, place: Place) -> str:
+        label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
+        return e.let("int", f"{label} == {ignored} ? 0 : {label}", "i")  # which need not be a class
+
     def move(e: Emitter, place: Place) -> Place:
         dims = e.dims(place)
-        label = e.let("int", f"static_cast<int>({target.load(e, place)})", "i")
-        label = e.let("int", f"{label} == {ignored} ? 0 : {label}", "i")  # which need not be a class
-        return Place(scores.shape, (dims[0], label, *dims[1:]))
+        return Place(scores.shape, (dims[0], label_at(e, place), *dims[1:]))
 
     chosen: Value = Chosen(target.shape, scores.dtype, scores, move, (target,))
     if node.base == "cross_entropy_loss":
@@ -464,16 +388,36 @@ def _cross_entropy(node: Node, given: list[Any], options: Keywords) -> Value:
         summed = reduced(point("exp(x - y)", dtype, scores.shape, scores, top), [1], "sum")
         chosen = point("x - y - log(w)", dtype, target.shape, chosen, viewed(top, target.shape), summed)
     counts = apply(as_node(node, target.shape, "bool"), "x != y", target, ignored, math="int64")
-    loss = where(as_node(node, target.shape, dtype), counts, point("-x", dtype, target.shape, chosen), 0.0)
-    return _averaged(node, loss, reduction, point("x", dtype, target.shape, counts))
+    of_each = as_node(node, target.shape, dtype)
+    share: Value = point("x", dtype, target.shape, counts)
+    if weight is not None:
+        own = Chosen(target.shape, weight.dtype, weight, lambda e, p: e.at(weight.shape, (label_at(e, p),)), (target,))
+        share = where(of_each, counts, own, 0.0)
+    loss = where(of_each, counts, point("-x", dtype, target.shape, chosen), 0.0)
+    loss = loss if weight is None else point("x * y", dtype, target.shape, loss, share)
+    return _averaged(node, loss, reduction, share)
 
 
-@rule("cumsum", "cumprod")
+@rule("cumsum", "cumprod", "logcumsumexp")
 def _cumulative(node: Node, given: list[Any], options: Keywords) -> Value:
+    value, spec = given[0], node.spec
+    kind = {"cumsum": "sum", "cumprod": "prod", "logcumsumexp": "logsumexp"}[node.base]
+    if not spec.shape:
+        return apply(node, "x", value)
+    dtype = accumulated(spec.dtype)
+    found = Scanned(spec.shape, dtype, value, given[1] % len(spec.shape), kind)
+    return found if dtype == spec.dtype else apply(node, "x", found)
+
+
+@rule("cummax", "cummin")
+def _running_extreme(node: Node, given: list[Any], options: Keywords) -> Any:
+    """And where it is: the last place until here whose element was as large when it came."""
     value, dim = given[0], given[1] % len(given[0].shape)
-    if node.spec.dtype in ("float16", "bfloat16"):
-        raise CannotWrite(f"a running sum in {node.spec.dtype} has no rule")
-    return Scanned(node.spec.shape, node.spec.dtype, value, dim, "sum" if node.base == "cumsum" else "prod")
+    shape = value.shape
+    best = Scanned(shape, value.dtype, value, dim, node.base.removeprefix("cum"))
+    place = Positional(shape, "int64", lambda e, dims: f"static_cast<int64_t>({dims[dim]})")
+    is_best = apply(as_node(node, shape, "bool"), "x == y", value, best, math=value.dtype)
+    return best, Scanned(shape, "int64", where(as_node(node, shape, "int64"), is_best, place, 0), dim, "max")
 
 
 @rule("glu")

@@ -432,13 +432,13 @@ def _triangle(node: Node, given: list[Any], options: Keywords) -> Value:
 def _upsample_nearest(node: Node, given: list[Any], options: Keywords) -> Value:
     value = given[0]
     spatial = len(node.spec.shape) - 2
+    if any(want % have for have, want in zip(value.shape[2:], node.spec.shape[2:], strict=True)):
+        raise CannotWrite("an upsampling by a fraction has no rule")
 
     def dims(here: tuple[str, ...]) -> list[str]:
         there = list(here[:2])
         for index in range(spatial):
             have, want = value.shape[2 + index], node.spec.shape[2 + index]
-            if want % have:
-                raise CannotWrite("an upsampling by a fraction has no rule")
             there.append(here[2 + index] if want == have else f"{here[2 + index]} / {want // have}")
         return there
 

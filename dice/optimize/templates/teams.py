@@ -22,6 +22,10 @@ def combine(kind: str, ctype: str, a: str, b: str) -> str:
         sign = ">" if kind == "max" else "<"
         is_float = ctype in ("float", "double")
         return f"{NAN_KEEPING[kind]}({a}, {b})" if is_float else f"({a} {sign} {b} ? {a} : {b})"
+    if kind == "logsumexp":  # without a difference of equal ones, which may be infinite
+        end = "f" if ctype == "float" else ""
+        more = f"log1p{end}(exp{end}(-fabs{end}({a} - {b})))"
+        return f"({a} == {b} ? {a} + 0.6931471805599453{end} : fmax{end}({a}, {b}) + {more})"
     return _COMBINE[kind].format(a=a, b=b)
 
 
@@ -37,7 +41,13 @@ def start_of(kind: str, dtype: str) -> str:
             "int": ("(-2147483647 - 1)", "2147483647"),
         }
         return limits[computed(dtype)][0 if is_max else 1]
-    return {"sum": literal(0, dtype), "prod": literal(1, dtype), "any": "false", "all": "true"}[kind]
+    return {
+        "logsumexp": "-INFINITY",
+        "sum": literal(0, dtype),
+        "prod": literal(1, dtype),
+        "any": "false",
+        "all": "true",
+    }[kind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ def index_of(value: Value, e: Emitter, place: Place, names: Sequence[str]) -> Ca
 
 @dataclass(eq=False)
 class Scanned(Value):
-    """A running `sum` or `prod` along one dimension."""
+    """A running `sum`, `prod`, `max`, `min` or `logsumexp` along one dimension."""
 
     source: Value = None  # type: ignore[assignment]
     along: int = 0

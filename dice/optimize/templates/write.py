@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dice.optimize.graph import Graph, Node, references, substituted
-from dice.optimize.templates import indexing, reductions, shapes  # noqa: F401 - they fill the table of rules
+from dice.optimize.graph import Graph, Node, Output, references, substituted
+from dice.optimize.templates import indexing, pooling, reductions, shapes  # noqa: F401 - they fill the table of rules
 from dice.optimize.templates.contractions import convolutions, products  # noqa: F401 - so do these
 from dice.optimize.templates.contractions.tensor_cores import product_on_tensor_cores, suits
 from dice.optimize.templates.contractions.tiles import product
@@ -31,6 +31,21 @@ def values_of(graph: Graph) -> list[Value]:
     if not names:
         raise CannotWrite("it returns no tensor")
     return [known[name] for name in names]
+
+
+def has_rule(node: Node, known: Mapping[str, Output]) -> bool:
+    """Whether a kernel can be written for the operator on such tensors, as far as that is known without the others."""
+
+    def given(name: str, output: Output) -> Any:
+        if isinstance(output, tuple):
+            return tuple(given(name, one) for one in output)
+        return Memory(output.shape, output.dtype, name) if output is not None else None
+
+    try:
+        _value(node, {name: given(name, output) for name, output in known.items()})
+    except Exception:  # noqa: BLE001 - a fault in a rule costs this operator its kernel, and not the module
+        return False
+    return True
 
 
 def _value(node: Node, known: Mapping[str, Any]) -> Any:

@@ -19,7 +19,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term
-from dice.optimize.operators import words
+from dice.optimize.operators import LEFT, kind_of
+from dice.optimize.templates.write import has_rule
+from dice.optimize.trace.decompose import decompose
+from dice.optimize.trace.functional import NotTraced, make_functional, writes
 from dice.optimize.trace.simplify import simplified
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
@@ -27,20 +30,6 @@ from dice.verify.execution.running import Device
 
 ROUNDS = 5  # of a measurement; the median of all but the first counts
 _RANDOM = re.compile(r"\b(rand|randn|randint|randperm|bernoulli|normal|uniform|exponential|multinomial|poisson)")
-_VIEWS = words(
-    "view reshape transpose permute t select slice unsqueeze squeeze expand expand_as view_as unfold",
-    "diagonal narrow chunk split split_with_sizes unbind unflatten flatten alias detach as_strided",
-    "movedim swapaxes numpy_T mT tensor_split getitem contiguous to type_as real imag view_as_real",
-    "view_as_complex squeeze_ unsqueeze_",
-)
-
-
-class NotTraced(Exception):
-    """The module cannot be described as a graph; the message ends a sentence. `final`: nor can its parts."""
-
-    def __init__(self, message: str, final: bool = False):
-        super().__init__(message)
-        self.final = final
 
 
 def export_graph(
@@ -52,14 +41,18 @@ def export_graph(
     own_file: str,
     path: str = "",
     measure: bool = False,
+    take_apart: bool = True,
 ) -> Unit:
     """What the module computes for arguments like these: for all plain numbers of their types where it is the whole
-    (its caller may change them), and for these numbers where it is the part at `path`. Raises `NotTraced`."""
+    (its caller may change them), and for these numbers where it is the part at `path`. `take_apart`: operators without
+    a rule. Raises `NotTraced`."""
     parameters, reached, guards = _arguments(module, args, kwargs, any_number=not path)
     if not path:
         args, kwargs = _numbers_as_tensors((args, dict(kwargs)), module, device)
     program = _exported(module, args, dict(kwargs), device)
     reader = Reader(program, reached, module, device.emulated)
+    if take_apart:
+        decompose(program.graph_module.graph, reader.has_rule)
     nodes, output = reader.read()
     times = _times(program, module, args, kwargs, device) if measure else {}
     timed = tuple(
@@ -85,7 +78,7 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
     first = ""
     for strict, asks_for_gpu in ((False, False), (True, False), *([(False, True)] if device.emulated else [])):
         try:
-            with torch.no_grad(), _with_gpu(module) if asks_for_gpu else nullcontext():
+            with torch.no_grad(), _unchecked(), _with_gpu(module) if asks_for_gpu else nullcontext():
                 program = torch.export.export(module, args, kwargs, strict=strict)
             # On the emulated backend PyTorch says that there is a GPU, whose state its own pass would then look at.
             hidden = mock.patch.object(torch.cuda, "is_available", lambda: False) if device.emulated else nullcontext()
@@ -96,6 +89,20 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -
         except Exception as error:  # noqa: BLE001 - PyTorch and the module's own code raise anything
             first = first or _short(error)
     raise NotTraced(first)
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """A loss of PyTorch's that looks at a variance only to refuse negative ones does not look: no graph could."""
+    loss = torch.nn.functional.gaussian_nll_loss
+
+    @wraps(loss)
+    def unchecked(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with mock.patch.object(torch, "any", lambda value: False):
+            return loss(*args, **kwargs)
+
+    with mock.patch.object(torch.nn.functional, "gaussian_nll_loss", unchecked):
+        yield
 
 
 @contextmanager
@@ -140,74 +147,6 @@ def _short(error: BaseException) -> str:
 def _sources(program: Any) -> dict[str, Any]:
     """The input specification of each placeholder by its name."""
     return {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-
-
-def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, Any]) -> None:
-    """Operators that write to a tensor which was made here, and which nobody sees by another name afterwards, become
-    those that give a new one. Raises `NotTraced` for what writes to an input."""
-    graph = graph_module.graph
-    root: dict[torch.fx.Node, torch.fx.Node] = {}
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in list(graph.nodes):
-        first = node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else None
-        name = _base(node)
-        is_view = node.op == "call_function" and (name in _VIEWS or node.target is operator.getitem)
-        root[node] = root[first] if is_view and first is not None else node
-        if first is None or not _is_in_place(node):
-            continue
-        origin = root[first]
-        if origin.op in ("placeholder", "get_attr"):
-            spec = sources.get(origin.name)
-            if spec is not None and spec.kind.name == "USER_INPUT":
-                raise NotTraced(f"it changes its input {spec.arg.name} in place", final=True)
-            continue
-        group = [one for one in root if root[one] is origin and one is not first and one is not node]
-        later = [user for one in group for user in one.users if order.get(user, 0) > order[node]]
-        fresh = _functional_form(node)
-        if later or fresh is None:
-            raise NotTraced(f"it writes into a part of a tensor ({name})")
-        node.target = fresh
-        root[node] = node
-        for user in [user for user in first.users if order[user] > order[node]]:
-            user.replace_input_with(first, node)
-    graph.eliminate_dead_code(_is_needed)
-    graph.lint()
-
-
-def _is_needed(node: torch.fx.Node) -> bool:
-    return node.op in ("placeholder", "output") or _writes(node)
-
-
-def _is_in_place(node: torch.fx.Node) -> bool:
-    return (
-        isinstance(node.target, torch._ops.OpOverload)
-        and _base(node) != "batch_norm"
-        and node.target._schema.is_mutable
-    )
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    """Whether it changes a tensor that is there already: a batch normalisation in training keeps statistics."""
-    if _base(node) == "batch_norm":
-        return bool(node.args[5]) and node.args[3] is not None
-    return _is_in_place(node)
-
-
-def _functional_form(node: torch.fx.Node) -> Any:
-    """The overload without the underscore, of the same arguments."""
-    target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
-    name = target._schema.name.split("::")[1]
-    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
-    if not name.endswith("_") or packet is None or target._overloadname not in packet.overloads():
-        return None
-    return getattr(packet, target._overloadname)
-
-
-def _base(node: torch.fx.Node) -> str:
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target._schema.name.split("::")[1])
-    return getattr(node.target, "__name__", str(node.target))
 
 
 def _arguments(
@@ -396,8 +335,17 @@ class Reader:
             tuple(self._term(value) for value in node.args),
             options,
             output,
-            effect=is_random or _writes(node),
+            effect=is_random or writes(node),
         )
+
+    def has_rule(self, node: torch.fx.Node) -> bool:
+        """Whether a kernel can be written for the operator, as far as it is known without the others."""
+        try:
+            own = self._call(node)
+            known = {self._name(one): self._spec_of(one.meta.get("val")) for one in node.all_input_nodes}
+        except NotTraced:
+            return False
+        return kind_of(own) not in LEFT and has_rule(own, known)
 
     def _name(self, node: torch.fx.Node) -> str:
         return self._names.setdefault(node.name, node.name)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TraceModule:
-    """`measure`: also run the module and time its operators."""
+    """`measure`: also run the module and time its operators. `take_apart`: those without a rule."""
 
     source: str
     backend: str
     seed: int
     measure: bool
+    take_apart: bool
     threads: int
 
 

@@ -62,13 +62,15 @@ class Tracer:
         problem: Problem,
         *,
         measure: bool = True,
+        take_apart: bool = False,
         gpu: str = "",
         at: Callable[[str], None] = lambda stage: None,
         cancellation: Cancellation | None = None,
     ) -> Trace:
-        """`gpu`: the one to use, as CUDA_VISIBLE_DEVICES has it. Raises `UserError` with one sentence for a module that
+        """`take_apart`: operators without a rule, for who writes by rule. `gpu`: the one to use, as
+        CUDA_VISIBLE_DEVICES has it. Raises `UserError` with one sentence for a module that
         cannot be followed, `MachineError` for our own, `Cancelled` once it is called off."""
-        order = TraceModule(problem.source, self.backend, 0, measure, self.threads)
+        order = TraceModule(problem.source, self.backend, 0, measure, take_apart, self.threads)
         raw = self.ask(TRACER, order, problem, gpu=gpu, at=at, cancellation=cancellation)
         if is_a(raw, Refused):
             raise UserError(f"{problem.name} cannot be optimised: {str(raw.get('message'))[:MOST_DETAIL].rstrip('.')}.")

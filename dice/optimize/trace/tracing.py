@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dice.optimize.trace.capture_graph import NotTraced, access, export_graph
+from dice.optimize.trace.capture_graph import access, export_graph
+from dice.optimize.trace.functional import NotTraced
 from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
 from dice.verify.execution import running
@@ -68,9 +69,15 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
     total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
-    follow = partial(export_graph, model, device=device, own_file=subject.module.__name__, measure=order.measure)
+    export = partial(
+        export_graph,
+        device=device,
+        own_file=subject.module.__name__,
+        measure=order.measure,
+        take_apart=order.take_apart,
+    )
     try:
-        whole = [follow(chosen, {}) for chosen in _choices(inputs)]
+        whole = [export(model, chosen, {}) for chosen in _choices(inputs)]
         return Traced([unit.to_json() for unit in whole], True, "", total, count)
     except NotTraced as failed:
         if failed.final:
@@ -79,7 +86,7 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
         if any(type(leaf) in (int, float) for leaf in pytree.tree_leaves(inputs)):
             reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
-    units = list(_parts(model, inputs, device, subject.module.__name__, order.measure))
+    units = list(_parts(model, inputs, device, export))
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
@@ -128,7 +135,7 @@ def _milliseconds(run: Callable[[], object], device: Device) -> float:
     return min(times)
 
 
-def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, measure: bool) -> Iterator[Unit]:
+def _parts(model: torch.nn.Module, inputs: Any, device: Device, export: Callable[..., Unit]) -> Iterator[Unit]:
     """The largest submodules that can be followed, with the arguments that they were called with."""
     calls: dict[str, list[tuple[Any, Any]]] = {}
     hooks = []
@@ -158,7 +165,7 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, own_file: str, m
             args, kwargs = calls[path][0]
             try:
                 place = access(model, path)
-                yield export_graph(module, args, kwargs, device, own_file=own_file, path=place, measure=measure)
+                yield export(module, args, kwargs, path=place)
                 continue
             except NotTraced:
                 pass

@@ -8,7 +8,7 @@ from typing import Any
 
 from dice.optimize.graph import Node
 from dice.optimize.templates.contractions.products import FEW, in_parts, with_bias
-from dice.optimize.templates.emitter import CannotWrite, Emitter, Place, computed, sum_of, times
+from dice.optimize.templates.emitter import Emitter, Place, computed, sum_of, times
 from dice.optimize.templates.pointwise import rule
 from dice.optimize.templates.reductions import accumulated, reduced
 from dice.optimize.templates.shapes import viewed
@@ -21,7 +21,7 @@ def _listed(value: Any, n: int) -> list[int]:
 
 @rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
 def _convolution(node: Node, given: list[Any], options: Keywords) -> Value:
-    n = len(given[0].shape) - 2
+    n = len(given[1].shape) - 2
     is_turned = "transpose" in node.base
     defaults: list[Any] = [None, None, None, 1, 0, 0, 1, 1] if is_turned else [None, None, None, 1, 0, 1, 1]
     full = list(given) + defaults[len(given) :]
@@ -31,14 +31,16 @@ def _convolution(node: Node, given: list[Any], options: Keywords) -> Value:
         value, weight, bias, stride, pad, _, groups, dilation = full[:8]
     else:
         value, weight, bias, stride, pad, dilation, groups = full[:7]
-    if n < 1:
-        raise CannotWrite("a convolution without a batch has no rule")
+    shape = node.spec.shape
+    if len(shape) < n + 2:  # one image without a batch
+        shape, value = (1, *shape), viewed(value, (1, *value.shape))
     stride, dilation = _listed(stride, n), _listed(dilation, n)
     if isinstance(pad, str):  # "same" or "valid"
         around = [d * (k - 1) if pad == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
         pad = [one // 2 for one in around]
     form = Transposed if is_turned else Convolution
-    result = form(node.spec.shape, value, weight, stride, _listed(pad, n), dilation, groups).value_of(node.spec.dtype)
+    result = form(shape, value, weight, stride, _listed(pad, n), dilation, groups).value_of(node.spec.dtype)
+    result = viewed(result, node.spec.shape)
     return with_bias(node, result, viewed(bias, (bias.numel, *(1,) * n)) if bias is not None else None)
 
 
