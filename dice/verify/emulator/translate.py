@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from dice.verify.emulator import device_code, insertions, ptx
+from dice.verify.emulator import device_code, host_code, insertions, ptx
 from dice.verify.emulator.functions import (
     Function,
     check_nesting,
@@ -69,7 +69,7 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
         insertions.keep_step(tokens, edits, function, shared, ends)
         if counts:
             insertions.count_rounds(tokens, edits, function)
-    device_code.check(tokens, edits, functions)
+    host_code.check(tokens, edits, functions, device_code.check(tokens, edits, functions))
     return edits.apply()
 
 
@@ -85,12 +85,28 @@ def _wrap_body(tokens: Tokens, edits: Edits, function: Function, polls: bool) ->
     seen = "".join(
         f'::dice_emu::argument(dice_kernel, "{name}", {name}); ' for name in _parameter_names(tokens, function)
     )
-    kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}}}"
+    bounds = _launch_bounds(tokens, function)
+    kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}, {bounds}}}"
     edits.insert(
         tokens[function.opening].end,
         f" {kernel}; {seen}::dice_emu::run(dice_kernel, [=]() mutable {{",
     )
     edits.insert(tokens[function.closing].start, "}); ")
+
+
+_BOUNDS = ("__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2")
+
+
+def _launch_bounds(tokens: Tokens, function: Function) -> str:
+    """The most threads that a block of the kernel may have, as an expression; 0 where it says nothing."""
+    opening = parameter_list(tokens, function) or function.start
+    for index in range(device_code.statement_start(tokens, function.start - 1), opening):
+        if tokens.text(index) in _BOUNDS and index + 1 in tokens.partner:
+            last = tokens.partner[index + 1]
+            comma = (i for i in range(index + 2, last) if tokens.text(i) == "," and tokens.is_balanced(index + 2, i))
+            most = [tokens.text(i) for i in range(index + 2, next(comma, last))]
+            return f"static_cast<unsigned>({' '.join(most)})" if most and "<" not in most else "0"
+    return "0"
 
 
 _NO_NAME = set(
@@ -178,6 +194,8 @@ def _callee_start(tokens: Tokens, index: int) -> int:
     if tokens.text(index) in (">", ">>"):
         start = tokens.template_start(index)
         index = start - 1 if start is not None else index
+    while tokens.text(index - 1) == "##":  # of a macro, which pastes the name together
+        index -= 2
     while tokens.text(index - 1) in ("::", ".", "->"):
         if index >= 2 and tokens[index - 2].kind == "word":
             index -= 2

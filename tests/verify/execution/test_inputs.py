@@ -83,6 +83,18 @@ def test_half_of_a_mixed_input_is_of_another_draw() -> None:
     assert torch.equal(kept, index)
 
 
+def test_few_elements_are_of_another_draw() -> None:
+    index = torch.arange(9)
+    one, other = torch.rand(3, 4096), torch.rand(3, 4096)
+    drawn = [mixed([one, index], [other, index + 1], few=seed) for seed in range(8)]
+    places = [(tensor != one) for tensor, _ in drawn]
+    assert all(1 <= int(changed.sum()) <= 3 and torch.equal(kept, index) for changed, (_, kept) in zip(places, drawn))
+    assert all(torch.equal(tensor[at], other[at]) for at, (tensor, _) in zip(places, drawn))
+    assert len({int(changed.int().argmax()) for changed in places}) > 4
+    (tensor,) = mixed([FLOATS], [FLOATS + 1], few=1)
+    assert int((tensor != FLOATS).sum()) == 1
+
+
 def test_rearranged_values_have_their_sums_extremes_and_ends() -> None:
     for tensor in (FLOATS, FLOATS[:, :3], FLOATS[0]):
         even, other = (vary([tensor], Step("", family))[0] for family in (HALVES, REARRANGED))
