@@ -203,7 +203,8 @@ __device__ float symbol[4];
 extern "C" int entry(int kind, int from_device, int to_device) {
   float *one, *other, host[4] = {}, more[4] = {};
   cudaMalloc(&one, 16); cudaMalloc(&other, 16);
-  const float* from = from_device == 2 ? symbol : from_device ? other : more;
+  void* place; cudaGetSymbolAddress(&place, symbol);
+  const float* from = from_device == 2 ? static_cast<float*>(place) : from_device ? other : more;
   return cudaMemcpy(to_device ? one : host, from, 16, (cudaMemcpyKind)kind);
 }
 """
