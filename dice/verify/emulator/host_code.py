@@ -1,9 +1,9 @@
 """What host code may not do with what is the device's: call its functions, take their addresses, or use its variables.
 
 nvcc refuses the calls. Of a variable of the device's the host's code has a copy of its own, which no kernel sees (nvcc
-warns of that), and the address of a function is one that no kernel can call. Here both sides have one memory, and all of
-that would work, so each becomes an error of the compiler's at the place where it stands. What could be anything else (an
-overload, a member, a macro's argument, a variable that is passed by reference) is left alone.
+warns of that), and the address of a function is one that no kernel can call. Here both sides have one memory, and all
+of that would work, so each becomes an error of the compiler's at the place where it stands. What could be anything else
+(an overload, a member, a macro's argument, a variable that is passed by reference) is left alone.
 """
 
 from __future__ import annotations

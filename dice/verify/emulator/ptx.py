@@ -2,8 +2,9 @@
 
 What kernels write by hand is here: loads and stores of global and shared memory with their hints, asynchronous copies,
 arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of tiles
-(`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d` double, `r` unsigned, `l` unsigned long long, `h` unsigned short):
-an instruction reads and writes their bits as its own type (`dice_emu/ptx.h`). All else is `Unsupported`, by name.
+(`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d` double,
+`r` unsigned, `l` unsigned long long, `h` unsigned short): an instruction reads and writes their bits as its own type
+(`dice_emu/ptx.h`). All else is `Unsupported`, by name.
 """
 
 from __future__ import annotations
@@ -186,8 +187,10 @@ class _Statement:
         if not kinds:
             raise UnknownPtx(text)
         left = {part for part in parts if part not in _TYPES and part not in _MODIFIERS and not _HINT.fullmatch(part)}
-        if opcode in ("ld", "st", "ldu") and left <= {"v2", "v4", *_SHARED} and (
-            "global" in parts or left & _SHARED or opcode == "ldu"
+        if (
+            opcode in ("ld", "st", "ldu")
+            and left <= {"v2", "v4", *_SHARED}
+            and ("global" in parts or left & _SHARED or opcode == "ldu")
         ):
             return self._transfer(opcode, _TYPES[kinds[-1]], operands, bool(left & _SHARED), text)
         if opcode == "setp" and len(left) == 1 and (found := _COMPARISONS.get(left.pop())):
@@ -256,7 +259,9 @@ class _Statement:
         known = {"sync", "aligned", "m8n8", f"x{len(registers)}", "b16"}
         if not known <= {*parts} or {*parts} - known - {"trans"} not in ({name} for name in _SHARED):
             raise UnknownPtx(text)
-        call = f"matrices<{len(registers)}, {str('trans' in parts).lower()}>(m, {self._address(operands[1], True, text)});"
+        call = (
+            f"matrices<{len(registers)}, {str('trans' in parts).lower()}>(m, {self._address(operands[1], True, text)});"
+        )
         done = " ".join(self._put(item, f"m[{number}]") for number, item in enumerate(registers))
         return f"unsigned m[{len(registers)}]; dice_emu::ptx::{call} {done}"
 

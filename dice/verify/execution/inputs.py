@@ -228,8 +228,8 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
 
 
 def mixed(inputs: Any, others: Any = (), few: int | None = None) -> Any:
-    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is. With
-    `few`, a seed, only one element of some thousands is another's, wherever chance has it."""
+    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is.
+    With `few`, a seed, only one element of some thousands is another's, wherever chance has it."""
     tensors = iter(transport.tensors(others))
     generator = torch.Generator().manual_seed(few or 0)
 

@@ -140,7 +140,11 @@ class Reference:
         try:
             halves = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             few = seed if step.family == FEW else None
-            drawn = inputs.mixed(*halves, few=few) if halves else self._ahead.pop(seed, None) or self.subject.draw(seed)
+            drawn = (
+                inputs.mixed(halves[0], halves[1:], few)
+                if halves
+                else self._ahead.pop(seed, None) or self.subject.draw(seed)
+            )
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit

@@ -52,7 +52,8 @@ REFUSED |= {
     ),
     "one in a launch": (GAIN + KERNEL + "void on_host() { with<<<1, 1>>>(gain); }", "", "variable.'gain'. is another"),
     "a structure of 40 KB for a kernel": (
-        "struct Table { float values[10000]; };\n__global__ void reads(Table table, float* y) { y[0] = table.values[1]; }",
+        "struct Table { float values[10000]; };\n"
+        "__global__ void reads(Table table, float* y) { y[0] = table.values[1]; }",
         "",
         "Formal parameter space overflowed",
     ),
@@ -103,7 +104,7 @@ TAKEN = {
     "left out": ("static float table[4];", "\n#if 0\ny[0] = table[0];\n#endif\n"),
     "symbols of the host's": (
         "#include <utility>\n" + GAIN + "__constant__ float taps[4];\n"
-        "template <class T> void put(T& symbol, const void* from) { cudaMemcpyToSymbol(symbol, from, sizeof symbol); }\n"
+        "template <class T> void put(T& to, const void* from) { cudaMemcpyToSymbol(to, from, sizeof to); }\n"
         "void on_host(float v) { float t[4]; void* at; cudaMemcpyToSymbol(gain, &v, sizeof(gain)); put(taps, t);\n"
         "  cudaMemcpyFromSymbol(t, taps, sizeof taps); cudaGetSymbolAddress(&at, taps[0]); }",
         "y[0] = gain * taps[n];",
@@ -114,7 +115,8 @@ TAKEN = {
         "y[0] = twice(gain);",
     ),
     "both know it": (
-        "__host__ __device__ float twice(float v) { return 2 * v; }\nconstexpr __device__ int thrice(int v) { return 3 * v; }\n"
+        "__host__ __device__ float twice(float v) { return 2 * v; }\n"
+        "constexpr __device__ int thrice(int v) { return 3 * v; }\n"
         "float on_host() { return twice(1) + thrice(1); }",
         "y[0] = twice(thrice(n));",
     ),
@@ -124,7 +126,8 @@ TAKEN = {
         "",
     ),
     "constants of both": (
-        "__device__ constexpr int width = 4;\n__constant__ const int depth = 2;\nint on_host() { return width * depth; }",
+        "__device__ constexpr int width = 4;\n__constant__ const int depth = 2;\n"
+        "int on_host() { return width * depth; }",
         "y[0] = width * depth;",
     ),
     "managed": ("__managed__ int count;\nint on_host() { return ++count; }", "y[0] = count;"),

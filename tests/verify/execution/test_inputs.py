@@ -87,9 +87,9 @@ def test_few_elements_are_of_another_draw() -> None:
     index = torch.arange(9)
     one, other = torch.rand(3, 4096), torch.rand(3, 4096)
     drawn = [mixed([one, index], [other, index + 1], few=seed) for seed in range(8)]
-    places = [(tensor != one) for tensor, _ in drawn]
-    assert all(1 <= int(changed.sum()) <= 3 and torch.equal(kept, index) for changed, (_, kept) in zip(places, drawn))
-    assert all(torch.equal(tensor[at], other[at]) for at, (tensor, _) in zip(places, drawn))
+    places = [tensor != one for tensor, _ in drawn]
+    for (tensor, kept), at in zip(drawn, places, strict=True):
+        assert 1 <= int(at.sum()) <= 3 and torch.equal(tensor[at], other[at]) and torch.equal(kept, index)
     assert len({int(changed.int().argmax()) for changed in places}) > 4
     (tensor,) = mixed([FLOATS], [FLOATS + 1], few=1)
     assert int((tensor != FLOATS).sum()) == 1

@@ -1,4 +1,4 @@
-"""Families of values between which a reference's operators decide: halves, what is not finite, and what lies past a bound."""
+"""Families of values between which a reference's operators decide: halves, what is not finite, what is past a bound."""
 
 from __future__ import annotations
 
