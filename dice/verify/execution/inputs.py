@@ -253,7 +253,7 @@ def nudge(inputs: Any, usual: Any) -> Any:
 
     def off(tensor: torch.Tensor) -> torch.Tensor:
         value = next(values)
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             return tensor
         return tensor + NUDGE * torch.finfo(tensor.dtype).eps * value
 
