@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dice.verify.emulator.functions import Function, functions_around, parameter_list
+from dice.verify.emulator.functions import Function, functions_around, parameter_list, statement_start
 from dice.verify.emulator.tokens import Edits, Tokens
 
 MOST_CONSTANT_BYTES = 65536
@@ -88,19 +88,6 @@ def is_for_both(tokens: Tokens, function: Function) -> bool:
     before = statement_start(tokens, function.start - 1)
     head = {tokens.text(i) for i in range(before, function.opening)}
     return "__host__" in head or "constexpr" in head or any("HOST" in word for word in head)
-
-
-_LONGEST_HEAD = 400  # tokens that are looked at before a name
-
-
-def statement_start(tokens: Tokens, index: int) -> int:
-    """First token of the statement, or of what stands in a bracket, that the token is in."""
-    for _ in range(_LONGEST_HEAD):
-        before = tokens.text(index - 1)
-        if index <= 0 or before in (";", "{", "}", "(", "[") or index - 1 in tokens.directive_end:
-            break
-        index = tokens.partner[index - 1] if before in (")", "]") and index - 1 in tokens.partner else index - 1
-    return index
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dice.verify.emulator.device_code import Body, Scope, error, is_for_both, statement_start
-from dice.verify.emulator.functions import Function, functions_around
+from dice.verify.emulator.device_code import Body, Scope, error, is_for_both
+from dice.verify.emulator.functions import Function, functions_around, statement_start
 from dice.verify.emulator.tokens import Edits, Tokens
 
 _BEFORE_VALUE = frozenset({"=", "(", ",", "{", "return", "?", ":"})

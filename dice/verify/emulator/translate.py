@@ -25,6 +25,7 @@ from dice.verify.emulator.functions import (
     check_nesting,
     device_functions,
     functions_around,
+    launch_bounds,
     parameter_list,
 )
 from dice.verify.emulator.tokens import CLOSING, Edits, Overgrown, Token, Tokens
@@ -85,28 +86,13 @@ def _wrap_body(tokens: Tokens, edits: Edits, function: Function, polls: bool) ->
     seen = "".join(
         f'::dice_emu::argument(dice_kernel, "{name}", {name}); ' for name in _parameter_names(tokens, function)
     )
-    bounds = _launch_bounds(tokens, function)
+    bounds = launch_bounds(tokens, function)
     kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}, {bounds}}}"
     edits.insert(
         tokens[function.opening].end,
         f" {kernel}; {seen}::dice_emu::run(dice_kernel, [=]() mutable {{",
     )
     edits.insert(tokens[function.closing].start, "}); ")
-
-
-_BOUNDS = ("__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2")
-
-
-def _launch_bounds(tokens: Tokens, function: Function) -> str:
-    """The most threads that a block of the kernel may have, as an expression; 0 where it says nothing."""
-    opening = parameter_list(tokens, function) or function.start
-    for index in range(device_code.statement_start(tokens, function.start - 1), opening):
-        if tokens.text(index) in _BOUNDS and index + 1 in tokens.partner:
-            last = tokens.partner[index + 1]
-            comma = (i for i in range(index + 2, last) if tokens.text(i) == "," and tokens.is_balanced(index + 2, i))
-            most = [tokens.text(i) for i in range(index + 2, next(comma, last))]
-            return f"static_cast<unsigned>({' '.join(most)})" if most and "<" not in most else "0"
-    return "0"
 
 
 _NO_NAME = set(

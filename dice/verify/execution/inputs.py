@@ -43,7 +43,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import steady
-from dice.verify.ipc.messages import Step
+from dice.verify.ipc.messages import FEW, Step
 from dice.verify.tensors import transport
 
 SCALE = 3.0
@@ -227,11 +227,11 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
     return _at(inputs, index, other)
 
 
-def mixed(inputs: Any, others: Any = (), few: int | None = None) -> Any:
-    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is.
-    With `few`, a seed, only one element of some thousands is another's, wherever chance has it."""
-    tensors = iter(transport.tensors(others))
-    generator = torch.Generator().manual_seed(few or 0)
+def mixed(step: Step, seed: int, draws: Sequence[Any]) -> Any:
+    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is. Of
+    the family `FEW` only one element of some thousands is another's, and `seed` decides where."""
+    tensors = iter(transport.tensors(draws[1:]))
+    generator = torch.Generator().manual_seed(seed)
 
     def mix(tensor: torch.Tensor) -> torch.Tensor:
         other = next(tensors, tensor)
@@ -239,12 +239,12 @@ def mixed(inputs: Any, others: Any = (), few: int | None = None) -> Any:
             return tensor
         count = tensor.numel()
         places = torch.arange(count // 2, count)
-        if few is not None:
+        if step.family == FEW:
             places = torch.randint(count, (-(-count // SPARSE),), generator=generator)
         taken = torch.zeros(count, dtype=torch.bool).index_fill(0, places, True)
         return torch.where(taken.reshape(tensor.shape).to(tensor.device), other, tensor)
 
-    return transport.map_tensors(mix, inputs)
+    return transport.map_tensors(mix, draws[0])
 
 
 def nudge(inputs: Any, usual: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, inputs, running
-from dice.verify.ipc.messages import FEW, Step
+from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.reference import input_rounding, orders, parameters, probing, workload
 from dice.verify.reference.subject import Subject
@@ -138,13 +138,8 @@ class Reference:
         seed = derive(secret, step.name)
         must_suit = step.family != "given"
         try:
-            halves = [self.subject.draw(derive(secret, name)) for name in step.mixes]
-            few = seed if step.family == FEW else None
-            drawn = (
-                inputs.mixed(halves[0], halves[1:], few)
-                if halves
-                else self._ahead.pop(seed, None) or self.subject.draw(seed)
-            )
+            draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
+            drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit
