@@ -133,7 +133,7 @@ def statement_start(tokens: Tokens, index: int) -> int:
     return index
 
 
-_BOUNDS = ("_launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2")
+_BOUNDS = ("__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2")
 
 
 def launch_bounds(tokens: Tokens, function: Function) -> str:
