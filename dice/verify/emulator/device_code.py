@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dice.verify.emulator.functions import Function, functions_around, parameter_list
+from dice.verify.emulator.functions import Function, functions_around, parameter_list, statement_start
 from dice.verify.emulator.tokens import Edits, Tokens
 
 MOST_CONSTANT_BYTES = 65536
@@ -44,14 +44,14 @@ _OF_TYPES = frozenset({"::", "<", ">", ",", "*", "&"})
 _MACRO = re.compile(r"[A-Z_][A-Z0-9_]+")
 
 
-def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> None:
+def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> Scope:
     """Put an error before each use of the host's in device code, and declare where the device's variables are."""
-    scope = _Scope(tokens, functions)
+    scope = Scope(tokens, functions)
     members: dict[range, set[str]] = {}
     for function in functions:
-        if not _is_for_both(tokens, function) and tokens.text(function.start) != "(":  # which begins a lambda
-            for place, sentence in _Body(tokens, function, scope, members).findings():
-                edits.insert(tokens[place].start, _error(sentence))
+        if not is_for_both(tokens, function) and tokens.text(function.start) != "(":  # which begins a lambda
+            for place, sentence in Body(tokens, function, scope, members).findings():
+                edits.insert(tokens[place].start, error(sentence))
     _hide_architecture(tokens, edits, functions, scope)
     constant = [variable for variable in scope.device if "__constant__" in variable.head]
     for variable in scope.device:
@@ -63,9 +63,10 @@ def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> None:
     if len(certain) > 1:
         total = " + ".join(f"sizeof({path})" for path in certain)
         edits.insert(len(edits.source), f"\nstatic_assert({total} <= {MOST_CONSTANT_BYTES}, {_TOO_MUCH});\n")
+    return scope
 
 
-def _hide_architecture(tokens: Tokens, edits: Edits, functions: Sequence[Function], scope: _Scope) -> None:
+def _hide_architecture(tokens: Tokens, edits: Edits, functions: Sequence[Function], scope: Scope) -> None:
     """nvcc's pass for the host does not define __CUDA_ARCH__, so directives in functions of the host never see it."""
     around = functions_around(tokens, functions)
     for body in scope.host_bodies:
@@ -77,29 +78,16 @@ def _hide_architecture(tokens: Tokens, edits: Edits, functions: Sequence[Functio
 _TOO_MUCH = f'"the file uses too much global constant data (0x{MOST_CONSTANT_BYTES:x} max)"'
 
 
-def _error(sentence: str) -> str:
+def error(sentence: str) -> str:
     inner = f'GCC error "{sentence}"'.replace("\\", "\\\\").replace('"', '\\"')
     return f' _Pragma("{inner}") '
 
 
-def _is_for_both(tokens: Tokens, function: Function) -> bool:
+def is_for_both(tokens: Tokens, function: Function) -> bool:
     """A function that is the host's as well: there nvcc warns, and the host's part may be all that is used."""
-    before = _statement_start(tokens, function.start - 1)
+    before = statement_start(tokens, function.start - 1)
     head = {tokens.text(i) for i in range(before, function.opening)}
     return "__host__" in head or "constexpr" in head or any("HOST" in word for word in head)
-
-
-_LONGEST_HEAD = 400  # tokens that are looked at before a name
-
-
-def _statement_start(tokens: Tokens, index: int) -> int:
-    """First token of the statement, or of what stands in a bracket, that the token is in."""
-    for _ in range(_LONGEST_HEAD):
-        before = tokens.text(index - 1)
-        if index <= 0 or before in (";", "{", "}", "(", "[") or index - 1 in tokens.directive_end:
-            break
-        index = tokens.partner[index - 1] if before in (")", "]") and index - 1 in tokens.partner else index - 1
-    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +100,19 @@ class _Variable:
     path: str
 
 
-class _Scope:
+class Scope:
     """What a file declares at namespace scope: which variables and functions are the host's alone."""
 
     def __init__(self, tokens: Tokens, functions: Sequence[Function]) -> None:
         self._tokens = tokens
         self._conditions = _conditional(tokens)
-        self._macros = {name for name, _ in tokens.macros}
+        self.macros = {name for name, _ in tokens.macros}
         self.device: list[_Variable] = []
         self.host_bodies: list[range] = []
         self.class_of: dict[int, range] = {}  # for each token in a class
         variables: set[str] = set()
         functions_of_host: set[str] = set()
-        others = self._macros | {function.name for function in functions} | _BUILT_IN
+        others = self.macros | {function.name for function in functions} | _BUILT_IN
         for first, last, namespace in self._statements():
             head = self._head(first, last)
             words = frozenset(tokens.text(i) for i in head)
@@ -142,10 +130,11 @@ class _Scope:
                 if of_host and tokens.text(last) == "{":
                     self.host_bodies.append(range(last, tokens.partner.get(last, last)))
         self.variables, self.functions = variables - others, functions_of_host - others
+        self.also_of_host = functions_of_host | self.macros | _BUILT_IN
 
     def _is_marked(self, words: frozenset[str]) -> bool:
         """Whether a macro is among them, which may say that the device has it."""
-        return bool(words & self._macros) or any(_MACRO.fullmatch(word) for word in words)
+        return bool(words & self.macros) or any(_MACRO.fullmatch(word) for word in words)
 
     def _statements(self) -> Iterator[tuple[int, int, str]]:
         """First and last token of each declaration, and the namespace's path."""
@@ -240,13 +229,13 @@ def _conditional(tokens: Tokens) -> list[bool]:
     return found + [depth > 0] * (len(tokens) - place)
 
 
-class _Body:
-    """One device function, in which the host's names are looked for."""
+class Body:
+    """One function, in which names of the file's are looked for."""
 
-    def __init__(self, tokens: Tokens, function: Function, scope: _Scope, members: dict[range, set[str]]) -> None:
+    def __init__(self, tokens: Tokens, function: Function, scope: Scope, members: dict[range, set[str]]) -> None:
         self._tokens, self._function, self._scope = tokens, function, scope
         self._parameters = parameter_list(tokens, function) or function.start
-        self._local = self._declared(range(_statement_start(tokens, function.start - 1), function.closing))
+        self._local = self._declared(range(statement_start(tokens, function.start - 1), function.closing))
         around = scope.class_of.get(function.opening)
         if around is not None:
             if around not in members:
@@ -259,20 +248,33 @@ class _Body:
     def findings(self) -> Iterator[tuple[int, str]]:
         """Where something of the host's stands, and what nvcc says of it."""
         tokens = self._tokens
-        for index in range(self._function.opening + 1, self._function.closing):
+        for index in self._words():
             word = tokens.text(index)
-            if tokens[index].kind != "word" or index in tokens.directive_end:
-                continue
-            before, after = tokens.text(index - 1), tokens.text(index + 1)
-            if before == "::":
+            if tokens.text(index - 1) == "::":
                 if tokens.text(index - 2) == "std" and word in _HOST_PARTS and tokens.text(index - 3) != "::":
                     yield index - 2, self._call(f"std::{word}")
-            elif before in (".", "->") or after == "::" or word in self._local or self._is_unevaluated(index):
-                continue
-            elif word in self._scope.variables:
-                yield index, f"identifier '{word}' is undefined in device code"
-            elif word in self._scope.functions and after in ("(", "<"):
-                yield index, self._call(word)
+            elif not self._may_be_another(index):
+                if word in self._scope.variables:
+                    yield index, f"identifier '{word}' is undefined in device code"
+                elif word in self._scope.functions and tokens.text(index + 1) in ("(", "<"):
+                    yield index, self._call(word)
+
+    def names(self) -> Iterator[int]:
+        """Where words stand that are names of the file's own scope: no member's, no namespace's, nothing local."""
+        for index in self._words():
+            if self._tokens.text(index - 1) != "::" and not self._may_be_another(index):
+                yield index
+
+    def _words(self) -> Iterator[int]:
+        tokens = self._tokens
+        for index in range(self._function.opening + 1, self._function.closing):
+            if tokens[index].kind == "word" and index not in tokens.directive_end:
+                yield index
+
+    def _may_be_another(self, index: int) -> bool:
+        tokens, local = self._tokens, self._tokens.text(index) in self._local
+        member = tokens.text(index - 1) in (".", "->") or tokens.text(index + 1) == "::"
+        return member or local or self._is_unevaluated(index)
 
     def _call(self, name: str) -> str:
         kind = "__global__" if self._function.is_kernel else "__device__"
@@ -290,13 +292,15 @@ class _Body:
         before, after = tokens.text(at), tokens.text(index + 1)
         inside = self._parameters < index < tokens.partner.get(self._parameters, self._function.opening)
         if before == ",":
-            start = _statement_start(tokens, index)
+            start = statement_start(tokens, index)
             opening = tokens.text(start - 1)
             return inside or opening not in ("(", "[") or tokens.text(start - 2) in ("auto", "&")
         if before == "[":  # auto [a, b] = ...
             return tokens.text(at - 1) in ("auto", "&")
+        if before == "*" and tokens.text(at - 1) == "(" and tokens.text(tokens.partner.get(at - 1, at) + 1) == "(":
+            return True  # void (*name)(int)
         if before in ("*", "&"):
-            start = _statement_start(tokens, index)
+            start = statement_start(tokens, index)
             typed = all(tokens[i].kind == "word" or tokens.text(i) in _OF_TYPES for i in range(start, at))
             return inside or (typed and at > start and tokens.text(start) not in _NO_TYPE)
         if before in (">", ">>"):

@@ -120,6 +120,34 @@ def parameter_list(tokens: Tokens, function: Function) -> int | None:
     return None
 
 
+_LONGEST_HEAD = 400  # tokens that are looked at before a name
+
+
+def statement_start(tokens: Tokens, index: int) -> int:
+    """First token of the statement, or of what stands in a bracket, that the token is in."""
+    for _ in range(_LONGEST_HEAD):
+        before = tokens.text(index - 1)
+        if index <= 0 or before in (";", "{", "}", "(", "[") or index - 1 in tokens.directive_end:
+            break
+        index = tokens.partner[index - 1] if before in (")", "]") and index - 1 in tokens.partner else index - 1
+    return index
+
+
+_BOUNDS = ("__launch_bounds__", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2")
+
+
+def launch_bounds(tokens: Tokens, function: Function) -> str:
+    """The most threads that a block of the kernel may have, as an expression; 0 where it says nothing."""
+    opening = parameter_list(tokens, function) or function.start
+    for index in range(statement_start(tokens, function.start - 1), opening):
+        if tokens.text(index) in _BOUNDS and index + 1 in tokens.partner:
+            last = tokens.partner[index + 1]
+            comma = (i for i in range(index + 2, last) if tokens.text(i) == "," and tokens.is_balanced(index + 2, i))
+            most = [tokens.text(i) for i in range(index + 2, next(comma, last))]
+            return f"static_cast<unsigned>({' '.join(most)})" if most and "<" not in most else "0"
+    return "0"
+
+
 def _declared_name(tokens: Tokens, index: int) -> str:
     if tokens.text(index) in (">", ">>"):  # an explicit specialisation: void k<float>(...)
         start = tokens.template_start(index)

@@ -1,9 +1,10 @@
 """Inline PTX to C++: `asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), ...)` becomes the statements that it means.
 
-What kernels write by hand is here: loads and stores of global memory with their hints, arithmetic, logic, comparisons,
-conversions, predicates, special registers, barriers and fences, and products of tiles (`mma.sync`). Registers are C++
-variables of the operand's constraint (`f` float, `d` double, `r` unsigned, `l` unsigned long long, `h` unsigned short):
-an instruction reads and writes their bits as its own type (`dice_emu/ptx.h`). All else is `Unsupported`, by name.
+What kernels write by hand is here: loads and stores of global and shared memory with their hints, asynchronous copies,
+arithmetic, logic, comparisons, conversions, predicates, special registers, barriers and fences, and products of tiles
+(`mma.sync`, and `ldmatrix` before it). Registers are C++ variables of the operand's constraint (`f` float, `d` double,
+`r` unsigned, `l` unsigned long long, `h` unsigned short): an instruction reads and writes their bits as its own type
+(`dice_emu/ptx.h`). All else is `Unsupported`, by name.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ _MODIFIERS = frozenset(
     relaxed gpu cta sys
     """.split()  # noqa: SIM905
 )
+_SHARED = frozenset({"shared", "shared::cta"})
 _HINT = re.compile(r"L[12]::\w+")
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+(\.\d+)?)U?")
@@ -175,12 +177,22 @@ class _Statement:
             return _barrier(parts, [self._read(item, "unsigned") for item in operands], text)
         if opcode == "mma":
             return self._multiply(parts, operands, text)
+        if opcode == "ldmatrix":
+            return self._matrices(parts, operands, text)
+        if opcode == "cp":
+            return self._copy(parts, operands, text)
+        if opcode == "cvta" and parts in (["to", "shared", "u64"], ["to", "global", "u64"]):
+            return self._put(operands[0], self._read(operands[1], "unsigned long long"))
         kinds = [part for part in parts if part in _TYPES]
         if not kinds:
             raise UnknownPtx(text)
         left = {part for part in parts if part not in _TYPES and part not in _MODIFIERS and not _HINT.fullmatch(part)}
-        if opcode in ("ld", "st", "ldu") and left <= {"v2", "v4"} and ("global" in parts or opcode == "ldu"):
-            return self._transfer(opcode, _TYPES[kinds[-1]], operands, text)
+        if (
+            opcode in ("ld", "st", "ldu")
+            and left <= {"v2", "v4", *_SHARED}
+            and ("global" in parts or left & _SHARED or opcode == "ldu")
+        ):
+            return self._transfer(opcode, _TYPES[kinds[-1]], operands, bool(left & _SHARED), text)
         if opcode == "setp" and len(left) == 1 and (found := _COMPARISONS.get(left.pop())):
             to, one, other = (operands[0], *(self._read(item, _TYPES[kinds[-1]]) for item in operands[1:3]))
             return f"{self._register(to)} = {one} {found} {other};"
@@ -241,15 +253,47 @@ class _Statement:
     def _list(self, tile: list[str]) -> str:
         return ", ".join(self._read(item, "unsigned") for item in tile)
 
-    def _transfer(self, opcode: str, kind: str, operands: list[str], text: str) -> str:
+    def _matrices(self, parts: list[str], operands: list[str], text: str) -> str:
+        """`ldmatrix`: the lanes of a warp load tiles of eight rows, whose addresses they hold."""
+        registers = [item.strip() for item in operands[0].strip("{} ").split(",")]
+        known = {"sync", "aligned", "m8n8", f"x{len(registers)}", "b16"}
+        if not known <= {*parts} or {*parts} - known - {"trans"} not in ({name} for name in _SHARED):
+            raise UnknownPtx(text)
+        call = (
+            f"matrices<{len(registers)}, {str('trans' in parts).lower()}>(m, {self._address(operands[1], True, text)});"
+        )
+        done = " ".join(self._put(item, f"m[{number}]") for number, item in enumerate(registers))
+        return f"unsigned m[{len(registers)}]; dice_emu::ptx::{call} {done}"
+
+    def _copy(self, parts: list[str], operands: list[str], text: str) -> str:
+        """`cp.async`, and what waits for it."""
+        kind = [part for part in parts if not _HINT.fullmatch(part)]
+        if kind == ["async", "commit_group"]:
+            return "dice_commit_copies();"
+        if kind == ["async", "wait_all"]:
+            return "dice_commit_copies(); dice_wait_for_copies(0);"
+        if kind == ["async", "wait_group"]:
+            return f"dice_wait_for_copies({self._read(operands[0], 'unsigned')});"
+        plain = len(kind) == 4 and kind[1] in ("ca", "cg") and kind[2] in _SHARED and kind[3] == "global"
+        if kind[0] != "async" or not plain or len(operands) not in (3, 4):
+            raise UnknownPtx(text)
+        to, come = self._address(operands[0], True, text), self._address(operands[1], False, text)
+        size, *some = (self._read(item, "unsigned") for item in operands[2:])
+        return f"dice_copy_async({to}, (const void*){come}, {size}, {f'{size} - {some[0]}' if some else 0});"
+
+    def _address(self, item: str, shared: bool, text: str) -> str:
+        base, _, offset = item.strip("[] ").partition("+")
+        if not item.startswith("[") or (offset and not _NUMBER.fullmatch(offset.strip())):
+            raise UnknownPtx(text)
+        address = f"({self._register(base.strip())} + {offset.strip() or 0})"
+        return f"dice_emu::ptx::shared({address})" if shared else address
+
+    def _transfer(self, opcode: str, kind: str, operands: list[str], shared: bool, text: str) -> str:
         places = [item for item in operands if item.startswith("[")]
         others = [item for item in operands if not item.startswith("[")]
         if len(places) != 1 or len(others) != 1:
             raise UnknownPtx(text)
-        base, _, offset = places[0].strip("[]").partition("+")
-        if offset and not _NUMBER.fullmatch(offset.strip()):
-            raise UnknownPtx(text)
-        address = f"(({kind}*)({self._register(base.strip())} + {offset.strip() or 0}))"
+        address = f"(({kind}*){self._address(places[0], shared, text)})"
         moved = []
         for number, item in enumerate(others[0].strip("{}").split(",")):
             if opcode == "st":

@@ -19,12 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from dice.verify.emulator import device_code, insertions, ptx
+from dice.verify.emulator import device_code, host_code, insertions, ptx
 from dice.verify.emulator.functions import (
     Function,
     check_nesting,
     device_functions,
     functions_around,
+    launch_bounds,
     parameter_list,
 )
 from dice.verify.emulator.tokens import CLOSING, Edits, Overgrown, Token, Tokens
@@ -69,7 +70,7 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
         insertions.keep_step(tokens, edits, function, shared, ends)
         if counts:
             insertions.count_rounds(tokens, edits, function)
-    device_code.check(tokens, edits, functions)
+    host_code.check(tokens, edits, functions, device_code.check(tokens, edits, functions))
     return edits.apply()
 
 
@@ -85,7 +86,8 @@ def _wrap_body(tokens: Tokens, edits: Edits, function: Function, polls: bool) ->
     seen = "".join(
         f'::dice_emu::argument(dice_kernel, "{name}", {name}); ' for name in _parameter_names(tokens, function)
     )
-    kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}}}"
+    bounds = launch_bounds(tokens, function)
+    kernel = f"static ::dice_emu::Kernel dice_kernel{{__func__, 0, {str(polls).lower()}, {bounds}}}"
     edits.insert(
         tokens[function.opening].end,
         f" {kernel}; {seen}::dice_emu::run(dice_kernel, [=]() mutable {{",
@@ -178,6 +180,8 @@ def _callee_start(tokens: Tokens, index: int) -> int:
     if tokens.text(index) in (">", ">>"):
         start = tokens.template_start(index)
         index = start - 1 if start is not None else index
+    while tokens.text(index - 1) == "##":  # of a macro, which pastes the name together
+        index -= 2
     while tokens.text(index - 1) in ("::", ".", "->"):
         if index >= 2 and tokens[index - 2].kind == "word":
             index -= 2

@@ -29,7 +29,7 @@ _HEADERS = (
     (r"cute/", "CuTe"),
     (r"cuda/", "libcu++ (cuda::)"),
     (r"cuda_awbarrier", "asynchronous barriers"),
-    (r"cuda_fp8|cuda_fp6|cuda_fp4", "8-bit and narrower floating point"),
+    (r"cuda_fp6|cuda_fp4", "floating point of less than 8 bits"),
     (r"cudaTypedefs|cuda_texture|texture_|surface_|cudaGL|nvtx|nvToolsExt|cudaProfiler", "this CUDA header"),
 )
 

@@ -24,6 +24,7 @@ families, each used only where the reference itself stays finite and as exact as
 | | | difference of two means |
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
+| `past N` | moved by 2 N, where the reference compares with N and no draw decides otherwise | a branch left out |
 | `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
@@ -42,7 +43,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import steady
-from dice.verify.ipc.messages import Step
+from dice.verify.ipc.messages import FEW, Step
 from dice.verify.tensors import transport
 
 SCALE = 3.0
@@ -74,10 +75,12 @@ AWAY_FROM_ZERO = (
 NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
+PAST = "past "  # and the number with which the reference compares
 HALVES, FINENESS = "halves", 5  # so many halvings of the spread
 REARRANGED = (
     "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
 )
+SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 _MINIMA = frozenset({"max", "argmin", "cummin", "sort", "topk", "kthvalue", "median", "mode"})  # "max": amin, too
@@ -86,6 +89,7 @@ _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "ada
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
 # Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
+COMPARING = frozenset({"gt", "ge", "lt", "le"})
 ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian", "eq", "ne"})
 ROTATED = ("large", "ties", "zeros", OFFSET)  # one of them per plan where trials are dear, all where they are cheap
 
@@ -139,11 +143,11 @@ def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...
     return (BELOW,) if _MAXIMA.intersection(families) else ()
 
 
-def decisive(families: Collection[str], asks: bool) -> tuple[str, ...]:
+def decisive(families: Collection[str], asks: bool, bounds: Collection[float] = ()) -> tuple[str, ...]:
     """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
-    an input whether it is finite."""
+    an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
-    return (*halves, ASKED_FOR) if asks else halves
+    return (*halves, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds))
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
@@ -156,9 +160,14 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return _opposed(inputs, away)
     if step.family in (*_ONE_NAN, *_ONE_NAN.values()):
         return _spoiled(inputs, seed, step.family in _ONE_NAN.values())
+    if step.family.startswith(PAST):
+        distance = 2 * float(step.family.removeprefix(PAST))
+        return _measured(inputs, lambda tensor: tensor + distance)
     change = _CHANGES.get(step.family)
-    if change is None:
-        return inputs
+    return inputs if change is None else _measured(inputs, change)
+
+
+def _measured(inputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return transport.map_tensors(lambda tensor: _changed(change, tensor) if is_free(tensor) else tensor, inputs)
 
 
@@ -218,18 +227,24 @@ def exchanged(inputs: Any, others: Any, index: int) -> Any:
     return _at(inputs, index, other)
 
 
-def mixed(inputs: Any, others: Any = ()) -> Any:
-    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is."""
-    tensors = iter(transport.tensors(others))
+def mixed(step: Step, seed: int, draws: Sequence[Any]) -> Any:
+    """Of each measured input the first half, and the second of another draw, where there is one; the rest as it is. Of
+    the family `FEW` only one element of some thousands is another's, and `seed` decides where."""
+    tensors = iter(transport.tensors(draws[1:]))
+    generator = torch.Generator().manual_seed(seed)
 
     def mix(tensor: torch.Tensor) -> torch.Tensor:
         other = next(tensors, tensor)
         if not is_free(tensor) or (other.shape, other.dtype) != (tensor.shape, tensor.dtype):
             return tensor
-        half = tensor.numel() // 2
-        return torch.cat((tensor.reshape(-1)[:half], other.reshape(-1)[half:])).reshape(tensor.shape)
+        count = tensor.numel()
+        places = torch.arange(count // 2, count)
+        if step.family == FEW:
+            places = torch.randint(count, (-(-count // SPARSE),), generator=generator)
+        taken = torch.zeros(count, dtype=torch.bool).index_fill(0, places, True)
+        return torch.where(taken.reshape(tensor.shape).to(tensor.device), other, tensor)
 
-    return transport.map_tensors(mix, inputs)
+    return transport.map_tensors(mix, draws[0])
 
 
 def nudge(inputs: Any, usual: Any) -> Any:
@@ -238,7 +253,7 @@ def nudge(inputs: Any, usual: Any) -> Any:
 
     def off(tensor: torch.Tensor) -> torch.Tensor:
         value = next(values)
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             return tensor
         return tensor + NUDGE * torch.finfo(tensor.dtype).eps * value
 

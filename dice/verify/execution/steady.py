@@ -89,7 +89,7 @@ def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
         return [["moved"]]
     if isinstance(leaf, str):
         return [[TEXT + word for word in words if word != leaf]]
-    if not leaf.numel() or leaf.is_complex() or (leaf.is_floating_point() and leaf.dtype.itemsize < 2):
+    if not leaf.numel() or leaf.is_complex() or _is_narrow(leaf):
         return []
     return [[name for name, (suits, _) in _TENSORS.items() if suits(leaf)]]
 
@@ -211,12 +211,21 @@ _WHOLE: dict[str, Callable[[int], int]] = {
 
 
 def _is_varying_mask(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and bool(leaf.numel()) and not _is_whole(leaf) and _is_filled_mask(leaf)
+    if not isinstance(leaf, torch.Tensor) or _is_whole(leaf) or _is_narrow(leaf):
+        return False
+    return bool(leaf.numel()) and _is_filled_mask(leaf)
+
+
+def _is_narrow(leaf: torch.Tensor) -> bool:
+    """Floats of eight bits, which few of PyTorch's operators take."""
+    return leaf.is_floating_point() and leaf.dtype.itemsize < 2
 
 
 def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
+        if not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return torch.equal(*(side.view(torch.uint8) if _is_narrow(side) else side for side in (one, other)))
     return type(one) is type(other) and one == other
 
 

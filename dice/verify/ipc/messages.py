@@ -18,6 +18,7 @@ from dice.verify.roofline import Ceilings, Work
 CONSTRUCTOR = "constructor"
 ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those that the problem gives, and others
 
+FEW = "a few of another draw"  # the family of a step whose draw is the first that it mixes, but for a few elements
 CROWDED = "crowded "  # begins the kind of a step whose indices are few, between the two that it names
 
 # ---- both ways ----------------------------------------------------------------------------------------------------
@@ -31,8 +32,8 @@ class Step:
     `fresh`: with the second set of parameters.
     `index`, `factor`: the input to amplify. `place`, `kind`: the input to give other values of a kind of `steady.py`.
     `number`: the place among KernelBench's seeds. `remark`: the label of who is wrong here, where that is no fault.
-    `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each;
-    or of one, whose draw it is.
+    `arguments`: with other arguments of the constructor. `mixes`: the names of two steps, of whose draws one half each,
+    or a few elements of the second; or of one, whose draw it is.
     """
 
     name: str

@@ -20,6 +20,7 @@ Forward = Callable[[Any], Any]
 MAX_PROBED = 32  # inputs looked at one by one
 # Operators that write where indices say: of equal ones any may be the last.
 LAST_WINS = frozenset({"scatter", "index_copy", "index_put", "put", "masked_scatter"})
+NEAR, FAR, MOST_BOUNDS = 1.0, 1e6, 2  # what is compared with less other families reach, and with more is no value's
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
@@ -118,19 +119,26 @@ def steady_inputs(
 
 class _Asked(OperatorMode):
     """Notes whether an operator asks of one of these inputs whether it is finite: who asks that of what it has computed
-    itself, as of the softmax of a row that is masked altogether, has no NaN in mind that it was given."""
+    itself, as of the softmax of a row that is masked altogether, has no NaN in mind that it was given. And notes the
+    numbers with which operators compare values of which all lie on one side (`bounds`)."""
 
     def __init__(self, drawn: Any) -> None:
         super().__init__()
         self.found = False
+        self.bounds: dict[float, None] = {}
         self._inputs = [tensor for tensor in transport.tensors(drawn) if tensor.is_floating_point()]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
         kind = family(func.name())
         if kind in inputs.ASKING and isinstance(args[0], torch.Tensor):
             with_itself = isinstance(args[-1], torch.Tensor) and args[-1].data_ptr() == args[0].data_ptr()
             self.found = self.found or ((with_itself or kind not in ("eq", "ne")) and self._is_input(args[0]))
-        return func(*args, **(kwargs or {}))
+        if kind in inputs.COMPARING and isinstance(args[-1], int | float) and args[0].is_floating_point():
+            bound = float(args[-1])
+            if NEAR < abs(bound) < FAR and bool(result.all()) == bool(result.any()):
+                self.bounds[bound] = None
+        return result
 
     def _is_input(self, asked: torch.Tensor) -> bool:
         flat = asked.reshape(-1)
@@ -140,10 +148,10 @@ class _Asked(OperatorMode):
 def decisive(forward: Forward, drawn: Any, families: Collection[str]) -> tuple[str, ...]:
     """Families of values between which the reference's operators decide, of which these are the families."""
     asked = _Asked(drawn)
-    if inputs.ASKING.intersection(families):
+    if (inputs.ASKING | inputs.COMPARING).intersection(families):
         with asked:
             forward(drawn)
-    return inputs.decisive(families, asked.found)
+    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS])
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

@@ -138,8 +138,8 @@ class Reference:
         seed = derive(secret, step.name)
         must_suit = step.family != "given"
         try:
-            halves = [self.subject.draw(derive(secret, name)) for name in step.mixes]
-            drawn = inputs.mixed(*halves) if halves else self._ahead.pop(seed, None) or self.subject.draw(seed)
+            draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
+            drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
             trial = self.run(
                 model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit

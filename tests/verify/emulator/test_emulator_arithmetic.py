@@ -258,3 +258,34 @@ def test_complex_numbers() -> None:
     expected = [a + b, a - b, a * b, a / b, a.conjugate(), a * b + b, complex(abs(a), b.real)]
     np.testing.assert_allclose(od, expected, rtol=1e-14)
     np.testing.assert_allclose(of, expected, rtol=1e-6)
+
+
+EIGHT_BITS = """
+#include <cuda_fp8.h>
+template <class T, class Four> __global__ void converts(const float* x, unsigned char* codes, float* back) {
+  const int t = threadIdx.x;
+  reinterpret_cast<T*>(codes)[t] = T(x[t]);
+  __syncthreads();
+  back[t] = t % 2 ? static_cast<float>(reinterpret_cast<const T*>(codes)[t])
+                  : static_cast<float4>(reinterpret_cast<const Four*>(codes)[t / 4]).x * (t % 4 == 0);
+}
+extern "C" void entry(const float* x, unsigned char* codes, float* back, int e4m3) {
+  if (e4m3) converts<__nv_fp8_e4m3, __nv_fp8x4_e4m3><<<1, 1024>>>(x, codes, back);
+  else converts<__nv_fp8_e5m2, __nv_fp8x4_e5m2><<<1, 1024>>>(x, codes, back);
+}
+"""
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_eight_bits_round_as_pytorch_rounds_them(kind: torch.dtype) -> None:
+    chance = torch.Generator().manual_seed(1)
+    x = torch.randn(1024, generator=chance) * torch.exp2(torch.randint(-12, 7, (1024,), generator=chance))
+    x = x.clamp(-448, 448)
+    x[:256] = torch.arange(256, dtype=torch.uint8).view(kind).float().nan_to_num(0, posinf=0, neginf=0)
+    codes, back = torch.zeros(1024, dtype=torch.uint8), torch.zeros(1024)
+    e4m3 = int(kind == torch.float8_e4m3fn)
+    Library(compile_cuda(EIGHT_BITS)).call("entry", x.numpy(), codes.numpy(), back.numpy(), e4m3)
+    expected = x.to(kind)
+    torch.testing.assert_close(codes, expected.view(torch.uint8), rtol=0, atol=0)
+    read = torch.arange(1024) % 4 != 2
+    torch.testing.assert_close(back[read], expected.float()[read], rtol=0, atol=0)

@@ -161,6 +161,34 @@ def test_more_than_48_kb_must_be_asked_for(shared: Library) -> None:
     assert shared.launches() == {"big_dynamic": 1}
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_warp_that_goes_on_overwrites_what_others_have_to_read(shared: Library, waits: bool) -> None:
+    x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    shared.call("h_sums_twice", x, y, waits)
+    assert (y == x.sum() + 1000 * (x.sum() + 128)).all() == waits
+
+
+def test_a_warp_that_waits_for_another_lets_it_go_on(shared: Library) -> None:
+    y = np.zeros(64, np.float32)
+    shared.call("h_waits_by_meeting", y)
+    assert (y == 1).all()
+
+
+def test_a_macro_pastes_the_name_of_what_it_launches(indexing: Library) -> None:
+    y = floats(4)
+    before = y.copy()
+    indexing.call("h_op_halve", y)
+    np.testing.assert_array_equal(y, before / 2)
+
+
+def test_a_block_has_no_more_threads_than_its_kernel_is_bound_to(shared: Library) -> None:
+    y = np.zeros(96, np.float32)
+    assert shared.call("h_bounded", y, 96) == 1 and not y.any()
+    assert "__launch_bounds__" in shared.runtime.dice_last_launch_error().decode()
+    assert shared.call("h_bounded", y, 64) == 0 and y.sum() == 64
+    assert shared.call("h_bounds") == 64
+
+
 def test_shared_memory_starts_as_nan(shared: Library) -> None:
     y = np.zeros(2, np.float32)
     shared.call("h_unwritten", y)

@@ -27,7 +27,7 @@ RIGHT = [
 
 
 WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics", "histogram_without_atomics"]
-WRONG_TOTALS += ["last_block_without_a_fence", "variable_without_atomics"]
+WRONG_TOTALS += ["last_block_without_a_fence", "variable_without_atomics", "read_only_loads"]
 RIGHT_TOTALS = ["blocks_with_atomics", "last_block", "blocks_under_a_lock", "own_elements"]
 RIGHT_TOTALS += ["histogram_with_atomics", "histogram_under_a_lock", "same_value_by_all", "chain_of_blocks"]
 RIGHT_TOTALS += ["variable_with_atomics"]

@@ -57,3 +57,30 @@ def test_a_barrier_waits_for_as_many_threads_as_it_names(order: int) -> None:
 def test_who_meets_as_it_should_is_right(entry: str, order: int) -> None:
     out, right = sums(entry, order)
     np.testing.assert_array_equal(out, right)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("waits", [False, True])
+def test_threads_wait_at_a_barrier_of_libcudacxx(waits: bool, order: int) -> None:
+    library = case("meeting.cu")
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    library.runtime.dice_set_order(order)
+    library.call("h_turned_round", x, y, int(waits))
+    library.runtime.dice_set_order(0)
+    assert (y == x[::-1] + 2).all() == waits
+
+
+def test_groups_are_those_of_a_value() -> None:
+    label = np.random.default_rng(0).integers(0, 4, 32).astype(np.int32)
+    sums, less = np.zeros(32, np.int32), np.zeros(32, np.int32)
+    case("meeting.cu").call("h_grouped", label, sums, less)
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(sums, [lanes[label == own].sum() for own in label])
+    halves = [lanes[(label < 2) == (own < 2)] for own in label]
+    np.testing.assert_array_equal(less, [half[0] + 100 * len(half) for half in halves])
+
+
+def test_parts_of_the_standard_library_are_there_for_the_device() -> None:
+    x, y = np.random.default_rng(1).random(40).astype(np.float32), np.zeros(3, np.float32)
+    case("meeting.cu").call("h_three_largest", x, y, 40)
+    np.testing.assert_array_equal(y, np.sort(x)[:-4:-1])

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from emulator_harness import Library, compile_cuda
+from emulator_harness import Library, call_in_process, compile_cuda
 
 from dice.verify import emulator
 
@@ -105,7 +105,9 @@ def test_statement(library: Library, name: str) -> None:
             'asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%2}, {%3};" : "=f"(y) : "r"(n));',
             "mma.sync",
         ),
-        ('asm("ld.shared.f32 %0, [%1];" : "=f"(y) : "r"(n));', "ld.shared"),
+        ('asm("ld.const.f32 %0, [%1];" : "=f"(y) : "r"(n));', "ld.const"),
+        ('asm("cp.async.bulk.commit_group;");', "cp.async.bulk"),
+        ('asm("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0}, [%0];" : "+r"(n));', "ldmatrix"),
         ('asm("fma.rn.f32 %0, %1;" : "=f"(y) : "f"(x));', "fma.rn.f32"),
         ('asm("mov.f32 %0, %7;" : "=f"(y) : "f"(x));', "%7"),
         ('asm("mov.f32 %0, %1;" : "=q"(y) : "f"(x));', '"=q"'),
@@ -121,6 +123,78 @@ def test_what_has_no_translation_is_named(text: str, told: str) -> None:
     source = f"__global__ void k(float y, float x, int n) {{\n{text}\n}}"
     reason = emulator.find_unsupported(source)
     assert reason is not None and "Line 2 uses inline PTX" in reason and told in reason
+
+
+SHARED = """
+#include <cuda_runtime.h>
+__device__ unsigned at(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__global__ void copies(const float* x, float* y, int n) {
+  __shared__ __align__(16) float first[32], second[32];
+  const int t = threadIdx.x;
+  if (t % 4 == 0) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\\n" :: "r"(at(&first[t])), "l"(x + t));
+    asm volatile("cp.async.commit_group;\\n" ::);
+    asm volatile("cp.async.ca.shared.global [%0+0], [%1], %2, %3;" :: "r"(at(&second[t])), "l"(x + t), "n"(16), "r"(n));
+    asm volatile("cp.async.commit_group;\\n" ::);
+    asm volatile("cp.async.wait_group %0;\\n" :: "n"(0));
+  }
+  __syncthreads();
+  float a, b;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(a) : "r"(at(first) + 4 * (31 - t)));
+  asm volatile("{ .reg .u64 p; .reg .u32 q; cvta.to.shared.u64 p, %1; cvt.u32.u64 q, p; ld.shared.f32 %0, [q+4]; }"
+               : "=f"(b) : "l"(&second[t ^ 1] - 1));
+  y[t] = a + 100 * b;
+}
+__global__ void matrices(const unsigned short* x, unsigned* y) {
+  __shared__ __align__(16) unsigned short tile[32][8];
+  const int t = threadIdx.x;
+  for (int i = 0; i < 8; ++i) tile[t][i] = x[8 * t + i];
+  __syncwarp();
+  unsigned r[8];
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at(tile[t])));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[4]), "=r"(r[5]) : "r"(at(tile[t])));
+  for (int i = 0; i < 6; ++i) y[32 * i + t] = r[i];
+}
+__global__ void beyond(float* y) {
+  __shared__ float row[32];
+  asm volatile("st.shared.f32 [%0], %1;" :: "r"(at(row) + 128 + 4 * threadIdx.x), "f"(1.0f));
+  y[threadIdx.x] = row[0];
+}
+extern "C" void h_copies(const float* x, float* y, int n) { copies<<<1, 32>>>(x, y, n); }
+extern "C" void h_matrices(const unsigned short* x, unsigned* y) { matrices<<<1, 32>>>(x, y); }
+extern "C" void h_beyond() {
+  float* y;
+  cudaMalloc(&y, 128);
+  beyond<<<1, 32>>>(y);
+}
+"""
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_shared_memory_is_copied_to_and_read(order: int) -> None:
+    """Of the second copy only the first elements come, and the others are zero."""
+    library = Library(compile_cuda(SHARED))
+    library.runtime.dice_set_order(order)
+    x, y = np.arange(1, 33, dtype=np.float32), np.zeros(32, np.float32)
+    library.call("h_copies", x, y, 12)
+    library.runtime.dice_set_order(0)
+    some = np.where(np.arange(32) % 4 < 3, x, 0).reshape(16, 2)[:, ::-1].ravel()
+    np.testing.assert_array_equal(y, x[::-1] + 100 * some)
+
+
+def test_tiles_are_loaded_as_products_take_them() -> None:
+    x, y = np.arange(256, dtype=np.uint16), np.zeros(192, np.uint32)
+    Library(compile_cuda(SHARED)).call("h_matrices", x, y)
+    tiles = x.reshape(4, 8, 8)
+    np.testing.assert_array_equal(y[:128].view(np.uint16).reshape(4, 8, 8), tiles)
+    np.testing.assert_array_equal(y[128:].view(np.uint16).reshape(2, 8, 8), tiles[:2].transpose(0, 2, 1))
+
+
+def test_what_lies_beyond_shared_memory_is_a_fault() -> None:
+    death = call_in_process(compile_cuda(SHARED), "h_beyond")
+    assert death.fault is not None and death.fault["fault"] == "out_of_bounds", death
 
 
 TILE = """

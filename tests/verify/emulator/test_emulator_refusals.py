@@ -25,6 +25,44 @@ REFUSED = {
         "uses too much global constant data",
     ),
 }
+TWICE = "__device__ float twice(float v) { return 2 * v; }\n"
+GAIN = "__device__ float gain;\n"
+KERNEL = "template <class F> __global__ void with(F f) {}\n"
+REFUSED |= {
+    "a device function called by the host": (
+        TWICE + "float on_host() { return twice(1); }",
+        "y[0] = twice(y[1]);",
+        "calling a __device__ function.'twice'. from a __host__ function",
+    ),
+    "a template called by the host": (
+        "template <int n> __device__ int times(int v) { return n * v; }\nint on_host() { return times<3>(1); }",
+        "y[0] = times<2>(n);",
+        "calling a __device__ function.'times'.",
+    ),
+    "its address": (TWICE + "auto on_host() { return &twice; }", "", "taking the address of a __device__ function"),
+    "its address in a launch": (
+        TWICE + KERNEL + "void on_host() { with<<<1, 1>>>(twice); }",
+        "",
+        "taking the address of a __device__ function",
+    ),
+    "a device variable set by the host": (
+        GAIN + "void on_host() { gain = 2; }",
+        "y[0] = gain;",
+        "a __device__ variable.'gain'. is another one in a __host__",
+    ),
+    "one in a launch": (GAIN + KERNEL + "void on_host() { with<<<1, 1>>>(gain); }", "", "variable.'gain'. is another"),
+    "a structure of 40 KB for a kernel": (
+        "struct Table { float values[10000]; };\n"
+        "__global__ void reads(Table table, float* y) { y[0] = table.values[1]; }",
+        "",
+        "Formal parameter space overflowed",
+    ),
+    "an element of one": (
+        "__constant__ float taps[4];\nfloat on_host(int i) { return taps[i] + 1; }",
+        "y[0] = taps[n];",
+        "variable.'taps'. is another",
+    ),
+}
 TAKEN = {
     "a constant": ("static const float scale = 2; constexpr int table[2] = {1, 2};", "y[0] = scale * table[1];"),
     "a local variable of its name": (
@@ -64,6 +102,39 @@ TAKEN = {
         "y[0] = both(n);",
     ),
     "left out": ("static float table[4];", "\n#if 0\ny[0] = table[0];\n#endif\n"),
+    "symbols of the host's": (
+        "#include <utility>\n" + GAIN + "__constant__ float taps[4];\n"
+        "template <class T> void put(T& to, const void* from) { cudaMemcpyToSymbol(to, from, sizeof to); }\n"
+        "void on_host(float v) { float t[4]; void* at; cudaMemcpyToSymbol(gain, &v, sizeof(gain)); put(taps, t);\n"
+        "  cudaMemcpyFromSymbol(t, taps, sizeof taps); cudaGetSymbolAddress(&at, taps[0]); }",
+        "y[0] = gain * taps[n];",
+    ),
+    "its own of that name": (
+        TWICE + GAIN + "struct P { float gain; float twice() { return 2 * gain; } };\n"
+        "float on_host(P p, float (*twice)(float)) { float gain = p.gain; return twice(gain) + p.twice(); }",
+        "y[0] = twice(gain);",
+    ),
+    "both know it": (
+        "__host__ __device__ float twice(float v) { return 2 * v; }\n"
+        "constexpr __device__ int thrice(int v) { return 3 * v; }\n"
+        "float on_host() { return twice(1) + thrice(1); }",
+        "y[0] = twice(thrice(n));",
+    ),
+    "a kernel's argument": (
+        TWICE + "template <float (*f)(float)> __global__ void maps(float* y) { y[0] = f(y[0]); }\n"
+        "void on_host(float* y) { maps<twice><<<1, 1>>>(y); auto kernel = maps<twice>; (void)kernel; }",
+        "",
+    ),
+    "constants of both": (
+        "__device__ constexpr int width = 4;\n__constant__ const int depth = 2;\n"
+        "int on_host() { return width * depth; }",
+        "y[0] = width * depth;",
+    ),
+    "managed": ("__managed__ int count;\nint on_host() { return ++count; }", "y[0] = count;"),
+    "in a lambda for the device": (
+        TWICE + KERNEL + "void on_host() { with<<<1, 1>>>([] __device__(float v) { return twice(v); }); }",
+        "",
+    ),
     "enough constants": ("__constant__ char one[40000];\n__constant__ char two[20000];", "y[0] = one[n] + two[n];"),
 }
 SOURCE = """#include <cuda_runtime.h>
@@ -135,7 +206,8 @@ __device__ float symbol[4];
 extern "C" int entry(int kind, int from_device, int to_device) {
   float *one, *other, host[4] = {}, more[4] = {};
   cudaMalloc(&one, 16); cudaMalloc(&other, 16);
-  const float* from = from_device == 2 ? symbol : from_device ? other : more;
+  void* place; cudaGetSymbolAddress(&place, symbol);
+  const float* from = from_device == 2 ? static_cast<float*>(place) : from_device ? other : more;
   return cudaMemcpy(to_device ? one : host, from, 16, (cudaMemcpyKind)kind);
 }
 """

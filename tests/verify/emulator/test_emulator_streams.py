@@ -100,3 +100,25 @@ def test_the_default_stream_and_pytorch_wait_for_blocking_streams(host_code: Lib
     assert not y.any(), "it is kept while nothing turns to the default stream"
     host_code.runtime.dice_host_code(False)
     np.testing.assert_array_equal(y, x + 1)
+
+
+@pytest.mark.parametrize("entry", ["brought_too_early", "sent_and_overwritten"])
+def test_one_of_two_orders_shows_that_the_host_does_not_wait_for_a_copy_of_pinned_memory(
+    host_code: Library, entry: str
+) -> None:
+    found = []
+    for order in (0, 1):
+        x, y = arrays()
+        host_code.runtime.dice_set_order(order)
+        host_code.call(f"h_{entry}", x, y)
+        found.append(np.array_equal(y, x + 1))
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("entry", ["brought", "brought_by_a_stream", "sent", "sent_by_a_stream"])
+def test_copies_of_pinned_memory_that_are_waited_for_are_made(host_code: Library, entry: str, order: int) -> None:
+    x, y = arrays()
+    host_code.runtime.dice_set_order(order)
+    host_code.call(f"h_{entry}", x, y)
+    np.testing.assert_array_equal(y, x + 1)

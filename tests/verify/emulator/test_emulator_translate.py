@@ -100,7 +100,7 @@ def test_compiler_errors_point_at_the_candidates_line() -> None:
         ("void f() { cub::DeviceCopy::Batched(a, b, c, d, e, f); }", "CUB"),
         ("typedef cub::BlockRadixSort<int, 32, 4> Sort;", "CUB"),
         ("#include <cuda/pipeline>", "libcu++"),
-        ("__global__ void k() { cuda::barrier<x> b; }", "libcu++"),
+        ("__global__ void k() { cuda::latch<x> b; }", "libcu++"),
         ("cudaTextureObject_t t;", "textures"),
         ("__global__ void __cluster_dims__(2) k() {}", "clusters"),
         ("__global__ void a() {}\n__global__ void b() { a<<<1, 1>>>(); }", "dynamic parallelism"),

@@ -23,7 +23,7 @@ from dice.verify.execution.inputs import (
     plan,
     vary,
 )
-from dice.verify.ipc.messages import Step
+from dice.verify.ipc.messages import FEW, Step
 
 FLOATS = torch.rand(40, 30, generator=torch.Generator().manual_seed(1))
 BOUND = {
@@ -78,9 +78,21 @@ def test_opposed_inputs_have_products_far_below_zero() -> None:
 
 def test_half_of_a_mixed_input_is_of_another_draw() -> None:
     index = torch.arange(9)
-    half, kept = mixed([FLOATS, index], [FLOATS + 1, index + 1])
+    half, kept = mixed(Step("", "mixed"), 0, [[FLOATS, index], [FLOATS + 1, index + 1]])
     assert torch.equal(half[:20], FLOATS[:20]) and torch.equal(half[20:], FLOATS[20:] + 1)
     assert torch.equal(kept, index)
+
+
+def test_few_elements_are_of_another_draw() -> None:
+    index = torch.arange(9)
+    one, other = torch.rand(3, 4096), torch.rand(3, 4096)
+    drawn = [mixed(Step("", FEW), seed, [[one, index], [other, index + 1]]) for seed in range(8)]
+    places = [tensor != one for tensor, _ in drawn]
+    for (tensor, kept), at in zip(drawn, places, strict=True):
+        assert 1 <= int(at.sum()) <= 3 and torch.equal(tensor[at], other[at]) and torch.equal(kept, index)
+    assert len({int(changed.int().argmax()) for changed in places}) > 4
+    (tensor,) = mixed(Step("", FEW), 1, [[FLOATS], [FLOATS + 1]])
+    assert int((tensor != FLOATS).sum()) == 1
 
 
 def test_rearranged_values_have_their_sums_extremes_and_ends() -> None:

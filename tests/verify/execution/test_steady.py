@@ -103,3 +103,9 @@ def test_copies_of_an_earlier_input_are_told_and_the_same_tensor_is_none() -> No
     draws = ([one, one.clone(), one, two], [two, two.clone(), two, one])
     assert steady.copies(*draws) == [1]
     assert steady.copies([one, one.clone()], [two, one]) == []
+
+
+def test_floats_of_eight_bits_are_told_apart_and_taken_for_no_masks() -> None:
+    one, other = (torch.randn(4, 6).to(torch.float8_e4m3fn) for _ in range(2))
+    assert steady.steady([one], [other]) == [] and steady.steady([one], [one.clone()]) == [0]
+    assert steady.kinds(one) == [] and steady.copies([one, one.clone()], [other, other.clone()]) == [1]

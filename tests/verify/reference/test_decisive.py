@@ -1,4 +1,4 @@
-"""Families of values between which a reference's operators decide: halves, and what is not finite."""
+"""Families of values between which a reference's operators decide: halves, what is not finite, what is past a bound."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ DECISIVE = {  # forward, and the families that its operators decide between
     "return torch.nan_to_num(torch.softmax(x.masked_fill(inputs[1] < 0, float('-inf')), -1))": set(),
     "return torch.where(torch.isfinite(x), x, inputs[1])": {"NaN and infinite"},
     "return torch.where(x == inputs[1], x, inputs[1])": set(),
+    "return torch.where(x.mean() > 50, x.abs(), x)": {"past 50"},
+    "return torch.where(x < -20, x.abs(), x)": {"past -20"},
+    "return x * 2 if x.max() < 1e3 else x": {"past 1000"},
+    "return torch.where(x > 0.5, x, inputs[1]) + torch.where(x > 2, x, inputs[1])": set(),
 }
 
 
@@ -22,6 +26,7 @@ def test_values_between_which_operators_decide_are_tried(make: Make, forward: st
     """Of what was computed alone, whether it is finite is asked for another reason: a row that is masked altogether."""
     reference = make(texts.problem(forward, "[torch.randn(batch_size, 40), torch.randn(batch_size, 40)]"))
     steps = {step.family: step for step in reference.plan(SECRET, 5)}
-    assert {"halves", "NaN and infinite"} & set(steps) == DECISIVE[forward]
+    found = {family for family in steps if family in ("halves", "NaN and infinite") or family.startswith("past")}
+    assert found == DECISIVE[forward]
     for family in DECISIVE[forward]:
         assert reference.trial(SECRET, steps[family]) is not None

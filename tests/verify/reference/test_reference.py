@@ -446,3 +446,10 @@ def test_where_nothing_is_rounded_what_is_timed_is_judged_as_ever(make: Make, tf
     for source in (texts.RELU, texts.MATMUL):
         reference = make(source)
         assert as_timed(reference, draw(reference)) is None
+
+
+def test_inputs_of_eight_bit_floats_are_tried_as_they_are(make: Make) -> None:
+    inputs = "[torch.randn(batch_size, 40).to(torch.float8_e4m3fn), torch.rand(batch_size, 1) + 0.5]"
+    reference = make(texts.problem("return x.float() * inputs[1]", inputs))
+    families = {step.family: reference.trial(SECRET, step) for step in reference.plan(SECRET, 8)}
+    assert families["given"] is not None and families["scaled"] is not None

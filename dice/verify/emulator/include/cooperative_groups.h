@@ -26,6 +26,7 @@ inline unsigned block_size() { return blockDim.x * blockDim.y * blockDim.z; }
 class warp_group {
  public:
   void sync() const { __syncwarp(mask_); }
+  unsigned lanes() const { return mask_; }
   unsigned long long size() const { return static_cast<unsigned>(__popc(mask_)); }
   unsigned long long num_threads() const { return size(); }
   unsigned long long thread_rank() const { return static_cast<unsigned>(__popc(mask_ & ((1u << dice_emu::lane_id()) - 1))); }
@@ -117,6 +118,15 @@ class coalesced_group : public details::warp_group {
   static unsigned meta_group_size() { return 1; }
 };
 __attribute__((always_inline)) inline coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
+
+// The threads of a group for which a value is the same.
+template <class Group, class Label> coalesced_group labeled_partition(const Group& group, Label label) {
+  return coalesced_group(__match_any_sync(group.lanes(), label));
+}
+template <class Group> coalesced_group binary_partition(const Group& group, bool predicate) {
+  const unsigned chosen = __ballot_sync(group.lanes(), predicate);
+  return coalesced_group(predicate ? chosen : group.lanes() & ~chosen);
+}
 
 // Any of the groups above, or a tile whose size is known only at run time.
 class thread_group : public details::warp_group {

@@ -7,6 +7,7 @@ DICE_TLS bool dice_lockstep;
 
 namespace dice_emu {
 
+constexpr unsigned kPatience = 1 << 10;  // meetings of a warp that go on before all others: it may wait for these
 constexpr int64_t kLockstepCredit = 1 << 16;  // stores after which a thread waits for others, until the order is set again
 static std::atomic<int64_t> lockstep_credit{kLockstepCredit};
 void renew_lockstep_credit() { lockstep_credit = kLockstepCredit; }
@@ -88,7 +89,14 @@ void Worker::complete(unsigned warp_index, int which) {
   compute(meeting, lanes);
   if (races != nullptr) races->order(warp_index, meeting.arrived);
   isolation_.meet(warp_index, meeting.arrived | warp.exited);
-  for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(now_.ready, &lanes[__builtin_ctz(rest)]);
+  // A warp that has met goes on before others, to the next barrier if it can: what it overwrites, these may still have to
+  // read. Where threads are isolated all take turns.
+  if (launch_->order == kIsolatedOrder || ++warp.met % kPatience == 0) {
+    for (unsigned rest = meeting.arrived; rest != 0; rest &= rest - 1) push(now_.ready, &lanes[__builtin_ctz(rest)]);
+    return;
+  }
+  for (unsigned lane = kWarp; lane-- > 0;)
+    if ((meeting.arrived >> lane & 1) != 0) push_first(now_.ready, &lanes[lane]);
 }
 
 // Sets `result` of every lane that has arrived.

@@ -286,7 +286,7 @@ cudaError_t dice_function_attributes(cudaFuncAttributes* attributes, const void*
   dice_emu::Kernel* kernel = dice_emu::kernel_of(function);
   if (kernel == nullptr) return fail(cudaErrorInvalidDeviceFunction);
   *attributes = {};
-  attributes->maxThreadsPerBlock = 1024;
+  attributes->maxThreadsPerBlock = kernel->most_threads != 0 ? static_cast<int>(kernel->most_threads) : 1024;
   attributes->numRegs = 32;
   attributes->ptxVersion = attributes->binaryVersion = 90;
   attributes->maxDynamicSharedSizeBytes =

@@ -419,6 +419,12 @@ void Isolation::after_volatile_store(const void* address, size_t size) {
   if (on_ && page_of(static_cast<const char*>(address)) != nullptr) after_atomic(address, size);
 }
 
+void Isolation::read_only(const void* address, void* to, size_t size) const {
+  const auto* place = static_cast<const char*>(address);
+  const Page* page = on_ ? page_of(place) : nullptr;
+  if (page != nullptr && place + size <= page->data + page->size) memcpy(to, begin_.data() + page->offset + (place - page->data), size);
+}
+
 }  // namespace dice_emu
 
 using dice_emu::tls_worker;
@@ -427,6 +433,7 @@ void dice_fence() { tls_worker->isolation().fence(tls_worker->thread_number()); 
 void dice_before_atomic(const void* address, size_t size, bool locks) {
   tls_worker->isolation().before_atomic(tls_worker->thread_number(), address, size, locks);
 }
+void dice_read_only(const void* address, void* to, size_t size) { tls_worker->isolation().read_only(address, to, size); }
 void dice_after_volatile_store(const void* address, size_t size) {
   tls_worker->isolation().after_volatile_store(address, size);
 }

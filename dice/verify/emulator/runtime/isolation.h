@@ -52,6 +52,7 @@ class Isolation {
   void before_atomic(unsigned thread, const void* address, size_t size, bool locks);
   void after_atomic(const void* address, size_t size);
   void after_volatile_store(const void* address, size_t size);
+  void read_only(const void* address, void* to, size_t size) const;  // as it was when the launch began
 
  private:
   struct Array {

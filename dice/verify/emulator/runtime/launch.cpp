@@ -146,6 +146,7 @@ const char* refusal(const Kernel& kernel, const Configuration& c, int* error) {
   if (c.grid.x > 0x7FFFFFFFu || c.grid.y > 65535 || c.grid.z > 65535)
     return "a grid dimension exceeds (2147483647, 65535, 65535)";
   *error = kErrorInvalidValue;
+  if (kernel.most_threads != 0 && threads > kernel.most_threads) return "the block has more threads than its __launch_bounds__ say";
   const size_t granted = kernel.max_dynamic_shared != 0 ? kernel.max_dynamic_shared : kStaticSharedLimit;
   if (c.shared_bytes > kDynamicSharedLimit) return "the dynamic shared memory exceeds 227 KB";
   if (c.shared_bytes > granted)

@@ -56,6 +56,7 @@ struct Meeting {
 struct Warp {
   unsigned exists, exited;
   int meetings;  // how many of `meeting` are in use
+  unsigned met;  // how often lanes have met
   Meeting meeting[kWarp];
 };
 
@@ -194,6 +195,7 @@ class Worker {
   void relax();
   unsigned converge(const void* place);
   void keep_step(const void* place);
+  char* shared_at(uint64_t address);
   char* map_shared(SharedSite* site, size_t bytes, size_t alignment);
   void copy_async(const Copies::Copy& copy);
   void commit_copies();
@@ -225,6 +227,7 @@ class Worker {
   void take_up(const Resting& resting);
   void release_grid();
   void push(Queue& queue, Thread* thread);
+  void push_first(Queue& queue, Thread* thread);
   Thread* pop(Queue& queue);
   Fiber* take_fiber();
   void switch_to(Fiber* fiber);

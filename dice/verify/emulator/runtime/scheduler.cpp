@@ -134,6 +134,7 @@ void Worker::begin_block(uint64_t block) {
     warps_[w].exists = lanes >= kWarp ? ~0u : (1u << lanes) - 1;
     warps_[w].exited = 0;
     warps_[w].meetings = 0;
+    warps_[w].met = 0;
   }
   for (unsigned i = 0; copies_wait_ && i < threads_; ++i) copies_[i] = {};  // that nobody waited for
   copies_wait_ = false;
@@ -201,6 +202,12 @@ void Worker::push(Queue& queue, Thread* thread) {
     queue.tail->next = thread;
   }
   queue.tail = thread;
+}
+
+void Worker::push_first(Queue& queue, Thread* thread) {
+  if (queue.head == nullptr) queue.tail = thread;
+  thread->next = queue.head;
+  queue.head = thread;
 }
 
 Thread* Worker::pop(Queue& queue) {

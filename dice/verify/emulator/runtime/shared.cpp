@@ -8,6 +8,7 @@
 namespace dice_emu {
 
 constexpr size_t kSharedGuard = 1 << 20;
+constexpr int64_t kSharedNear = kSharedGuard / 2;
 
 char* Worker::map_shared(SharedSite* site, size_t bytes, size_t alignment) {
   unsigned i = 0;
@@ -67,6 +68,23 @@ void Worker::check_dynamic_slack() {
   }
 }
 
+// PTX knows shared memory by 32 bits. What is near an array, and not in it, is where a guard page is found.
+char* Worker::shared_at(uint64_t address) {
+  char* found = nullptr;
+  const auto look_at = [&](const Region* region) {
+    if (region == nullptr) return;
+    const int64_t offset = static_cast<int32_t>(static_cast<uint32_t>(address) - static_cast<uint32_t>(reinterpret_cast<uintptr_t>(region->data)));
+    const int64_t end = static_cast<int64_t>(region->size);
+    const bool inside = offset >= 0 && offset < end, near = offset > -kSharedNear && offset < end + kSharedNear;
+    if (inside || (near && found == nullptr)) found = region->data + offset;
+  };
+  if (launch_->shared_bytes != 0) look_at(dynamic_);
+  for (unsigned i = 0; i < shared_count_; ++i)
+    if (shared_[i].in_use) look_at(shared_[i].region);
+  if (found == nullptr) fault("illegal_address", "0x%llx is no address of its shared memory", static_cast<unsigned long long>(address));
+  return found;
+}
+
 // In the order in which threads are isolated, a copy is made when its thread waits for it, which is as late as a GPU may
 // make it; in the others when it is asked for.
 bool Worker::copies_late() const { return launch_->order == kIsolatedOrder && races == nullptr; }
@@ -114,6 +132,7 @@ void Worker::make_copies() {
 
 }  // namespace dice_emu
 
+char* dice_shared_at(uint64_t address) { return dice_emu::tls_worker->shared_at(address); }
 void dice_copy_async(void* to, const void* from, size_t size, size_t zeros) {
   dice_emu::tls_worker->copy_async({to, from, size, zeros});
 }

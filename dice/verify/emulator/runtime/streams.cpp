@@ -113,6 +113,18 @@ cudaError_t create(cudaStream_t* stream, bool blocking) {
   return cudaSuccess;
 }
 
+// For what the default stream does beside the host's code.
+cudaStream_t beside_the_host() {
+  static cudaStream_t stream = nullptr;
+  if (stream == nullptr) create(&stream, true);
+  return stream;
+}
+
+bool is_pinned(const void* pointer) {
+  const Region* region = region_at(static_cast<const char*>(pointer));
+  return region != nullptr && region->shared;
+}
+
 }  // namespace
 
 bool is_deferred(cudaStream_t stream) {
@@ -182,6 +194,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (!is_deferred(stream)) turn_to_default_stream();
   const Lock lock(streams().mutex);
   finish(find(stream), UINT64_MAX);
   return cudaSuccess;
@@ -231,8 +244,16 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return cudaSuccess;
 }
 
-// What comes to the host is there when this returns, as with memory that is not pinned. What comes from it is taken now.
+// What comes to the host is there when this returns, and what comes from it is taken now, unless that memory is pinned:
+// then the copy waits in its stream like anything else. On the default one it does so in the order in which threads are
+// isolated, until host code asks for something more.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const bool beside = !without_data && to != nullptr && from != nullptr && (is_pinned(to) || is_pinned(from));
+  if (beside && !is_deferred(stream) && is_host_code() && runs_against_the_grain()) stream = beside_the_host();
+  if (beside && is_deferred(stream)) {
+    enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
+    return cudaSuccess;
+  }
   if (!is_deferred(stream) || without_data) return cudaMemcpy(to, from, bytes, kind);
   const auto on_device = [](const void* pointer) { return region_at(static_cast<const char*>(pointer)) != nullptr; };
   const bool known = kind != cudaMemcpyDefault;

@@ -134,3 +134,8 @@ static float* fill_first(float* y) {
 }
 extern "C" void h_nested_argument(float* y) { square_kernel<<<1, 32>>>(fill_first(y) + 1, 2), negate_kernel<<<1, 32>>>(y, 4); }
 extern "C" void h_arrivals(int* turn, int* out, int threads) { arrivals<<<1, threads>>>(turn, out); }
+
+#define OPERATION(name, expression)                                                          \
+  __global__ void op_##name(float* y) { const float v = y[threadIdx.x]; y[threadIdx.x] = expression; } \
+  extern "C" void h_op_##name(float* y) { op_##name<<<1, 4>>>(y); }
+OPERATION(halve, v / 2)

@@ -288,6 +288,16 @@ __global__ void blocks_under_a_lock(const float* x, float* total) {
   atomicExch(lock, 0);
 }
 
+// Each block reads what it has written as if nobody wrote to it.
+__global__ void read_only_loads(const float* x, float* total) {
+  float* mine = total + 1 + blockIdx.x;
+  if (threadIdx.x == 0) {
+    *mine = 0.0f;
+    for (int t = 0; t < blockDim.x; ++t) *mine += __ldg(x + blockIdx.x * blockDim.x + t);
+    atomicAdd(total, __ldg(mine));
+  }
+}
+
 // Each block writes its own element, and every thread passes its block's on.
 __global__ void own_elements(const float* x, float* total) {
   float* mine = total + 1 + blockIdx.x;
@@ -390,6 +400,7 @@ TOTAL(threads_without_atomics)
 TOTAL(blocks_with_atomics)
 TOTAL(last_block)
 TOTAL(blocks_under_a_lock)
+TOTAL(read_only_loads)
 TOTAL(own_elements)
 
 TOTAL(last_block_without_a_fence)

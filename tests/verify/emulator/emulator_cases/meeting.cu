@@ -110,3 +110,58 @@ extern "C" void h_blocks_by_atomics_of_a_block(const float* x, float* out, int b
   cudaMemcpy(out, total, sizeof(float), cudaMemcpyDeviceToHost);
   cudaFree(total);
 }
+
+// ---- barriers of libcu++, and groups by a value ----------------------------------------------------------------------
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cuda/barrier>
+#include <cuda/std/array>
+#include <cuda/std/cmath>
+#include <cuda/std/cstddef>
+#include <cuda/std/cstdint>
+#include <cuda/std/limits>
+#include <cuda/std/tuple>
+#include <cuda/std/type_traits>
+#include <cuda/std/utility>
+
+template <bool waits> __global__ void turned_round(const float* x, float* y) {
+  using Barrier = cuda::barrier<cuda::thread_scope_block>;
+  __shared__ Barrier barrier;
+  __shared__ float row[64];
+  if (threadIdx.x == 0) init(&barrier, blockDim.x);
+  __syncthreads();
+  for (int round = 0; round < 3; ++round) {
+    row[threadIdx.x] = x[threadIdx.x] + round;
+    Barrier::arrival_token token = barrier.arrive();
+    if (waits) barrier.wait(cuda::std::move(token));
+    y[threadIdx.x] = row[63 - threadIdx.x];
+    if (!waits) barrier.wait(cuda::std::move(token));
+    barrier.arrive_and_wait();
+  }
+}
+__global__ void grouped(const int* label, int* sums, int* less) {
+  namespace cg = cooperative_groups;
+  const auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+  const int t = threadIdx.x;
+  const auto alike = cg::labeled_partition(warp, label[t]);
+  sums[t] = cg::reduce(alike, t, cg::plus<int>());
+  const auto half = cg::binary_partition(warp, label[t] < 2);
+  less[t] = half.shfl(t, 0) + 100 * static_cast<int>(half.size());
+}
+__global__ void three_largest(const float* x, float* y, int n) {
+  cuda::std::array<float, 3> top;
+  top.fill(-cuda::std::numeric_limits<float>::infinity());
+  for (int i = 0; i < n; ++i) {
+    float v = x[i];
+    for (auto& t : top)
+      if (v > t) cuda::std::swap(v, t);
+  }
+  static_assert(cuda::std::is_same_v<cuda::std::uint32_t, unsigned> && sizeof(cuda::std::size_t) == 8);
+  for (int i = 0; i < 3; ++i) y[i] = cuda::std::fabs(cuda::std::get<0>(cuda::std::make_tuple(top[i])));
+}
+extern "C" void h_turned_round(const float* x, float* y, int waits) {
+  if (waits) turned_round<true><<<1, 64>>>(x, y);
+  else turned_round<false><<<1, 64>>>(x, y);
+}
+extern "C" void h_grouped(const int* label, int* sums, int* less) { grouped<<<1, 32>>>(label, sums, less); }
+extern "C" void h_three_largest(const float* x, float* y, int n) { three_largest<<<1, 1>>>(x, y, n); }

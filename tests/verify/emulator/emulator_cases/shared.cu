@@ -126,3 +126,45 @@ extern "C" int h_big_dynamic(float* y, int kilobytes, bool ask) {
 }
 extern "C" void h_unwritten(float* y) { unwritten<<<1, 1, 16>>>(y); }
 extern "C" void h_every_other_block(float* y, int blocks) { every_other_block_writes<<<blocks, 4>>>(y); }
+
+template <int half> __global__ void __launch_bounds__(2 * half, 1) bounded(float* y) { y[threadIdx.x] = 1.0f; }
+extern "C" int h_bounded(float* y, int threads) {
+  bounded<32><<<1, threads>>>(y);
+  return cudaGetLastError();
+}
+extern "C" int h_bounds() {
+  cudaFuncAttributes attributes;
+  cudaFuncGetAttributes(&attributes, bounded<32>);
+  return attributes.maxThreadsPerBlock;
+}
+
+// The sum of a block, twice through the same array: who is slow reads the second one's parts for the first one's.
+template <bool waits> __device__ float block_sum(float v, float* parts) {
+  for (int o = 16; o > 0; o /= 2) v += __shfl_xor_sync(~0u, v, o);
+  if (waits) __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < blockDim.x / 32; ++w) sum += parts[w];
+  return sum;
+}
+template <bool waits> __global__ void sums_twice(const float* x, float* y) {
+  __shared__ float parts[4];
+  const float once = block_sum<waits>(x[threadIdx.x], parts);
+  const float twice = block_sum<waits>(x[threadIdx.x] + 1, parts);
+  y[threadIdx.x] = once + 1000 * twice;
+}
+extern "C" void h_sums_twice(const float* x, float* y, bool waits) {
+  if (waits) sums_twice<true><<<1, 128>>>(x, y);
+  else sums_twice<false><<<1, 128>>>(x, y);
+}
+// A warp that waits for what the last thread of the block writes, and meets over and over meanwhile.
+__global__ void waits_by_meeting(float* y) {
+  __shared__ int come;
+  if (threadIdx.x == 0) come = 0;
+  __syncthreads();
+  if (threadIdx.x >= 32) atomicExch(&come, 1);
+  else while (__any_sync(~0u, atomicAdd(&come, 0) == 0)) {}
+  y[threadIdx.x] = come;
+}
+extern "C" void h_waits_by_meeting(float* y) { waits_by_meeting<<<1, 64>>>(y); }

@@ -160,3 +160,40 @@ void h_three_in_a_chain(const float* x, float* y) {
   cudaFree(places);
 }
 }
+
+// ---- copies of memory that is pinned, which go on beside the host's code ---------------------------------------------
+
+extern "C" {
+static void brought(const float* x, float* y, cudaStream_t stream, bool waits) {
+  float *there, *host;
+  cudaMalloc(&there, 64 * sizeof(float));
+  cudaMallocHost(&host, 64 * sizeof(float));
+  memset(host, 0, 64 * sizeof(float));
+  add_on(stream, x, there, 1);
+  cudaMemcpyAsync(host, there, 64 * sizeof(float), cudaMemcpyDeviceToHost, stream);
+  if (waits) cudaStreamSynchronize(stream);
+  memcpy(y, host, 64 * sizeof(float));
+  cudaDeviceSynchronize();
+  cudaFreeHost(host);
+  cudaFree(there);
+}
+static void sent(const float* x, float* y, cudaStream_t stream, bool waits) {
+  float *there, *host;
+  cudaMalloc(&there, 64 * sizeof(float));
+  cudaMallocHost(&host, 64 * sizeof(float));
+  memcpy(host, x, 64 * sizeof(float));
+  cudaMemcpyAsync(there, host, 64 * sizeof(float), cudaMemcpyHostToDevice, stream);
+  if (waits) cudaStreamSynchronize(stream);
+  memset(host, 0, 64 * sizeof(float));
+  add_on(stream, there, y, 1);
+  cudaDeviceSynchronize();
+  cudaFreeHost(host);
+  cudaFree(there);
+}
+void h_brought_too_early(const float* x, float* y) { brought(x, y, nullptr, false); }
+void h_brought(const float* x, float* y) { brought(x, y, nullptr, true); }
+void h_brought_by_a_stream(const float* x, float* y) { brought(x, y, side(), true); }
+void h_sent_and_overwritten(const float* x, float* y) { sent(x, y, nullptr, false); }
+void h_sent(const float* x, float* y) { sent(x, y, nullptr, true); }
+void h_sent_by_a_stream(const float* x, float* y) { sent(x, y, side(), true); }
+}

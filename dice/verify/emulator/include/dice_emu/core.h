@@ -58,6 +58,7 @@ struct Kernel {
   const char* name;
   unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
   bool polls;                   // its source has a loop that waits for what another thread writes
+  unsigned most_threads;        // of a block, as its __launch_bounds__ say; 0: as many as any
 };
 
 // One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
@@ -91,6 +92,7 @@ extern DICE_TLS bool dice_lockstep;
 void dice_keep_step();
 void dice_named_barrier(unsigned number, unsigned count, bool waits);  // `waits`: else it only arrives
 extern DICE_TLS uint64_t dice_round;  // in which rounds of its loops the thread is: lanes in others do not come together
+char* dice_shared_at(uint64_t address);  // what has this address, or these lower bits of one, in shared memory
 void dice_copy_async(void* to, const void* from, size_t size, size_t zeros);
 void dice_commit_copies();
 void dice_wait_for_copies(size_t groups_left);
@@ -98,6 +100,7 @@ void dice_wait_for_copies(size_t groups_left);
 extern DICE_TLS bool dice_isolated;
 extern DICE_TLS bool dice_block_scope;  // the atomic under way is one for its own block
 void dice_fence();
+void dice_read_only(const void* address, void* to, size_t size);
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
 void dice_after_volatile_store(const void* address, size_t size);
@@ -123,6 +126,7 @@ inline void configure(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream
 // value. Every thread runs a copy of its own, because a kernel may assign to its parameters.
 template <class Body>
 void run(Kernel& kernel, const Body& body) {
+  static_assert(sizeof(Body) <= 32764, "Formal parameter space overflowed (max 32764 bytes allowed)");
   const Entry entry = [](const void* shared_body) {
     while (dice_next_thread()) {
       Body own = *static_cast<const Body*>(shared_body);

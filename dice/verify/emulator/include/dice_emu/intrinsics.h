@@ -176,8 +176,14 @@ inline unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
 
 // Cache hints do not change what is read or written.
 #define DICE_LOAD(name) template <class T> inline T name(const T* address) { return *address; }
-DICE_LOAD(__ldg) DICE_LOAD(__ldca) DICE_LOAD(__ldcg) DICE_LOAD(__ldcs) DICE_LOAD(__ldcv) DICE_LOAD(__ldlu)
+DICE_LOAD(__ldca) DICE_LOAD(__ldcg) DICE_LOAD(__ldcs) DICE_LOAD(__ldcv) DICE_LOAD(__ldlu)
 #undef DICE_LOAD
+// Of memory that nobody writes to while the kernel runs: else it may be what was there when the kernel began.
+template <class T> inline T __ldg(const T* p) {
+  T value = *p;
+  if (__builtin_expect(dice_isolated, 0)) dice_read_only(p, &value, sizeof value);
+  return value;
+}
 #define DICE_STORE(name) template <class T> inline void name(T* address, T value) { *address = value; }
 DICE_STORE(__stwb) DICE_STORE(__stcg) DICE_STORE(__stcs) DICE_STORE(__stwt)
 #undef DICE_STORE

@@ -99,6 +99,23 @@ template <class Byte> struct Bytes {
   static int at(unsigned bits, int i) { return static_cast<Byte>(bits >> 8 * i); }
 };
 
+inline char* shared(uint64_t address) { return dice_shared_at(address); }
+
+// Lane 8 i + r holds where row r of the i-th tile begins, which is eight by eight of two bytes; each lane gets of each tile
+// two elements that follow each other in a row, or, `across`, in a column.
+template <int tiles, bool across> void matrices(unsigned (&to)[tiles], const char* row) {
+  const int group = lane_id() / 4, pair = lane_id() % 4 * 2;
+  for (int tile = 0; tile < tiles; ++tile) {
+    to[tile] = 0;
+    for (int i = 0; i < 2; ++i) {
+      const auto* from = reinterpret_cast<const char*>(shuffle(~0u, reinterpret_cast<uint64_t>(row), 8 * tile + (across ? pair + i : group)));
+      unsigned short bits;
+      std::memcpy(&bits, from + 2 * (across ? group : pair + i), sizeof bits);
+      to[tile] |= static_cast<unsigned>(bits) << 16 * i;
+    }
+  }
+}
+
 // sums += left * right, for tiles of 16 rows and 8 columns: lane 4g + q holds of the left one rows g and g + 8, of the
 // right one column g, and of the sums columns 2q and 2q + 1 of rows g and g + 8.
 template <class Kind, class Sum, int registers> void multiply(Sum (&sums)[4], const unsigned (&left)[registers], const unsigned (&right)[registers / 2]) {
