@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -127,7 +126,7 @@ def _double_slacks(reference: Reference, trial: Trial, expected: Any) -> tuple[t
 
 def _exact_model(reference: Reference, trial: Trial) -> Any:
     """The model in float64, with the trial's parameters."""
-    model = copy.deepcopy(reference.exact_model).double()
+    model = running.copied(reference.exact_model).double()
     model.load_state_dict(trial.state or {}, strict=False)
     return model
 

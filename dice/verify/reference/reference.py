@@ -57,7 +57,7 @@ class Reference:
         self._construct_s = time.monotonic() - started
         state = trees.state_of(model) if self.protocol.ours else {}
         self.model = self.subject.cast(self.device.place(model))
-        self.exact_model = copy.deepcopy(self.model)
+        self.exact_model = running.copied(self.model)
         return arguments, state
 
     def construct_fresh(self, seed: int) -> tuple[State, State] | None:
@@ -110,7 +110,7 @@ class Reference:
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
-        model = copy.deepcopy(self.model)
+        model = running.copied(self.model)
         model.load_state_dict(state, strict=False)
         try:
             return trees.is_finite(self.forward(model, drawn, seed))
@@ -154,9 +154,9 @@ class Reference:
     def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
         if not step.fresh or self.fresh_states is None:
             return self.model, self.exact_model
-        model = copy.deepcopy(self.model)
+        model = running.copied(self.model)
         model.load_state_dict(self.fresh_states[loadable], strict=False)
-        return model, copy.deepcopy(model) if self.exact_model is not None else None
+        return model, running.copied(model) if self.exact_model is not None else None
 
     def _kernelbench_trial(self, step: Step) -> Trial:
         """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""

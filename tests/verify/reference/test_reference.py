@@ -280,6 +280,17 @@ def test_large_values_overflow_whatever_the_draws_are(make: Make) -> None:
     assert bool(torch.isinf(overflow).any()) and bool(torch.isfinite(trial.expected).all())
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+def test_a_layer_that_keeps_what_it_computes_of_its_parameters_is_a_reference(make: Make, norm: str) -> None:
+    """PyTorch refuses to copy such layers."""
+    layer = f"self.layer = nn.utils.{norm}(nn.Linear(40, 8))"
+    reference = make(texts.problem("return self.layer(x)", "[torch.rand(batch_size, 40)]", layer))
+    trials = [draw(reference, step) for step in reference.plan(SECRET, 5)]
+    assert all(judge(reference, trial, trial.expected).equal for trial in trials)
+    assert not judge(reference, trials[0], trials[0].expected * 1.01).equal
+
+
 def test_complex_inputs_have_families_too(make: Make) -> None:
     inputs = "[torch.complex(torch.rand(batch_size, 40), torch.rand(batch_size, 40))]"
     trial = draw(make(texts.problem("return x.angle()", inputs)), Step("trial 1", "centred"))
