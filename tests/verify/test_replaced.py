@@ -388,6 +388,18 @@ def test_operators_are_timed_in_the_order_in_which_they_are_counted(monkeypatch:
     assert {kind: len(ms) for kind, ms in by_kind(found).items()} == {k: len(v) for k, v in census.work.costs.items()}
 
 
+def test_a_counter_that_goes_on_is_no_operator() -> None:
+    """A batch normalisation in training counts its batches."""
+    norm = torch.nn.BatchNorm1d(4)
+    with torch.no_grad(), evidence.Census() as census:
+        norm(torch.rand(8, 4))
+    assert norm.num_batches_tracked == 1 and dict(census.work.calls) == {"batch_norm": 1}
+    with evidence.Census() as census:
+        torch.zeros(1).add_(1.0)
+        torch.zeros(2, dtype=torch.int64).add_(1)
+    assert dict(census.work.calls) == {"add": 2}
+
+
 def test_the_cost_of_a_product_is_its_operations_where_these_take_longer_than_its_bytes() -> None:
     with evidence.Census() as census:
         torch.ones(512, 512) @ torch.ones(512, 512)
