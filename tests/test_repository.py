@@ -237,6 +237,12 @@ def test_large_files_stay_out() -> None:
     assert not [path for path in tracked() if path.stat().st_size > 20 * 2**20]
 
 
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports those that lie in no package by their names, and leaves out the second of two."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_attributes_are_first_set_in_init() -> None:
     """So that a class's state can be read in one place."""
     late = []

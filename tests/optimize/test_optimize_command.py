@@ -127,6 +127,7 @@ def test_what_the_code_itself_puts_on_a_gpu_is_followed_without_one(
     assert [row["replaced"] for row in report["regions"]] == [True] and report["verdict"]["outcome"] == "correct"
 
 
+@pytest.mark.slow  # the suite takes another module in parts
 @pytest.mark.usefixtures("lasting")
 def test_what_is_called_for_other_values_only_has_its_kernel_too(
     write_module: WriteModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -53,6 +53,7 @@ def test_files_differ_in_the_lines_they_leave() -> None:
     assert gaps == {1, 2, 3}
 
 
+@pytest.mark.slow  # many drawn problems
 def test_generated_problems_stay_problems() -> None:
     for index in range(200):
         source = synth.generate(7, index).problem.source

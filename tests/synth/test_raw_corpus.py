@@ -42,6 +42,7 @@ def test_deceptive_answers_deceive(bare: bool) -> None:
     assert found == ["deceptive"] * len(asked)
 
 
+@pytest.mark.slow  # many drawn answers
 def test_harder_problems_have_more_deceptive_answers_and_all_that_changed_is_told() -> None:
     rng = random.Random(5)
     made = [(row, *raw_corpus.raw(row, rng)) for row in rows(300)]

@@ -296,6 +296,7 @@ def test_unknown_and_plain_styles_cannot_be_left_out() -> None:
 SMALL: dict[str, Any] = {"pairs": 24, "seed": 3, "heldout": 8, "control": 4, "verify": False, "shard_pairs": 12}
 
 
+@pytest.mark.slow  # a corpus of some size; its rows are looked at above
 def test_a_wide_corpus_says_how_each_row_is_written(tmp_path: Path) -> None:
     report: JsonObject = corpus.build(tmp_path / "one", **SMALL, styles=WIDE)
     rows = [row for path in sorted(tmp_path.glob("one/train/*")) for row in pq.read_table(path).to_pylist()]

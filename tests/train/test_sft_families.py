@@ -74,6 +74,7 @@ def test_causal_tiles_are_those_of_the_mask_itself() -> None:
     assert int(ours.full_kv_num_blocks.sum()) == int(reference.full_kv_num_blocks.sum())
 
 
+@pytest.mark.slow  # a whole run
 def test_an_autoregressive_model_learns_from_nothing(toy: SFTConfig, tmp_path: Path) -> None:
     """The same recipe and shape, but of family qwen3: it learns, goes on after a stop, and writes as taught."""
     assert toy.shape is not None

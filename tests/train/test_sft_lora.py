@@ -45,6 +45,7 @@ def start(toy: SFTConfig, tmp_path_factory: pytest.TempPathFactory) -> SFTConfig
     )  # fmt: skip
 
 
+@pytest.mark.slow  # whole runs; the suite resumes others
 def test_adapters_learn_and_resume_exactly(start: SFTConfig, tmp_path: Path) -> None:
     train_sft(replace(start, out=tmp_path / "whole"))
     for _ in range(6):

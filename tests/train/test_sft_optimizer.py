@@ -55,6 +55,7 @@ def small_moments(toy: SFTConfig) -> SFTConfig:
     return replace(toy, moments="bfloat16", beta2=0.999, ema=None)
 
 
+@pytest.mark.slow  # whole runs; the suite resumes others
 def test_a_run_learns_as_with_float32_moments_and_resumes_exactly(small_moments: SFTConfig, tmp_path: Path) -> None:
     whole = replace(small_moments, out=tmp_path / "whole", max_steps=12)
     train_sft(whole)

@@ -135,6 +135,7 @@ def test_killed_run_resumes_exactly(short: SFTConfig, whole: Path, tmp_path: Pat
     assert_same_run(tmp_path, whole, 6)
 
 
+@pytest.mark.slow  # the suite kills a run and interrupts another
 def test_terminated_run_saves_first(short: SFTConfig, tmp_path: Path) -> None:
     child = start(replace(short, out=tmp_path, max_steps=100_000, checkpoint_every=100_000))
     wait_for(tmp_path / "metrics.jsonl", child)
@@ -188,6 +189,7 @@ def test_micro_batch_size_does_not_change_the_run(short: SFTConfig, whole: Path,
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow  # two whole runs; the steps are compared in test_sft_engine.py
 def test_bf16_run_follows_the_float32_one(short: SFTConfig, whole: Path, tmp_path: Path) -> None:
     train_sft(replace(short, out=tmp_path, precision="bf16"))
     ours, theirs = ([line["loss"] for line in metrics(f) if "loss" in line] for f in (tmp_path, whole))
