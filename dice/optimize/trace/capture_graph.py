@@ -202,7 +202,7 @@ def _constant(name: str, value: Any) -> Any:
     raise NotTraced(f"the default of its argument {name} is a {type(value).__name__}")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
@@ -214,7 +214,7 @@ def _numbers_as_tensors(values: Any, module: torch.nn.Module, device: Device) ->
     floating = torch.float64 if in_double else torch.get_default_dtype()
 
     def tensor(leaf: Any) -> Any:
-        if not _is_number(leaf):
+        if not is_number(leaf):
             return leaf
         return device.place(torch.tensor(leaf, dtype=torch.int64 if isinstance(leaf, int) else floating))
 
@@ -234,7 +234,7 @@ def _guards(base: str, value: Any, any_number: bool) -> Iterator[Guard]:
         yield Guard(base, "list", len(value))
         for index, one in enumerate(value):
             yield from _guards(f"{base}[{index}]", one, any_number)
-    elif any_number and _is_number(value):
+    elif any_number and is_number(value):
         yield Guard(base, "number", type(value).__name__)
     else:
         yield Guard(base, "value", _constant(base, value))
@@ -299,7 +299,7 @@ class Reader:
         if kind == "USER_INPUT":
             names = [one.arg.name for one in self._program.graph_signature.input_specs if one.kind.name == kind]
             reached, value = self._reached[names.index(node.name)]
-            yield Node(self._name(node), "number" if _is_number(value) else "input", (reached,), {}, output)
+            yield Node(self._name(node), "number" if is_number(value) else "input", (reached,), {}, output)
         elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
             options = {} if kind == "PARAMETER" else {"buffer": True}
             yield Node(self._name(node), "state", (access(self._module, spec.target),), options, output)

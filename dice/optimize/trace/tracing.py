@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dice.optimize.trace.capture_graph import access, export_graph
+from dice.optimize.trace.capture_graph import access, export_graph, is_number
 from dice.optimize.trace.functional import NotTraced
 from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
 from dice.optimize.unit import Unit
@@ -83,7 +83,7 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
         if failed.final:
             raise
         reason = str(failed)
-        if any(type(leaf) in (int, float) for leaf in pytree.tree_leaves(inputs)):
+        if any(map(is_number, pytree.tree_leaves(inputs))):
             reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
     units = list(_parts(model, inputs, device, export))

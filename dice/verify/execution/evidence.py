@@ -234,13 +234,9 @@ def _read_by_host(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tens
 
 def kind_of(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> str:
     """The family of an operator that computes, or ""."""
-    if name.startswith("aten::add_.") and all(one.numel() == 1 and _is_whole(one) for one in outputs):
+    if name.startswith("aten::add_.") and all(one.numel() == 1 and not _is_float(one) for one in outputs):
         return ""  # a counter goes on, as that of a batch normalisation does
     return family(name) or (CAST if _rounds(name, args, outputs) else "")
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def _rounds(name: str, args: tuple[Any, ...], outputs: Sequence[torch.Tensor]) -> bool:
