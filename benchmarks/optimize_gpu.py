@@ -105,6 +105,20 @@ class InTurns:
             return self._writer.write(region, printed, before)
 
 
+class Stages:
+    """What a module was at, and for how many seconds, as it is told how far it is."""
+
+    def __init__(self) -> None:
+        self.now, self._since, self._spent = "the start", time.monotonic(), dict[str, float]()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self._spent, self._since, self.now = self.seconds(), time.monotonic(), what
+
+    def seconds(self) -> dict[str, float]:
+        spent = self._spent.get(self.now, 0.0) + time.monotonic() - self._since
+        return self._spent | {self.now: round(spent, 2)}
+
+
 @contextmanager
 def after(seconds: float, cancellation: Cancellation) -> Iterator[None]:
     """Call off after so long; 0: never."""
@@ -131,7 +145,7 @@ def one(
 ) -> JsonObject | None:
     """One problem's row, by the first policy that leaves a kernel. What is above the time limit is called off, and its
     run folder stays."""
-    start, own = time.monotonic(), Cancellation()
+    start, own, stages = time.monotonic(), Cancellation(), Stages()
     folder = args.out / name
     try:
         end.watch(own)
@@ -145,12 +159,14 @@ def one(
                     policy=policy,
                     library=Library(),
                     tracer=tracer,
+                    show=stages,
                     cancellation=own,
                 )
                 if result.kernel is not None:
                     break
     except Cancelled:
         late = time.monotonic() - start >= args.limit_s
+        print(f"{name}: called off at {stages.now} after {stages.seconds()}", flush=True)
         return {"problem": name, "outcome": "too slow", "seconds": args.limit_s} if late else None
     except (UserError, MachineError) as error:
         outcome: JsonObject = {"outcome": "refused", "why": str(error)[:400]}
@@ -161,7 +177,7 @@ def one(
         if result.kernel is not None:
             write_text(folder / "whole.py", result.kernel.source)
         outcome = told(result)
-    return {"problem": name, "seconds": round(time.monotonic() - start, 1)} | outcome
+    return {"problem": name, "seconds": round(time.monotonic() - start, 1), "stages": stages.seconds()} | outcome
 
 
 def told(result: Result) -> JsonObject:
