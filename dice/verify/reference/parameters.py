@@ -24,10 +24,12 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             continue
         before = [one for _, one in taken[:place]]
         after = [one for _, one in taken[place + 1 :]]
-        follows = any(_are_lengths(parameter, one) for one in (*before, *after)) or any(
-            _is_copy(parameter, one) for one in before
-        )
-        if not follows and not trees.is_steady(parameter, other.get(name)):
+        # Most are steady; whether one follows from another is asked of the rest, for that takes each pair of them.
+        if not (
+            trees.is_steady(parameter, other.get(name))
+            or any(_is_copy(parameter, one) for one in before)
+            or any(_are_lengths(parameter, one) for one in (*before, *after))
+        ):
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -41,6 +43,10 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
 def _is_copy(parameter: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether it has the values of another one, as they are or transposed, in memory of its own."""
     if parameter.dtype != other.dtype or parameter.data_ptr() == other.data_ptr():
+        return False
+    if parameter.numel() != other.numel() or not other.numel():
+        return False
+    if parameter.flatten()[0] != other.flatten()[0]:  # the first stays the first when turned
         return False
     turned = other.mT if other.dim() > 1 else other
     return any(parameter.shape == one.shape and torch.equal(parameter, one) for one in (other, turned))
