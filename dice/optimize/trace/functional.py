@@ -44,6 +44,7 @@ def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, An
             spec = sources.get(origin.name)
             if spec is not None and spec.kind.name == "USER_INPUT":
                 raise NotTraced(f"it changes its input {spec.arg.name} in place", final=True)
+            root[node] = origin  # what is written to its result is written to the state
             continue
         group = [one for one in root if root[one] is origin and one is not first and one is not node]
         later = [user for one in group for user in one.users if order.get(user, 0) > order[node]]

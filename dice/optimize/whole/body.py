@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dice.optimize.graph import Graph, Node, references
+from dice.optimize.graph import Graph, Node, Ref, references
 from dice.optimize.operators import kind_of
 from dice.optimize.python_text import expression, term
 from dice.optimize.region import Region
@@ -39,10 +40,13 @@ class Body:
         self._device = device
         self._done: set[int] = set()
         self.statements: list[Statement] = []
+        self._last = _Last.of(graph, regions)
 
     def compute(self, wanted: Iterable[str]) -> None:
         for name in wanted:
-            self._have(name)
+            region = self._region_of.get(name)
+            if region is None or id(region) not in self._done:
+                self._have(name)
 
     def returned(self) -> str:
         """What the graph returns, as Python, once it has been computed."""
@@ -50,6 +54,10 @@ class Body:
 
     def name_of(self, value: str) -> str:
         return self._names[value]
+
+    def finish(self) -> None:
+        """Write what can wait until all has been computed."""
+        self.statements += [Statement(line, ()) for line in self._last.lines()]
 
     def _have(self, name: str) -> None:
         """Write what computes a value, after all that it needs; without recursion, for networks are deep."""
@@ -76,6 +84,9 @@ class Body:
 
     def _operator(self, node: Node) -> None:
         text = expression(node, self._names, self._device)
+        if node.name in self._last.counters:
+            self._last.counters[node.name] = self._names[node.name] = self._names[node.uses[0]]
+            return
         if node.base.endswith("_") and node.effect:
             self._write(text, node.name)
             self._names[node.name] = self._names[next(iter(node.uses))]
@@ -99,11 +110,60 @@ class Body:
         self._write(f"{', '.join(results)} = {call}", *filter(None, region.outputs))
         for update in region.updates:
             value = f"{results[update.output]}.detach()" if self._training else results[update.output]
+            if update.state in self._last.states:
+                row = f"({self._names[update.state]}, {value}, {update.factor!r}),"
+                self._last.rows.setdefault(update.weight, []).append(row)
+                continue
             scaled = value if update.factor == 1.0 else f"{value} * {update.factor!r}"
             self._write(f"{self._names[update.state]}.lerp_({scaled}, {update.weight!r})")
 
     def _write(self, text: str, *values: str) -> None:
         self.statements.append(Statement(text, values))
+
+
+@dataclass(slots=True)
+class _Last:
+    """What nobody reads before the end: running statistics, and how many batches they are of. Each alone takes a
+    launch or two, which for a hundred batch normalisations are more than their kernels are, so all are done at once.
+
+    `states`: those whose statistics wait. `counters`: the operators that count, and what they count in once it has a
+    name. `rows`: by weight, a statistic's buffer, its batch's value and the factor of that."""
+
+    states: frozenset[str]
+    counters: dict[str, str]
+    rows: dict[float, list[str]]
+
+    @classmethod
+    def of(cls, graph: Graph, regions: Sequence[Region]) -> _Last:
+        uses = Counter(use for node in graph.nodes for use in node.uses)
+        uses.update(references(graph.output))
+        known = graph.by_name()
+        states = [update.state for region in regions for update in region.updates if uses[update.state] == 1]
+        counters = [node.name for node in graph.nodes if _counts(node, known) and not uses[node.name]
+                    and uses[node.uses[0]] == 1]  # fmt: skip
+        is_worth_it = len(states) > 2  # those of one are as short as they are
+        return cls(
+            frozenset(states if is_worth_it else ()), dict.fromkeys(counters if len(counters) > 1 else (), ""), {}
+        )
+
+    def lines(self) -> list[str]:
+        counters = [name for name in self.counters.values() if name]
+        lines = ["torch._foreach_add_([", *(f"    {name}," for name in counters), "], 1)"] if counters else []
+        for weight, rows in self.rows.items():
+            lines += ["kept, batch, factors = zip(", *(f"    {row}" for row in rows), ")"]
+            lines.append(f"torch._foreach_lerp_(kept, torch._foreach_mul(batch, factors), {weight!r})")
+        return lines
+
+
+def _counts(node: Node, known: Mapping[str, Node]) -> bool:
+    """Whether it adds one to a state."""
+    return (
+        node.operator == "aten.add_.Tensor"
+        and isinstance(node.arguments[0], Ref)
+        and known[node.arguments[0].name].operator == "state"
+        and node.arguments[1:] == (1,)
+        and not node.options
+    )
 
 
 def needed_for(graph: Graph) -> dict[str, frozenset[int]]:

@@ -329,4 +329,5 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     body = Body(unit.graph, regions, functions, names, device, training)
     body.compute(node.name for node in nodes if node.effect)
     body.compute(references(unit.graph.output))
+    body.finish()
     return [*given, *(statement.text for statement in body.statements), f"return {body.returned()}"]

@@ -272,8 +272,8 @@ def _fixed(program: Program, names: Container[str] = ()) -> list[frozenset[int]]
         gives = {memory[value] for kind, value in p.leaves(step.gives) if kind == "value"}
         if all(fixed) and step.operator:
             known |= gives
-        else:  # an operator gives what it writes to
-            known -= gives if step.operator else gives | taken
+        else:  # an operator gives what it writes to, but for those that give nothing
+            known -= gives if step.operator and gives else gives | taken
     return places
 
 

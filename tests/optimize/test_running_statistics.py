@@ -1,0 +1,76 @@
+"""What a module put together from regions does with the statistics that its batch normalisations keep."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from dice.optimize.graph import references
+from dice.optimize.printing import function_of
+from dice.optimize.regions import cut
+from dice.optimize.trace.capture_graph import export_graph
+from dice.optimize.whole.body import Body
+from dice.optimize.whole.compose import reached
+from dice.verify.execution.running import Device
+
+
+class Normed(nn.Module):
+    """Normalised three times, each time with a momentum of its own or by the same layer."""
+
+    def __init__(self, shared: bool):
+        super().__init__()
+        first = nn.BatchNorm1d(4)
+        self.norms = nn.ModuleList([first, first if shared else nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=0.3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm in self.norms:
+            x = F.relu(norm(x)) + torch.sin(x)
+        return x
+
+
+class Looked(Normed):
+    """Reads a statistic after it was kept."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.norms[0].get_buffer("running_mean")
+
+
+def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str], str]:
+    """Functions of the regions in PyTorch, the statements between them, and what is returned."""
+    graph = export_graph(module, (x,), {}, Device("emulated"), own_file=__name__).graph
+    regions = cut(graph)
+    names = {node.name: node.arguments[0] for node in graph.nodes if node.operator == "input"}
+    names |= {node.name: reached(node.arguments[0]) for node in graph.nodes if node.operator == "state"}
+    functions, texts = {}, []
+    for region in regions:
+        functions[region.key] = f"region_{region.key}"
+        given = [f"given_{place}" for place in range(len(region.inputs) + len(region.states))]
+        texts.append(function_of(region, functions[region.key], given))
+    body = Body(graph, regions, functions, names, "x.device")
+    body.compute(node.name for node in graph.nodes if node.effect)
+    body.compute(references(graph.output))
+    body.finish()
+    return texts, [statement.text for statement in body.statements], body.returned()
+
+
+@pytest.mark.parametrize(
+    ("module", "together"), [(Normed(False), True), (Normed(True), False), (Looked(False), True)],
+    ids=["each its own", "one layer twice", "read afterwards"],
+)  # fmt: skip
+def test_statistics_are_kept_as_pytorch_keeps_them(module: nn.Module, together: bool) -> None:
+    """Those that nobody reads are brought up to date all at once, others where they stand."""
+    theirs, ours = copy.deepcopy(module).train(), copy.deepcopy(module).train()
+    functions, lines, returned = lines_of(copy.deepcopy(module).train(), torch.randn(6, 4))
+    assert any("torch._foreach_lerp_" in line for line in lines) == together
+    space: dict[str, object] = {"torch": torch, "F": F}
+    text = "\n".join(["def forward(self, x):", *(f"    {line}" for line in lines), f"    return {returned}"])
+    exec("\n".join([*functions, text]), space)
+    for _ in range(3):
+        x = torch.randn(6, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(space["forward"](ours, x), theirs(x))  # type: ignore[operator]
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
