@@ -13,6 +13,7 @@ one is done; one for which no time is left is left for the next call. Exit code 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -305,6 +306,7 @@ def tensor_parallel(run: Run, wanted: list[tuple[str, int, int, int]]) -> Callab
             handles = submit(engine, asked)
             engine.run()
             found[name] = agreement(handles, [plain(model, one) for one in asked])
+            run.save()
             found[f"{name}, once a rank was killed"] = killed(engine, ranks_of(model))
         holds(found["float32"]["equal"] >= 59, f"texts differ: {found['float32']}")
         found["seconds to replace 8B"] = replacing()
@@ -320,10 +322,13 @@ def killed(engine: Engine, ranks: Ranks) -> str:
         engine.step()
     begun = time.perf_counter()
     ranks._processes[0].kill()
+    faulthandler.dump_traceback_later(30)  # where it hangs, if it does
     try:
         engine.run()
     except MachineError as error:
         return f"{error} ({time.perf_counter() - begun:.1f} s)"
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     raise AssertionError("the engine went on without its rank")
 
 

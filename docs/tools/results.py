@@ -273,6 +273,35 @@ def sft_speed() -> str:
 
 
 @part
+def sft_8b() -> str:
+    run = read("train/train8b_h200")
+    found = run["stages"]["sft"]
+    peak, predicted = (found[key] / 1e9 for key in ("peak_memory_bytes", "predicted_bytes"))
+    return (
+        f"SDAR-8B's shapes, random weights, {run['hardware']}: {found['steps']} steps of {found['step_s']['median']:.2f} s "
+        f"({found['step_s']['least']:.2f} to {found['step_s']['most']:.2f}), {found['clean_tokens_per_s_a_gpu']:,.0f} clean "
+        f"tokens a second and GPU, {100 * found['mfu']:.1f}% MFU, recomputing {found['recompute']}; {peak:.1f} GB at the peak, "
+        f"where `dice plan` says {predicted:.1f}."
+    )
+
+
+@part
+def scaling() -> str:
+    found = []
+    for row in read("train/scaling_h200")["rows"]:
+        shares = []
+        for group in ("heldout", "plain"):
+            one = row["exec"][group]
+            low, high = one["interval"]
+            shares.append(f"{100 * one['right'] / one['of']:.0f} [{abs(low):.0f}, {high:.0f}]")
+        name = f"{row['parameters'] / 1e6:.1f} million"
+        found.append(
+            (name, f"{row['tokens'] / 1e6:,.0f} million", *shares, f"{row['heldout_loss'][-1]['val_loss']:.3f}")
+        )
+    return table("parameters | tokens seen | held-out, % | plain modules, % | held-out loss a token", found)
+
+
+@part
 def curves() -> str:
     gpu, cpu = (read("train/fsdp2_curve")[key]["largest_relative_difference"] for key in ("gpu", "cpu"))
     return (
@@ -379,6 +408,8 @@ def train_rows() -> str:
         "ablation/rewards",
         "first_ablation",
         "autoregressive",
+        "train8b_h200",
+        "scaling_h200",
         "rl_step_h100",
         "mini_run",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dice.model.shard import Shard
 
 # For the slowest step there is. Ranks that died are noticed at once, by other means.
 PATIENCE = timedelta(minutes=30)
+ABORT_S = 5.0  # at most, that an end is waited for
 
 
 class Group:
@@ -70,4 +72,7 @@ class Connected(Group):
         self._group.broadcast([x], dist.BroadcastOptions()).wait()
 
     def abort(self) -> None:
-        self._group.abort()
+        # NCCL may itself wait for the rank that has died, once a recorded step refers to it, and for ever.
+        ending = threading.Thread(target=self._group.abort, name="abort of the group", daemon=True)
+        ending.start()
+        ending.join(ABORT_S)

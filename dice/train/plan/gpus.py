@@ -51,7 +51,7 @@ MEASURED = (
     Measured(384, 0.1675, 0.845, "benchmarks/README.md (nano on one H200: 1.35 million clean tokens/s)"),
     Measured(768, 0.2094, 0.845, "benchmarks/train/mini.json (H100), benchmarks/README.md (two H200: 422 of 2 x 250)"),
     Measured(2048, 0.4371, 0.95, "benchmarks/train/1.7b.json (H100); on several GPUs between its neighbours"),
-    Measured(4096, 0.54, 1.0, "8B on two H200, blocks recomputed: 4,550 clean tokens/s a GPU; no file was kept of it"),
+    Measured(4096, 0.499, 1.0, "benchmarks/train/train8b_h200.json (8B on two H200: 5,322 clean tokens/s a GPU)"),
 )  # fmt: skip
 # benchmarks/engine/h200.json: SDAR-8B's shapes, 64 texts, two tokens a forward.
 DECODED_TOKENS_PER_S, DECODED_PARAMETERS, DECODE_SOURCE = (
