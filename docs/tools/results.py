@@ -277,11 +277,12 @@ def sft_8b() -> str:
     run = read("train/train8b_h200")
     found = run["stages"]["sft"]
     peak, predicted = (found[key] / 1e9 for key in ("peak_memory_bytes", "predicted_bytes"))
+    step = "{median:.2f} s ({least:.2f} to {most:.2f})".format(**found["step_s"])
+    speed = f"{found['clean_tokens_per_s_a_gpu']:,.0f} clean tokens a second and GPU, {100 * found['mfu']:.1f}% MFU"
+    memory = f"{peak:.1f} GB at the peak, where `dice plan` says {predicted:.1f}"
     return (
-        f"SDAR-8B's shapes, random weights, {run['hardware']}: {found['steps']} steps of {found['step_s']['median']:.2f} s "
-        f"({found['step_s']['least']:.2f} to {found['step_s']['most']:.2f}), {found['clean_tokens_per_s_a_gpu']:,.0f} clean "
-        f"tokens a second and GPU, {100 * found['mfu']:.1f}% MFU, recomputing {found['recompute']}; {peak:.1f} GB at the peak, "
-        f"where `dice plan` says {predicted:.1f}."
+        f"SDAR-8B's shapes, random weights, {run['hardware']}: {found['steps']} steps of {step}, {speed}, "
+        f"recomputing {found['recompute']}; {memory}."
     )
 
 

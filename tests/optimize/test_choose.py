@@ -122,3 +122,21 @@ def test_a_region_that_is_too_little_alone_stays_behind_others(choose: Choose, m
     monkeypatch.setitem(choose.__globals__, "Timed", Moves)  # type: ignore[attr-defined]
     kept, chooser, _ = choose(FASTER)
     assert kept == {"linear, relu", "cumsum"} and len(chooser.dropped) == 1
+
+
+class RightOnce(Timed):
+    """Without `softmax` a whole is faster, and wrong in all trials but one."""
+
+    def verify(self, problem: Problem, kernel: Kernel, **how: Any) -> Verdict:
+        said = super().verify(problem, kernel)
+        if "softmax" in {title for title in self.saves if f": {title}." in kernel.source} or how["options"].trials == 1:
+            return said
+        return replace(said, outcome="wrong", timing=None)
+
+
+def test_what_is_wrong_when_it_is_verified_in_full_is_not_chosen(
+    choose: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(choose.__globals__, "Timed", RightOnce)  # type: ignore[attr-defined]
+    kept, _, _ = choose(FASTER | {"softmax": -0.5})
+    assert kept == set(FASTER)
