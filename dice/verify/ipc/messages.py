@@ -595,10 +595,12 @@ class GroupOpened:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConstructed:
-    """`state`: type and shape of its parameters and buffers, by name. `varying`: those that training would change."""
+    """`state`: type and shape of its parameters and buffers, by name. `varying`: those that training would change.
+    `state_bytes`: what they take together."""
 
     state: dict[str, Any]
     varying: tuple[str, ...]
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,9 @@ class Group:
         taken = (
             trees.taken(self.reference.model, fresh[False] if fresh else None) if self.reference.protocol.ours else ()
         )
-        return m.ReferenceConstructed(outline, tuple(name for name, _ in taken))
+        model = self.reference.model
+        size = sum(value.nbytes for value in (*model.parameters(), *model.buffers()))
+        return m.ReferenceConstructed(outline, tuple(name for name, _ in taken), size)
 
     def _show(self, value: Any, name: str, folder: str = ".") -> None:
         """Write a value where candidates read it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dice.kernel import Kernel
@@ -19,6 +19,9 @@ from dice.verify.sandbox.jail import Limits
 from dice.verify.supervisor.examiner import Examinations
 from dice.verify.supervisor.reference_pool import ReferencePool
 
+# Of host memory for a model's parameters, beside what the options allow: they are made there, copied and handed over.
+COPIES = 4
+MANY = 8  # parameters count as many from this part of what the options allow
 TMP_MB = 256  # a candidate's /tmp and /dev/shm, which count for nothing else
 
 
@@ -57,6 +60,15 @@ class Assignment:
     def shares(self) -> bool:
         """Whether other jobs use the GPU's memory at the same time."""
         return self.backend == "cuda" and not self.whole
+
+    def with_room(self) -> Assignment:
+        """With host memory for the model's parameters, where they are known to be many, up to half of the machine's."""
+        size, allowed = self.services.references.parameter_mb(self.problem), self.options.memory_mb
+        if size * MANY <= allowed:
+            return self
+        machine_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+        room = max(allowed, min(allowed + COPIES * size, machine_mb // 2))
+        return replace(self, options=replace(self.options, memory_mb=room))
 
     @cached_property
     def protocol(self) -> Protocol:

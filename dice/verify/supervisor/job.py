@@ -50,7 +50,8 @@ class Job:
         whole: bool = False,
         on_stage: Callable[[str], None] = lambda stage: None,
     ):
-        self.assignment = Assignment(services, problem, kernel, options, whole)
+        self._asked = Assignment(services, problem, kernel, options, whole)
+        self.assignment = self._asked.with_room()
         self.record = Record(services.backend, self.assignment.protocol.name, services.lacking, on_stage)
         self.feedback = Feedback(kernel.source)
         self.hurt_device = False
@@ -84,6 +85,15 @@ class Job:
             report = self._read()
         except VerdictReached as stop:
             return stop
+        end = self._check_with_care(report, gpu)
+        roomy = self._asked.with_room()
+        if end.outcome == "out_of_memory" and roomy.options.memory_mb > self.assignment.options.memory_mb:
+            self.assignment = roomy  # how much the model's parameters take is known now
+            end = self._check_with_care(report, gpu)
+        return end
+
+    def _check_with_care(self, report: static.StaticReport, gpu: GpuLock) -> VerdictReached:
+        """On what the problem itself draws alone, where its reference does not bear more."""
         try:
             return self._check(
                 report, gpu, vary=not self.assignment.services.references.is_fragile(self.assignment.problem)
