@@ -63,7 +63,8 @@ class Assignment:
 
     def with_room(self) -> Assignment:
         """With host memory for the model's parameters, where they are known to be many, up to half of the machine's."""
-        size, allowed = self.services.references.parameter_mb(self.problem), self.options.memory_mb
+        size = self.services.references.parameter_bytes.get(self.problem.id, 0) >> 20
+        allowed = self.options.memory_mb
         if size * MANY <= allowed:
             return self
         machine_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -226,7 +226,7 @@ class Session:
     def construct(self, others: Iterable[Child] = ()) -> m.ReferenceConstructed:
         """Construct the reference, or find it constructed; see `ask`."""
         constructed = self._ask_once(m.ConstructReference(), m.ReferenceConstructed, others)
-        self._pool.note_parameters(self._settings, constructed.state_bytes)
+        self._pool.parameter_bytes[self._settings.problem] = constructed.state_bytes
         return constructed
 
     def plan(self, others: Iterable[Child] = ()) -> m.Planned:
@@ -361,7 +361,7 @@ class ReferencePool:
         self._numbers = itertools.count()
         self._large: set[ReferenceSettings] = set()  # problems whose inputs are too large to keep
         self._fragile: set[str] = set()  # problems that ended a process
-        self._parameter_bytes: dict[str, int] = {}  # by problem
+        self.parameter_bytes: dict[str, int] = {}  # of a problem's parameters and buffers, once they were made
         self._unlendable: set[str] = set()  # problems with a trial whose memory a candidate could not map
         self.share = True  # whether jobs may share a group: not where nothing keeps candidates from writing to it
 
@@ -385,14 +385,6 @@ class ReferencePool:
         most likely. It meets no others from now on, so that no other jobs of a process are lost to it again."""
         with self._lock:
             self._fragile.add(settings.problem)
-
-    def note_parameters(self, settings: ReferenceSettings, size: int) -> None:
-        with self._lock:
-            self._parameter_bytes[settings.problem] = size
-
-    def parameter_mb(self, problem: Problem) -> int:
-        """What its parameters and buffers take, once they were made."""
-        return self._parameter_bytes.get(problem.id, 0) >> 20
 
     def do_not_lend(self, problem: Problem) -> None:
         """Its large trials go by file from now on."""
