@@ -21,7 +21,7 @@ from dice.launch import leave_working_directory
 from dice.problem import Problem
 from dice.verdict import Backend, Verdict
 from dice.verify import Options, Verifier
-from dice.verify.options import default_cache_dir, probe_cuda, toolchain, visible_gpus
+from dice.verify.options import default_cache_dir, host_memory, probe_cuda, toolchain, visible_gpus
 from dice.verify.sandbox.cancel import Cancellation
 from dice.verify.supervisor.devices import MAX_CONCURRENT
 from dice.verify.supervisor.job import ProblemFault
@@ -135,7 +135,7 @@ class Host:
         verifier = self._verifier
         lacking = verifier.lacking()
         on_gpu = verifier.backend == "cuda"
-        memory = int(probe_cuda()["memory"]) if on_gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = int(probe_cuda()["memory"]) if on_gpu else host_memory()
         return HostFacts(self._name, kind_of(verifier.backend), memory, lacking, os.environ.get(DEVICES))
 
     def pulse(self) -> None:

@@ -103,6 +103,11 @@ def why_no_cuda() -> str:
     return "PyTorch sees no NVIDIA GPU" if found["built_for"] else "this PyTorch was built without CUDA"
 
 
+def host_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @functools.cache
 def probe_cuda() -> JsonObject:
     """What PyTorch says of the GPU, asked in a process of its own so that this one never initialises CUDA."""

@@ -290,15 +290,9 @@ def sft_8b() -> str:
 def scaling() -> str:
     found = []
     for row in read("train/scaling_h200")["rows"]:
-        shares = []
-        for group in ("heldout", "plain"):
-            one = row["exec"][group]
-            low, high = one["interval"]
-            shares.append(f"{100 * one['right'] / one['of']:.0f} [{abs(low):.0f}, {high:.0f}]")
-        name = f"{row['parameters'] / 1e6:.1f} million"
-        found.append(
-            (name, f"{row['tokens'] / 1e6:,.0f} million", *shares, f"{row['heldout_loss'][-1]['val_loss']:.3f}")
-        )
+        shares = [percent(row["exec"][group]) for group in ("heldout", "plain")]
+        name, tokens = f"{row['parameters'] / 1e6:.1f} million", f"{row['tokens'] / 1e6:,.0f} million"
+        found.append((name, tokens, *shares, f"{row['heldout_loss'][-1]['val_loss']:.3f}"))
     return table("parameters | tokens seen | held-out, % | plain modules, % | held-out loss a token", found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ class Looked(Normed):
         return super().forward(x) + self.norms[0].get_buffer("running_mean")
 
 
+class Batch(Normed):
+    """Returns its input, which has a name of its own."""
+
+    def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return super().forward(batch), batch
+
+
 def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str], str]:
     """Functions of the regions in PyTorch, the statements between them, and what is returned."""
     graph = export_graph(module, (x,), {}, Device("emulated"), own_file=__name__).graph
@@ -58,8 +66,9 @@ def lines_of(module: nn.Module, x: torch.Tensor) -> tuple[list[str], list[str], 
 
 
 @pytest.mark.parametrize(
-    ("module", "together"), [(Normed(False), True), (Normed(True), False), (Looked(False), True)],
-    ids=["each its own", "one layer twice", "read afterwards"],
+    ("module", "together"),
+    [(Normed(False), True), (Normed(True), False), (Looked(False), True), (Batch(False), True)],
+    ids=["each its own", "one layer twice", "read afterwards", "an input returned"],
 )  # fmt: skip
 def test_statistics_are_kept_as_pytorch_keeps_them(module: nn.Module, together: bool) -> None:
     """Those that nobody reads are brought up to date all at once, others where they stand."""
@@ -67,7 +76,8 @@ def test_statistics_are_kept_as_pytorch_keeps_them(module: nn.Module, together: 
     functions, lines, returned = lines_of(copy.deepcopy(module).train(), torch.randn(6, 4))
     assert any("torch._foreach_lerp_" in line for line in lines) == together
     space: dict[str, object] = {"torch": torch, "F": F}
-    text = "\n".join(["def forward(self, x):", *(f"    {line}" for line in lines), f"    return {returned}"])
+    (given,) = inspect.signature(module.forward).parameters
+    text = "\n".join([f"def forward(self, {given}):", *(f"    {line}" for line in lines), f"    return {returned}"])
     exec("\n".join([*functions, text]), space)
     for _ in range(3):
         x = torch.randn(6, 4)

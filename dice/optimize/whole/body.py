@@ -83,10 +83,10 @@ class Body:
                 self._operator(self._nodes[one])
 
     def _operator(self, node: Node) -> None:
-        text = expression(node, self._names, self._device)
         if node.name in self._last.counters:
             self._last.counters[node.name] = self._names[node.name] = self._names[node.uses[0]]
             return
+        text = expression(node, self._names, self._device)
         if node.base.endswith("_") and node.effect:
             self._write(text, node.name)
             self._names[node.name] = self._names[next(iter(node.uses))]
@@ -111,7 +111,7 @@ class Body:
         for update in region.updates:
             value = f"{results[update.output]}.detach()" if self._training else results[update.output]
             if update.state in self._last.states:
-                row = f"({self._names[update.state]}, {value}, {update.factor!r}),"
+                row = (self._names[update.state], value, repr(update.factor))
                 self._last.rows.setdefault(update.weight, []).append(row)
                 continue
             scaled = value if update.factor == 1.0 else f"{value} * {update.factor!r}"
@@ -131,7 +131,7 @@ class _Last:
 
     states: frozenset[str]
     counters: dict[str, str]
-    rows: dict[float, list[str]]
+    rows: dict[float, list[tuple[str, str, str]]]
 
     @classmethod
     def of(cls, graph: Graph, regions: Sequence[Region]) -> _Last:
@@ -147,11 +147,13 @@ class _Last:
         )
 
     def lines(self) -> list[str]:
+        """Without a name of their own, which could be that of something returned."""
         counters = [name for name in self.counters.values() if name]
         lines = ["torch._foreach_add_([", *(f"    {name}," for name in counters), "], 1)"] if counters else []
         for weight, rows in self.rows.items():
-            lines += ["kept, batch, factors = zip(", *(f"    {row}" for row in rows), ")"]
-            lines.append(f"torch._foreach_lerp_(kept, torch._foreach_mul(batch, factors), {weight!r})")
+            kept, batch, factors = ([f"    {item}," for item in column] for column in zip(*rows, strict=True))
+            lines += ["torch._foreach_lerp_([", *kept, "], torch._foreach_mul([", *batch, "], ["]
+            lines += [*factors, f"]), {weight!r})"]
         return lines
 
 

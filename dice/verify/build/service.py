@@ -32,6 +32,7 @@ from dice.verify.ipc.messages import (
     SharedBuilding,
     SharedPrepared,
 )
+from dice.verify.options import host_memory
 from dice.verify.sandbox.cancel import Starter
 from dice.verify.sandbox.jail import Limits
 from dice.verify.sandbox.process import Child, ChildEnded, DeadlineExceeded, MachineryError, wait_for
@@ -275,7 +276,7 @@ def _prepared(child: Child, headers: str, deadline: float) -> Raw:
 def builder_memory_mb(slots: int) -> int:
     """What one builder may take: an equal share of the machine's memory, no more than the largest honest builds need,
     and no less."""
-    machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    machine_mb = host_memory() >> 20
     return max(LEAST_MEMORY_MB, min(BUILDER_MEMORY_MB, machine_mb // slots))
 
 

@@ -12,7 +12,7 @@ from dice.kernel import Kernel
 from dice.problem import Problem
 from dice.verdict import Backend
 from dice.verify.build.service import BuildService
-from dice.verify.options import Options
+from dice.verify.options import Options, host_memory
 from dice.verify.protocols import Protocol, protocol_named
 from dice.verify.sandbox.cancel import Spawner
 from dice.verify.sandbox.jail import Limits
@@ -67,7 +67,7 @@ class Assignment:
         allowed = self.options.memory_mb
         if size * MANY <= allowed:
             return self
-        machine_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+        machine_mb = host_memory() >> 20
         room = max(allowed, min(allowed + COPIES * size, machine_mb // 2))
         return replace(self, options=replace(self.options, memory_mb=room))
 

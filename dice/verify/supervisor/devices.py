@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from dice.verdict import Backend
-from dice.verify.options import probe_cuda
+from dice.verify.options import host_memory, probe_cuda
 from dice.verify.supervisor.gpu_lock import GpuLock
 from dice.verify.supervisor.health import DeviceLost, Health
 from dice.verify.supervisor.reference_pool import ReferencePool
@@ -38,7 +38,7 @@ def _memory(backend: Backend) -> int:
     if backend == "cuda":
         total = int(probe_cuda()["memory"])
         return max(total // 2, total - REFERENCE_PROCESSES * REFERENCE_BYTES - MARGIN_BYTES)
-    return int(HOST_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return int(HOST_SHARE * host_memory())
 
 
 class Devices:

@@ -87,7 +87,8 @@ class Job:
             return stop
         end = self._check_with_care(report, gpu)
         roomy = self._asked.with_room()
-        if end.outcome == "out_of_memory" and roomy.options.memory_mb > self.assignment.options.memory_mb:
+        of_host = end.outcome == "out_of_memory" and not end.lacks_gpu_memory
+        if of_host and roomy.options.memory_mb > self.assignment.options.memory_mb:
             self.assignment = roomy  # how much the model's parameters take is known now
             end = self._check_with_care(report, gpu)
         return end
