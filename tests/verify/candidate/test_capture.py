@@ -315,6 +315,7 @@ FIXED = {  # a forward, and which tensors of its last step follow from nothing
     "of a table that was used": ("(x * TABLE) - TABLE", {1}),
     "written to": ("torch.add(x, TABLE.copy_(x))", set()),
     "written to by a view": ("[TABLE[:1].copy_(x[:1]), torch.add(x, TABLE)][1]", set()),
+    "written to by what gives nothing": ("[torch._foreach_add_([TABLE], [x]), torch.add(x, TABLE)][1]", set()),
     "kept": ("torch.add(x, self.table)", {1}),
     "a literal": ("torch.add(x, torch.ones(3).cuda())", {1}),
 }
