@@ -125,14 +125,5 @@ def _differ(oddity: str) -> None:
     elif oddity == "code":
         host.harness_version = lambda: "another"
     elif oddity == "memory":
-        host.os = _Large()  # type: ignore[assignment]
-
-
-class _Large:
-    """`os` of a machine with twice the memory."""
-
-    environ = os.environ
-
-    @staticmethod
-    def sysconf(name: str) -> int:
-        return (2 if name == "SC_PHYS_PAGES" else 1) * os.sysconf(name)
+        memory = host.host_memory()
+        host.host_memory = lambda: 2 * memory
