@@ -226,11 +226,30 @@ def test_statistics_that_training_keeps_and_the_kernel_does_not_are_a_label(
 ) -> None:
     norm = "self.norm = nn.BatchNorm1d(32)"
     source = texts.problem("return self.norm(x * x)", "[torch.rand(8, 32)]", norm)
-    forward = "x = ops.run(x); mean, var = x.mean(0), x.var(0, False); n = self.norm;"
-    answer = "return (x - mean) / (var + 1e-5).sqrt() * n.weight + n.bias"
-    keeps = "n.num_batches_tracked += 1; n.running_mean.mul_(0.9).add_(0.1 * mean);"
-    keeps += "n.running_var.mul_(0.9).add_(0.1 * x.var(0));"
-    for more, labels in (("", ("keeps_no_state",)), (keeps, ())):
-        candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{forward} {more} {answer}", init=norm)
+    for more, labels in (("", ("keeps_no_state",)), (f"{COUNTS} {MEAN} {VARIANCE}", ())):
+        candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{NORM} {more} {NORMALISED}", init=norm)
         verdict = verify(emulated, source, candidate, provenance=provenance)
         assert verdict.correct and verdict.labels == labels
+
+
+NORM = "x = ops.run(x); mean, var = x.mean(0), x.var(0, False); n = self.norm;"
+COUNTS = "n.num_batches_tracked += 1;"
+MEAN = "n.running_mean.mul_(0.9).add_(0.1 * mean);"
+VARIANCE = "n.running_var.mul_(0.9).add_(0.1 * x.var(0));"
+NORMALISED = "return (x - mean) / (var + 1e-5).sqrt() * n.weight + n.bias"
+
+
+@pytest.mark.parametrize("provenance", ["construction", pytest.param("evidence", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("keeps", "buffer"), [
+    (COUNTS + MEAN + VARIANCE.replace("x.var(0)", "var"), "running_var"),  # without Bessel's correction
+    (COUNTS + MEAN.replace("0.9", "0.1").replace("(0.1", "(0.9") + VARIANCE, "running_mean"),  # another momentum
+    ("n.num_batches_tracked += 2;" + MEAN + VARIANCE, "num_batches_tracked"),
+])  # fmt: skip
+def test_statistics_that_are_kept_with_other_values_are_wrong(
+    keeps: str, buffer: str, provenance: str, emulated: Verifier
+) -> None:
+    norm = "self.norm = nn.BatchNorm1d(32)"
+    source = texts.problem("return self.norm(x * x)", "[torch.rand(8, 32)]", norm)
+    candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{NORM} {keeps} {NORMALISED}", init=norm)
+    verdict = verify(emulated, source, candidate, provenance=provenance)
+    assert verdict.outcome == "wrong" and f"buffer norm.{buffer} is not" in verdict.message

@@ -138,6 +138,9 @@ class Server(ABC):
         self.device.synchronize()
         return m.Constructed(loadable, fewer)
 
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
+
     def _recording(self, work: OperatorCounts) -> contextlib.AbstractContextManager[None]:
         if not self.records:
             return contextlib.nullcontext()
@@ -173,14 +176,16 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
-        if command.asked_back:
-            given = transport.tensors(inputs)
-            transport.write([given[index] for index in command.asked_back], self.values.outputs, command.left)
+        if command.asked_back or command.asked_kept:
+            given, buffers = transport.tensors(inputs), self._buffers()
+            left = [given[index] for index in command.asked_back]
+            left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
+            transport.write(left, self.values.outputs, command.left)
         self.device.synchronize()
         aliased = running.aliased(output, inputs)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
-        buffers = dict(self.model.named_buffers()) if before else {}
+        buffers = self._buffers() if before else {}
         on_cpu = self.device.on_cpu(output)
         deterministic, overwritten = self._repeat(output, command) if command.repeat else (False, False)
         findings = None
@@ -232,7 +237,7 @@ class Server(ABC):
 
     def _often(self, command: m.RunOften) -> m.RanOften:
         inputs = [self.values.read(name) for name in command.inputs]
-        buffers = dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
+        buffers = self._buffers()
         kept = {
             name: buffer.clone() for name, buffer in buffers.items() if name in self.given
         }  # as the reference's are

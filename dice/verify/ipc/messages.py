@@ -205,7 +205,8 @@ class Construct:
 @dataclass(frozen=True, slots=True)
 class RunTrial:
     """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
-    states. `asked_back`: input tensors to be written as `left`, as the forward leaves them. Answered by `Ran`."""
+    states. `asked_back`: input tensors to be written as `left`, as the forward leaves them, and behind these the model's
+    buffers `asked_kept`, empty where it has none of a name. Answered by `Ran`."""
 
     inputs: str
     output: str
@@ -214,6 +215,7 @@ class RunTrial:
     repeat: bool
     rng: bool
     asked_back: tuple[int, ...] = ()
+    asked_kept: tuple[str, ...] = ()
     left: str = ""
 
 
@@ -617,8 +619,8 @@ class Planned:
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """`family`: that was drawn, "" for none that suits. `sizes`: elements of the output tensors. `lent`: bytes of
-    memory that came with it as open files, for inputs and outputs. `asked_back`: see `RunTrial`. `shareable`: small
-    enough to be kept for others. `signature`: of the inputs."""
+    memory that came with it as open files, for inputs and outputs. `asked_back`, `asked_kept`: see `RunTrial`.
+    `shareable`: small enough to be kept for others. `signature`: of the inputs."""
 
     family: str
     shareable: bool
@@ -629,6 +631,7 @@ class Drawn:
     sizes: tuple[int, ...] = ()
     lent: tuple[int, ...] = ()
     asked_back: tuple[int, ...] = ()
+    asked_kept: tuple[str, ...] = ()
     signature: object = None
 
 

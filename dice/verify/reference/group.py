@@ -223,13 +223,14 @@ class Group:
 
 
 def _left(command: m.JudgeOutput, trial: Trial, files: Files) -> list[torch.Tensor]:
-    """What the candidate left in the inputs that it was asked to hand back. Raises `WireError`."""
-    if not trial.asked_back:
+    """What the candidate left in the inputs and the buffers that it was asked to hand back. Raises `WireError`."""
+    asked = [*trial.left, *trial.kept.values()]
+    if not asked:
         return []
-    max_bytes = 2 * sum(tensor.nbytes for tensor in trial.left) + OUTPUT_SLACK_BYTES
+    max_bytes = 2 * sum(tensor.nbytes for tensor in asked) + OUTPUT_SLACK_BYTES
     left = transport.tensors(transport.read(files, command.left, max_bytes))
-    if len(left) != len(trial.left):
-        raise transport.WireError(f"{len(left)} inputs were handed back, not {len(trial.left)}")
+    if len(left) != len(asked):
+        raise transport.WireError(f"{len(left)} inputs and buffers were handed back, not {len(asked)}")
     return left
 
 

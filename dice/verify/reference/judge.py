@@ -16,7 +16,7 @@ from dice.verify.reference import input_rounding, orders
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import ReferenceFailed, Trial, blame, unchanged
-from dice.verify.tensors import compare, sampled, transport, trees
+from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
@@ -39,7 +39,8 @@ def judge(
     `changed`: the input tensors that the candidate wrote to; `aliased`: those that its output shares memory with;
     `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU. What the reference
     does itself is allowed. Where `left` is told, what the reference writes to inputs is also asked for: `left` are the
-    candidate's tensors that are `trial.asked_back`. `kept`: its buffers that changed, where those were looked at.
+    candidate's tensors that are `trial.asked_back`, and its buffers that `trial.kept` names. `kept`: its buffers that
+    changed, where those were looked at.
     """
     if set(on_cpu) - set(trial.on_cpu):
         message = "forward returned a tensor on the CPU; the reference's is on the GPU."
@@ -96,14 +97,21 @@ def _judge_effects(
         if missing := sorted(set(trial.must_change) - changed):
             message = f"forward left input {missing[0]} as it was; the reference changes it in place."
             return replace(result, equal=False, message=message, errors=(message,))
-        for index, *values in zip(trial.asked_back, trial.left, left, strict=True):
-            found = compare.compare(*map(reference.device.place, values))
-            if not found.equal:
-                message = f"after forward, input {index} is not what it is after the reference's: {found.message}"
+        names = [*(f"input {index}" for index in trial.asked_back), *(f"buffer {name}" for name in trial.kept)]
+        for name, expected, actual in zip(names, (*trial.left, *trial.kept.values()), left, strict=True):
+            found = compare.compare(*map(reference.device.place, (expected, actual)))
+            if not found.equal and not _is_not_kept(trial, name.removeprefix("buffer "), actual):
+                message = f"after forward, {name} is not what it is after the reference's: {found.message}"
                 return replace(found, message=message, errors=(message,))
         if set(trial.changed) - set(trial.must_change) - changed:
             labels.append("leaves_input")
     return replace(result, labels=tuple(labels))
+
+
+def _is_not_kept(trial: Trial, name: str, value: torch.Tensor) -> bool:
+    """Whether the candidate has no buffer of this name, or leaves it as it was given: a label says so."""
+    before = (trial.state or {}).get(name)
+    return name in trial.kept and (not value.numel() or (before is not None and near.same_values(value.cpu(), before)))
 
 
 def _slacks(reference: Reference, trial: Trial, exact: Any) -> tuple[torch.Tensor, ...]:

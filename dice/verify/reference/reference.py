@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
+KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 TIED = ("ties", "zeros", inputs.HALVES, inputs.REARRANGED)  # families with many equal values
 
@@ -199,7 +201,9 @@ class Reference:
             before = running.fingerprints(model, buffers=True)
             census = evidence.Census()
             output = running.forward(model, placed, seed, self.device, census=census)
-            self.writes = tuple({*self.writes, *running.written(model, before)})
+            writes = running.written(model, before)
+            self.writes = tuple({*self.writes, *writes})
+            kept = _kept(model, writes, self.fresh_states) if step.fresh else {}
             changed = trees.changed(placed, base)
             aliased = tuple(running.aliased(output, placed))
             heavy = workload.is_heavy(base, output)
@@ -226,6 +230,7 @@ class Reference:
             exact,
             changed=changed,
             left=tuple(left),
+            kept=kept,
             aliased=aliased,
             on_cpu=tuple(self.device.on_cpu(output)),
             effects=effects,
@@ -278,3 +283,11 @@ class Reference:
                 return ()
         pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
         return tuple(compare.rms_difference(*pair) for pair in pairs)
+
+
+def _kept(model: Any, writes: Container[str], states: tuple[State, State] | None) -> State:
+    """What a forward left in those of the model's buffers that it writes to, of which candidates are given the values:
+    statistics for later, counters, caches. Nothing where they are many elements."""
+    given = states[0] if states else {}
+    kept = {name: value for name, value in model.named_buffers() if name in writes and name in given and value.numel()}
+    return trees.to_cpu(kept) if trees.elements(kept) <= KEPT_ELEMENTS else {}  # type: ignore[no-any-return]

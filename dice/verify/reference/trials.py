@@ -69,6 +69,7 @@ class Trials:
             sizes=tuple(sorted({tensor.numel() for tensor in transport.tensors(trial.expected)})),
             lent=tuple(lent.sizes) if lent else (),
             asked_back=trial.asked_back,
+            asked_kept=tuple(trial.kept),
             signature=transport.signature(trial.inputs),
         )
 

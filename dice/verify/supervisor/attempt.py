@@ -172,7 +172,8 @@ class Attempt:
         repeat = protocol.ours and record.determinism is None and step.family == "given"
         repeat = repeat and not drawn.lent  # there may be no memory for a second output
         order = self._orders.next(drawn.family, step.crowded)
-        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, drawn.asked_back, LEFT)
+        asked = (drawn.asked_back, drawn.asked_kept)
+        command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, *asked, LEFT)
         self.replay.trial = command
         with record.clock("run"):
             ran = self._ran(command)

@@ -142,7 +142,8 @@ def _differs(attempt: Attempt, step: m.Step) -> bool:
     drawn = attempt.set_up(step)
     if not drawn.family or drawn.lent:
         return False
-    command = m.RunTrial(attempt.drawn, OUTPUT, drawn.seed, 0, False, drawn.rng, drawn.asked_back, LEFT)
+    asked = (drawn.asked_back, drawn.asked_kept)
+    command = m.RunTrial(attempt.drawn, OUTPUT, drawn.seed, 0, False, drawn.rng, *asked, LEFT)
     with attempt.record.clock("run"):
         ran = attempt.talk.ask(command, m.Ran)
     told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu)
