@@ -205,8 +205,8 @@ class Construct:
 @dataclass(frozen=True, slots=True)
 class RunTrial:
     """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
-    states. `asked_back`: input tensors to be written as `left`, as the forward leaves them, and behind these the model's
-    buffers `asked_kept`, empty where it has none of a name. Answered by `Ran`."""
+    states. `asked_back`: input tensors to be written as `left`, as the forward leaves them, and behind these the
+    model's buffers `asked_kept`, empty where it has none of a name. Answered by `Ran`."""
 
     inputs: str
     output: str
