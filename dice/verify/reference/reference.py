@@ -290,4 +290,4 @@ def _kept(model: Any, writes: Container[str], states: tuple[State, State] | None
     statistics for later, counters, caches. Nothing where they are many elements."""
     given = states[0] if states else {}
     kept = {name: value for name, value in model.named_buffers() if name in writes and name in given and value.numel()}
-    return trees.to_cpu(kept) if trees.elements(kept) <= KEPT_ELEMENTS else {}  # type: ignore[no-any-return]
+    return trees.to_cpu(kept) if trees.elements(kept) <= KEPT_ELEMENTS else {}
