@@ -44,7 +44,7 @@ def decompose(graph: torch.fx.Graph, has_rule: HasRule, depth: int = 0) -> None:
 
 def _may_be_taken_apart(node: torch.fx.Node) -> bool:
     is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and not writes(node) and bool(tensors_of(node)) and not _names_one_of_equals(node)
+    return is_operator and not writes(node) and bool(tensors_of(node)) 
 
 
 def _names_one_of_equals(node: torch.fx.Node) -> bool:

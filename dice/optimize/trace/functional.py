@@ -14,7 +14,7 @@ _VIEWS = words(
     "view reshape transpose permute t select slice unsqueeze squeeze expand expand_as view_as unfold",
     "diagonal narrow chunk split split_with_sizes unbind unflatten flatten alias detach as_strided",
     "movedim swapaxes numpy_T mT tensor_split getitem contiguous to type_as real imag view_as_real",
-    "view_as_complex squeeze_ unsqueeze_",
+    "view_as_complex squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_",
 )
 
 
@@ -79,14 +79,19 @@ def writes(node: torch.fx.Node) -> bool:
 
 
 def _functional_form(node: torch.fx.Node) -> Any:
-    """The overload without the underscore, of the same arguments."""
+    """The operator without the underscore, of the same arguments: its overload may have another name."""
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
     name = target._schema.name.split("::")[1]
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
-    if not name.endswith("_") or packet is None or target._overloadname not in packet.overloads():
+    if not name.endswith("_") or packet is None:
         return None
-    return getattr(packet, target._overloadname)
+    overloads = (getattr(packet, one) for one in packet.overloads())
+    return next((one for one in overloads if _arguments(one) == _arguments(target)), None)
+
+
+def _arguments(target: torch._ops.OpOverload) -> list[tuple[str, str]]:
+    return [(one.name, str(one.type)) for one in target._schema.arguments]
 
 
 def _base(node: torch.fx.Node) -> str:

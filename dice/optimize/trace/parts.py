@@ -184,7 +184,41 @@ def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]
     return _kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
 
 
+def _searchsorted(
+    values: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """How many of a row's values come before each element."""
+    if sorter is not None:
+        values = torch.gather(values, -1, sorter)
+    _afford(x.numel() * values.shape[-1])
+    values, one = values.unsqueeze(-2) if values.dim() > 1 else values, x.unsqueeze(-1)
+    before = values <= one if right or side == "right" else values < one
+    return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _searchsorted_number(values: Tensor, x: Any, **options: Any) -> Tensor:
+    return _searchsorted(values, torch.full((), x, dtype=values.dtype, device=values.device), **options)
+
+
 # ---- others ---------------------------------------------------------------------------------------------------------
+
+
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    """Of a tensor whose elements lie in a row: each at its place in it."""
+    first = 0 if offset is None else offset - int(x.storage_offset())
+    last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    if not x.is_contiguous() or not 0 <= first <= last < x.numel():
+        raise NotImplementedError("it reads memory that is not the tensor's, or in another order")
+    places = torch.full((), first, device=x.device)
+    for dim, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        places = places + _places(extent, x, dim, len(size)) * step
+    return x.reshape(-1)[places]
 
 
 def _embedding_bag(
@@ -279,6 +313,9 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.median.dim: _median,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten.searchsorted.Tensor: _searchsorted,
+    aten.searchsorted.Scalar: _searchsorted_number,
+    aten.as_strided.default: _as_strided,
     aten.cdist.default: _cdist,
     aten.pdist.default: _pdist,
     aten.bilinear.default: _bilinear,

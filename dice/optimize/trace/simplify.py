@@ -15,6 +15,7 @@ from dice.optimize.operators import words
 
 _DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
 _RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes of which some may be -1
+_LIKE = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}  # of a tensor, and one of the sizes
 
 
 def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
@@ -27,11 +28,11 @@ def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
         return same.get(ref.name, ref)
 
     for one in nodes:
-        node = with_references(one, named)
+        node = _with_sizes(with_references(one, named))
         if _is_its_source(node, kept) or (node.name not in returned and _is_times_one(node, kept)):
             same[node.name] = node.arguments[0]
         else:
-            kept[node.name] = _with_sizes(node)
+            kept[node.name] = node
     return list(kept.values()), substituted(output, named)
 
 
@@ -55,8 +56,13 @@ def _is_times_one(node: Node, known: Mapping[str, Node]) -> bool:
 
 
 def _with_sizes(node: Node) -> Node:
+    """A view with its sizes as numbers: it then reads nothing of another tensor."""
+    if not isinstance(node.output, Spec) or not node.operator.startswith("aten."):
+        return node
+    shape = list(node.output.shape)
+    if node.base in _LIKE:
+        return replace(node, operator=f"aten.{_LIKE[node.base]}.default", arguments=(node.arguments[0], shape))
     sizes = node.arguments[1] if len(node.arguments) > 1 else None
     if node.base not in _RESHAPED or not isinstance(sizes, list) or -1 not in sizes:
         return node
-    assert isinstance(node.output, Spec)
-    return replace(node, arguments=(node.arguments[0], list(node.output.shape), *node.arguments[2:]))
+    return replace(node, arguments=(node.arguments[0], shape, *node.arguments[2:]))
