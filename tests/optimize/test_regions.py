@@ -172,6 +172,15 @@ def test_inputs_stand_in_the_order_in_which_operators_take_them() -> None:
     assert "transpose = torch.transpose(y, 1, 2)" in source and "matmul = x @ transpose" in source
 
 
+def test_an_input_that_is_given_twice_is_two_inputs() -> None:
+    """Another caller may give two."""
+    x = torch.randn(4, 8)
+    (region,) = regions_of(Layers(lambda m, x, y: torch.relu(x) - y), x, x)
+    one, other = torch.randn(4, 8), torch.randn(4, 8)
+    found = _executed(problem_of(region).problem.source)["Model"]()(one, other)
+    torch.testing.assert_close(found, torch.relu(one) - other)
+
+
 def test_what_is_asked_for_its_shape_alone_may_be_negative() -> None:
     x = torch.randn(4, 8)
     (region,) = regions_of(Layers(lambda m, x: F.normalize(x, dim=1)), x)

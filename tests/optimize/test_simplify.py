@@ -98,3 +98,17 @@ def test_a_region_without_inputs_has_a_forward_that_python_people_write() -> Non
     first, *_ = cut(unit_of(Table(), torch.randn(3, 6)).graph)
     source = problem_of(first).problem.source
     assert "def forward(self):" in source and "torch.randint(0, 6, (1, 6))" in source
+
+
+def test_a_view_like_another_tensor_has_sizes_of_its_own() -> None:
+    """What is made of numbers stays that: it reads nothing of the other tensor."""
+
+    class Identity(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return 2 * torch.eye(4).expand_as(x), x.reshape(-1).view_as(x) - torch.arange(16.0).reshape_as(x[0])
+
+    x = torch.randn(3, 4, 4)
+    unit = unit_of(Identity(), x)
+    assert not {"expand_as", "view_as", "reshape_as"} & {node.base for node in unit.graph.nodes}
+    for region in cut(unit.graph):
+        assert problem_of(region).problem.source.count("torch.randn(") <= 1

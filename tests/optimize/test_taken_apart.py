@@ -50,6 +50,38 @@ def test_what_is_put_in_order(tmp_path: Path) -> None:
     check(tmp_path, several, x, whole)
 
 
+def test_what_is_looked_up_in_sorted_values(tmp_path: Path) -> None:
+    x, edges = torch.randn(3, 9), torch.tensor([-1.0, -0.5, 0.0, 0.5])
+    x[0, :4] = edges  # which are below or above themselves, by the side
+
+    def several(x: torch.Tensor, edges: torch.Tensor) -> Results:
+        own = torch.sort(x, -1).values
+        return (
+            *(torch.searchsorted(edges, x), torch.searchsorted(edges, x, right=True, out_int32=True)),
+            *(torch.searchsorted(own, x[:, :5].contiguous(), side="right"), torch.searchsorted(edges, 0.5)),
+            torch.searchsorted(edges.flip(0), x, sorter=torch.arange(3, -1, -1)),
+        )
+
+    check(tmp_path, several, x, edges)
+
+
+def test_what_lies_in_strides(tmp_path: Path) -> None:
+    """Also a part of a tensor, and what is turned where it lies."""
+    x = torch.randn(2, 48)
+
+    def several(x: torch.Tensor) -> Results:
+        turned = x.reshape(2, 6, 8).clone().transpose_(1, 2)
+        spectrum = torch.stft(x, 16, hop_length=4, window=torch.ones(16), return_complex=True)
+        return x.as_strided((2, 5, 8), (48, 8, 1)), x[1].as_strided((3, 4), (2, 5), 50), turned, spectrum.real
+
+    check(tmp_path, several, x)
+
+
+def test_what_lies_beyond_a_tensor_stays_with_pytorch() -> None:
+    x = torch.randn(4, 8)
+    assert "as_strided" in {node.base for node in graph_of(lambda x: x[1].as_strided((2, 4), (4, 1), 0), x).nodes}
+
+
 def test_long_rows_stay_in_the_order_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing each with each costs too much there."""
     x = torch.randn(2, 64)
@@ -58,10 +90,16 @@ def test_long_rows_stay_in_the_order_of_pytorch(monkeypatch: pytest.MonkeyPatch)
     assert "sort" in {node.base for node in graph_of(lambda x: x.sort()[0], x).nodes}
 
 
-def test_which_of_equal_elements_is_chosen_is_left_to_pytorch() -> None:
-    x = torch.randn(2, 8)
-    assert "topk" in {node.base for node in graph_of(lambda x: x.topk(3), x).nodes}
-    assert "topk" not in {node.base for node in graph_of(lambda x: x.topk(3)[0], x).nodes}
+def test_where_what_is_chosen_stands(tmp_path: Path) -> None:
+    """As a router of experts and a search for neighbours ask."""
+    x = torch.randn(4, 9)
+
+    def several(x: torch.Tensor) -> Results:
+        values, index = x.topk(3, -1)
+        return values.softmax(-1), index, x.kthvalue(2, 0).indices, x.median(1).indices, x.topk(2, 0, False).indices
+
+    assert "topk" not in {node.base for node in graph_of(several, x).nodes}
+    check(tmp_path, several, x)
 
 
 def test_images_between_their_pixels(tmp_path: Path) -> None:

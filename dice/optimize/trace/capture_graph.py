@@ -48,7 +48,7 @@ def export_graph(
     a rule. Raises `NotTraced`."""
     parameters, reached, guards = _arguments(module, args, kwargs, any_number=not path)
     if not path:
-        args, kwargs = _numbers_as_tensors((args, dict(kwargs)), module, device)
+        args, kwargs = _numbers_as_tensors(_apart((args, dict(kwargs))), module, device)
     program = _exported(module, args, dict(kwargs), device)
     reader = Reader(program, reached, module, device.emulated)
     if take_apart:
@@ -70,6 +70,20 @@ def export_graph(
     name = owner.__qualname__ if path else "Model"
     modes = tuple(part.training for part in module.modules())
     return Unit((path,), name, home if path else "", parameters, guards, modes, Graph(timed, output))
+
+
+def _apart(inputs: Any) -> Any:
+    """The same inputs, none the same tensor as another: what a caller passes twice the next one may pass once, and a
+    graph would read one of them in both places."""
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.clone()
+
+    return pytree.tree_map(own, inputs)
 
 
 def _exported(module: torch.nn.Module, args: Any, kwargs: Any, device: Device) -> Any:

@@ -14,7 +14,7 @@ from torch._decomp import global_decomposition_table
 from dice.optimize.operators import KINDS
 from dice.optimize.trace.complex_numbers import PAIRS, Pair, opened
 from dice.optimize.trace.functional import is_needed, writes
-from dice.optimize.trace.parts import ANY_OF_EQUALS, OWN
+from dice.optimize.trace.parts import OWN
 from dice.optimize.trace.splice import calls_of, followed, put, tensors_of
 
 MOST_PARTS = 400  # of one operator: a recurrent layer over a long sequence stays PyTorch's, which has one kernel for it
@@ -44,12 +44,7 @@ def decompose(graph: torch.fx.Graph, has_rule: HasRule, depth: int = 0) -> None:
 
 def _may_be_taken_apart(node: torch.fx.Node) -> bool:
     is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and not writes(node) and bool(tensors_of(node)) 
-
-
-def _names_one_of_equals(node: torch.fx.Node) -> bool:
-    """Whether somebody reads where PyTorch has found what a row may have several times: that is its own choice."""
-    return node.target in ANY_OF_EQUALS and any(user.args[1] == 1 and user.users for user in node.users)
+    return is_operator and not writes(node) and bool(tensors_of(node))
 
 
 def _parts(node: torch.fx.Node) -> Any:

@@ -153,7 +153,8 @@ def _rank(x: Tensor, dim: int, descending: bool) -> Tensor:
 
 
 def _ordered(x: Tensor, dim: int, descending: bool, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The elements that stand at some places in order, and where they are."""
+    """The elements that stand at some places in order, and where they are: the first of equal ones first. PyTorch's
+    `topk`, `kthvalue` and `median` may name any of them."""
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     dim %= x.dim()
@@ -294,8 +295,6 @@ def _multilabel_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
-# Of equal elements, these give the place of any.
-ANY_OF_EQUALS = frozenset({aten.topk.default, aten.kthvalue.default, aten.median.dim})
 OWN: dict[Any, Callable[..., Any]] = {
     **CELLS,
     **LAYERS,

@@ -102,7 +102,7 @@ class Chooser:
         if best.verdict.timing and self.keep == "faster":
             best = self._if_faster(self._fastest(best, usable))
         whole = self._in_one_build(best)
-        if whole is not None and not whole.verdict.correct:  # right in the one trial of those that were timed
+        if whole is not None and not whole.verdict.correct and best is not right:  # right in its one trial alone
             return self._in_one_build(self._if_faster(right))
         return whole
 

@@ -29,6 +29,8 @@ families, each used only where the reference itself stays finite and as exact as
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
+
+Values that a draw seldom holds are in `seldom.py`.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from dice.verify.execution import steady
+from dice.verify.execution import seldom, steady
 from dice.verify.ipc.messages import FEW, Step
 from dice.verify.tensors import transport
 
@@ -120,7 +122,8 @@ def plan(
     steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
     used = {step.family for step in steps}
     if cheap and trials > 1:
-        steps += [Step(f"extra {family}", family, core=False) for family in (*rotated, "small") if family not in used]
+        more = (*rotated, "small", *seldom.FAMILIES)
+        steps += [Step(f"extra {family}", family, core=False) for family in more if family not in used]
     steps += [Step(f"extra {family}", family, core=False) for family in beyond]
     for index, factor in amplified:
         steps.append(Step(f"extra {index}", f"input {index} amplified", core=False, index=index, factor=factor))
@@ -143,11 +146,18 @@ def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...
     return (BELOW,) if _MAXIMA.intersection(families) else ()
 
 
-def decisive(families: Collection[str], asks: bool, bounds: Collection[float] = ()) -> tuple[str, ...]:
+def decisive(
+    families: Collection[str],
+    asks: bool,
+    bounds: Collection[float] = (),
+    met: Mapping[int, Collection[float]] | None = None,
+) -> tuple[str, ...]:
     """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
-    an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side."""
+    an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side.
+    `met`: numbers with which inputs are compared as they are, by the input's index."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
-    return (*halves, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds))
+    meetings = (f"{seldom.MEETING}{index}: {' '.join(map(str, found))}" for index, found in (met or {}).items())
+    return (*halves, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds), *meetings)
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
@@ -160,11 +170,35 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return _opposed(inputs, away)
     if step.family in (*_ONE_NAN, *_ONE_NAN.values()):
         return _spoiled(inputs, seed, step.family in _ONE_NAN.values())
+    if step.family in seldom.FAMILIES:
+        return _with_seldom(inputs, step.family)
+    if step.family.startswith(seldom.MEETING):
+        index, *numbers = step.family.removeprefix(seldom.MEETING).replace(":", "").split()
+        generator = torch.Generator().manual_seed(seed)
+        return _at(inputs, int(index), lambda tensor: seldom.meeting(tensor, [*map(float, numbers)], generator))
     if step.family.startswith(PAST):
         distance = 2 * float(step.family.removeprefix(PAST))
         return _measured(inputs, lambda tensor: tensor + distance)
     change = _CHANGES.get(step.family)
     return inputs if change is None else _measured(inputs, change)
+
+
+def _with_seldom(inputs: Any, family: str) -> Any:
+    """Each input with the values of one of `seldom.FAMILIES`, where it is of the kind that has them."""
+    before: list[torch.Tensor] = []
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if family == seldom.HOLLOW:
+            return seldom.hollow(tensor)
+        if not is_free(tensor) or tensor.is_complex() or not tensor.dim() or _is_formed(tensor):
+            return tensor
+        if family == seldom.OUTLIERS:
+            return seldom.with_outliers(tensor)
+        other = next((one for one in before if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)), None)
+        before.append(tensor)
+        return tensor if other is None else seldom.with_rows_of(tensor, other)
+
+    return transport.map_tensors(change, inputs)
 
 
 def _measured(inputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

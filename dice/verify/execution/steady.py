@@ -18,6 +18,7 @@ inputs that every draw makes a copy of an earlier one.
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
 | `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
+| `brimming ...` | whole numbers drawn one by one from a range, of which sums overflow 32 bits | the highest of them |
 | `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
 | `halved` | an argument of the constructor that is no whole number | half of it |
 """
@@ -37,6 +38,7 @@ CLEARED = 0.25  # of what is set in a mask
 SHUFFLED = "shuffled"
 LEAVES = (torch.Tensor, bool, int, float, str)
 TEXT, HALVED = "text ", "halved"
+BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
 LONGEST_WORD, MOST_WORDS = 40, 12
 USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares with nothing is its `else`
@@ -196,6 +198,10 @@ def _other(leaf: Any, kind: str, generator: torch.Generator) -> Any:
         return leaf / 2
     if isinstance(leaf, float):
         return leaf + (0.25 + 0.25 * float(torch.rand((), generator=generator))) * max(1.0, abs(leaf))
+    if kind.startswith(BRIMMING):
+        low, high = map(int, kind.removeprefix(BRIMMING).split())
+        brim = torch.randint(high - max(1, (high - low) // BRIM), high, leaf.shape, generator=generator)
+        return brim.to(leaf)
     if kind.startswith(CROWDED):
         low, high = map(int, kind.removeprefix(CROWDED).split())
         return _crowded(leaf.detach().cpu(), low, high, generator).to(leaf.device)

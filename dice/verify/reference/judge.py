@@ -11,8 +11,9 @@ import torch
 
 from dice.verify.execution import evidence, running
 from dice.verify.execution.inputs import AWAY_FROM_ZERO, HALVES
+from dice.verify.execution.seldom import MEETING
 from dice.verify.ipc.operator_counts import PART_SHARE
-from dice.verify.reference import input_rounding, orders
+from dice.verify.reference import input_rounding, orders, precision
 from dice.verify.reference.precision import downgrade, is_suspicious, rounded
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.trial import ReferenceFailed, Trial, blame, unchanged
@@ -57,10 +58,12 @@ def judge(
         pass
     elif trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
         result = compare.compare(expected, actual, *known, _double_slacks(reference, trial, expected), double=True)
-    elif trial.family == HALVES and result.share > BY_CHANCE:  # a rounding less makes another number, as is meant
-        pass
+    elif trial.family.startswith(MEETING) or (trial.family == HALVES and result.share > BY_CHANCE):
+        pass  # a rounding less makes another number, as is meant
     elif result.share <= FEW and exact is not None and trial.state is None:
         result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
+    if result.equal and reference.protocol.ours and trial.family == "given" and exact is not None:
+        result = _judge_factor(result, expected, actual, exact)
     if result.equal and reference.protocol.ours:
         result = _judge_effects(
             reference, trial, result, set(changed), left, None if kept is None else {*written, *kept}
@@ -78,6 +81,15 @@ def judge(
         return replace(result, labels=tuple(label for label, _ in faults))
     message = f"{faults[0][1]}; the reference does not."
     return replace(result, equal=False, message=message, errors=(message,))
+
+
+def _judge_factor(result: Comparison, expected: Any, actual: Any, exact: Any) -> Comparison:
+    """A right output's comparison, or that all of its values are off by one factor, which no rounding does."""
+    for leaf in zip(*map(transport.tensors, (expected, actual, exact)), strict=False):
+        if factor := precision.common_factor(*leaf):
+            message = f"nearly all values are {1 + factor:.7g} times what they should be, which no rounding does."
+            return replace(result, equal=False, message=message, errors=(message,))
+    return result
 
 
 def _judge_effects(

@@ -2,7 +2,8 @@
 
 `sort` and `topk` of values that are equal may give any of their places. What counts is where indices point to: in the
 problem's own inputs, along one dimension, at the same values, and at no place twice where the reference's do not. A
-reference all of whose sorts are `stable` leaves nothing open.
+reference all of whose sorts are `stable` leaves nothing open. Where an output follows from which of equal values comes
+first, as a mixture of experts does from a router's ties, there is no telling what is right.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import transport
 
@@ -22,7 +24,29 @@ def leaves_open(work: OperatorCounts, stable: int, output: Any) -> bool:
     """Whether an output tells, by indices, an order that may be another among equal values. `stable`: how many of the
     reference's sorts settle that."""
     tells = any(not tensor.is_floating_point() for tensor in transport.tensors(output))
-    return tells and sum(work.calls[name] for name in ORDERS) > stable
+    return tells and has_any(work, stable)
+
+
+def has_any(work: OperatorCounts, stable: int) -> bool:
+    """Whether PyTorch put anything in an order that is open among equal values."""
+    return sum(work.calls[name] for name in ORDERS) > stable
+
+
+class OtherOrder(OperatorMode):
+    """Inside, of equal values the one comes first that else came last."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        dim = _DIMENSION.get(func.name())
+        if dim is None or not args[0].dim():
+            return func(*args, **(kwargs or {}))
+        (place, usual), values = dim, args[0]
+        along = args[place] if len(args) > place else usual
+        found, indices = func(values.flip(along), *args[1:], **(kwargs or {}))
+        return found, values.shape[along] - 1 - indices
+
+
+# Where operators that leave an order open have their dimension, and which it is else.
+_DIMENSION = {"aten::topk": (2, -1), "aten::sort": (1, -1), "aten::kthvalue": (2, -1), "aten::median.dim": (1, -1)}
 
 
 def as_ordered(actual: Any, expected: Any, inputs: Any) -> Any:

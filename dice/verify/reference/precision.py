@@ -1,5 +1,7 @@
 """Was a float32 problem computed in a shorter format? The errors tell.
 
+A common factor is no rounding, however near to one: a variance over `n` for one over `n - 1`.
+
 Rounding inputs and weights to bfloat16, float16 or TF32 gives errors of its own pattern: evaluate the problem in
 float64 on rounded inputs, and the errors of a kernel that rounds them likewise point the same way. And a result that
 was held in half precision lies on that format's grid.
@@ -23,6 +25,8 @@ ON_GRID = 0.98
 LOUDEST = 16.0  # times the error of rounding alone: what is farther off is wrong in another way
 LEAST_VALUES = 16  # constants lie on any grid
 SAMPLE = 1 << 16
+FACTOR, ALIKE, MOST_ALIKE = 3e-5, 0.2, 0.95  # the least factor beside one; how far from it, and how many, others are
+FEWEST = 6  # values that are off alike: fewer may be by chance
 _TF32_BITS = 13  # of float32's mantissa that TF32 drops
 
 
@@ -48,6 +52,23 @@ def is_suspicious(expected: torch.Tensor, actual: torch.Tensor, exact: torch.Ten
         return False
     own, error, size = (_rms(value) for value in (expected - exact, actual - exact, exact))
     return error > SUSPICIOUS * max(own, LEAST_NOISE * size)
+
+
+def common_factor(expected: torch.Tensor, actual: torch.Tensor, exact: torch.Tensor) -> float:
+    """The part by which nearly all values of a float32 output are too large, or too small; 0 where their errors are as
+    different as roundings are, or the reference's are not smaller by far."""
+    if expected.dtype != torch.float32 or not (expected.shape == actual.shape == exact.shape):
+        return 0.0
+    step = max(1, expected.numel() // SAMPLE)
+    expected, actual, exact = (value.reshape(-1)[::step].double() for value in (expected, actual, exact))
+    known = actual.isfinite() & (exact.abs() > 0.1 * _rms(exact))
+    if int(known.sum()) < FEWEST:
+        return 0.0
+    own, parts = (((value - exact) / exact)[known] for value in (expected, actual))
+    factor = float(parts.median())
+    alike = float(((parts - factor).abs() <= ALIKE * abs(factor)).double().mean())
+    small = float(own.abs().median()) * SUSPICIOUS <= abs(factor)
+    return factor if abs(factor) >= FACTOR and alike >= MOST_ALIKE and small else 0.0
 
 
 def downgrade(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,16 @@ MAX_PROBED = 32  # inputs looked at one by one
 # Operators that write where indices say: of equal ones any may be the last.
 LAST_WINS = frozenset({"scatter", "index_copy", "index_put", "put", "masked_scatter"})
 NEAR, FAR, MOST_BOUNDS = 1.0, 1e6, 2  # what is compared with less other families reach, and with more is no value's
+MOST_EDGES, MOST_MET = 64, 16  # of a table that values are looked up in; of the numbers that one input meets
+# Operators that compare their first argument with numbers that follow, and where these stand.
+_NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(1, 2)}
+_EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
+_LABELS = {
+    "nll_loss_forward": 4,
+    "nll_loss2d_forward": 4,
+    "nll_loss": 4,
+    "nll_loss2d": 4,
+}  # where a label that does not count stands; behind the first argument labels do
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
@@ -111,6 +121,10 @@ def steady_inputs(
         kind = steady.SHUFFLED
         found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
     for place, (low, high) in subject.ranges.items():
+        brim = f"{steady.BRIMMING}{low} {high}"
+        overflows = leaves[place].numel() * high > torch.iinfo(torch.int32).max
+        if overflows and _matters(forward, drawn, expected, place, brim, seed):
+            found.append((place, brim))
         kind = f"{CROWDED}{low} {high}"
         if steady.is_distinct(leaves[place]) and _matters(forward, drawn, expected, place, kind, seed):
             found += [(place, kind)] if _tells_equal_ones(forward, drawn) else []
@@ -120,38 +134,98 @@ def steady_inputs(
 class _Asked(OperatorMode):
     """Notes whether an operator asks of one of these inputs whether it is finite: who asks that of what it has computed
     itself, as of the softmax of a row that is masked altogether, has no NaN in mind that it was given. And notes the
-    numbers with which operators compare values of which all lie on one side (`bounds`)."""
+    numbers with which operators compare values of which all lie on one side (`bounds`), and those with which they
+    compare an input as it is (`met`, by its index)."""
 
-    def __init__(self, drawn: Any) -> None:
+    def __init__(self, drawn: Any, ranges: Mapping[int, tuple[int, int]]) -> None:
         super().__init__()
         self.found = False
         self.bounds: dict[float, None] = {}
-        self._inputs = [tensor for tensor in transport.tensors(drawn) if tensor.is_floating_point()]
+        self.met: dict[int, dict[float, None]] = {}
+        self._inputs = transport.tensors(drawn)
+        places = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
+        self._ranges = [ranges.get(place) for place in places]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         kind = family(func.name())
         if kind in inputs.ASKING and isinstance(args[0], torch.Tensor):
             with_itself = isinstance(args[-1], torch.Tensor) and args[-1].data_ptr() == args[0].data_ptr()
-            self.found = self.found or ((with_itself or kind not in ("eq", "ne")) and self._is_input(args[0]))
+            is_asked = (with_itself or kind not in ("eq", "ne")) and args[0].is_floating_point()
+            self.found = self.found or (is_asked and self._index(args[0]) >= 0)
         if kind in inputs.COMPARING and isinstance(args[-1], int | float) and args[0].is_floating_point():
             bound = float(args[-1])
             if NEAR < abs(bound) < FAR and bool(result.all()) == bool(result.any()):
                 self.bounds[bound] = None
+        values, numbers = _compared(kind, args)
+        if numbers and values is not None and (index := self._index(values)) >= 0:
+            own = self._inputs[index]
+            known = self._ranges[index]
+            suiting = [_shortest(one, own.dtype) for one in numbers if _suits(one, own, known)]
+            self.met.setdefault(index, {}).update(dict.fromkeys(suiting))
         return result
 
-    def _is_input(self, asked: torch.Tensor) -> bool:
+    def _index(self, asked: torch.Tensor) -> int:
+        """Of the input that has these values, below zero for none."""
         flat = asked.reshape(-1)
-        return any(flat.shape == one.reshape(-1).shape and torch.equal(flat, one.reshape(-1)) for one in self._inputs)
+        alike = (
+            index
+            for index, one in enumerate(self._inputs)
+            if (one.dtype, one.numel()) == (flat.dtype, len(flat)) and torch.equal(flat, one.reshape(-1))
+        )
+        return next(alike, -1)
 
 
-def decisive(forward: Forward, drawn: Any, families: Collection[str]) -> tuple[str, ...]:
-    """Families of values between which the reference's operators decide, of which these are the families."""
-    asked = _Asked(drawn)
-    if (inputs.ASKING | inputs.COMPARING).intersection(families):
+def _compared(kind: str, args: Sequence[Any]) -> tuple[torch.Tensor | None, list[float]]:
+    """A tensor that an operator of this family compares with numbers, and the numbers."""
+    numbers: Sequence[Any] = ()
+    place = 0
+    if kind in inputs.COMPARING or kind in ("eq", "ne"):
+        numbers = args[1:2]
+    elif kind in _NUMBERS:
+        numbers = args[_NUMBERS[kind]]
+    elif kind in _EDGES and isinstance(args[_EDGES[kind][1]], torch.Tensor):
+        place, table = _EDGES[kind]
+        numbers = args[table].reshape(-1)[: MOST_EDGES + 1].tolist() if args[table].dim() == 1 else ()
+    elif kind in _LABELS:
+        place, numbers = 1, args[_LABELS[kind] :][:1]
+    values = args[place] if len(args) > place and isinstance(args[place], torch.Tensor) else None
+    plain = [float(one) for one in numbers if isinstance(one, int | float) and not isinstance(one, bool)]
+    return values, plain if len(plain) == len(numbers) <= MOST_EDGES else []
+
+
+def _suits(number: float, tensor: torch.Tensor, known: tuple[int, int] | None) -> bool:
+    """Whether an input may have the value: measured ones, and whole numbers in the range that they are drawn from, if
+    it is `known`, or between those that are drawn. Where all are different, one that is there stays the only one."""
+    if tensor.is_floating_point():
+        return abs(number) < FAR and inputs.is_free(tensor)
+    if tensor.is_complex() or tensor.dtype == torch.bool or not tensor.numel():
+        return False
+    if known is not None:
+        return known[0] <= number < known[1]
+    least, most = tensor.aminmax()
+    return int(least) <= number <= int(most) and not (steady.is_distinct(tensor) and bool((tensor == number).any()))
+
+
+def _shortest(number: float, dtype: torch.dtype) -> float:
+    """The number of the fewest digits that is this one in the dtype: 0.1 for what is nearest to it in float32."""
+    if not dtype.is_floating_point:
+        return int(number)
+    texts = (float(f"{number:.{digits}g}") for digits in range(1, 17))
+    return next((one for one in texts if torch.tensor(one, dtype=dtype) == torch.tensor(number, dtype=dtype)), number)
+
+
+def decisive(
+    forward: Forward, drawn: Any, families: Collection[str], ranges: Mapping[int, tuple[int, int]]
+) -> tuple[str, ...]:
+    """Families of values between which the reference's operators decide, of which these are the families. `ranges`:
+    that inputs are drawn from, by their places among `steady.leaves`."""
+    asked = _Asked(drawn, ranges)
+    if (inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS.keys()).intersection(families):
         with asked:
             forward(drawn)
-    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS])
+    met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
+    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met)
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

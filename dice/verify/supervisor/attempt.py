@@ -189,7 +189,7 @@ class Attempt:
             record.add_labels("reuses_output" if ran.overwritten else "")
         self._refuse(self.feedback.note_findings(ran.findings))
         parameters = ", other parameters" if step.fresh else ""
-        values = drawn.family if step.kind else f"{drawn.family} inputs"
+        values = drawn.family if step.kind or ":" in drawn.family else f"{drawn.family} inputs"
         where = f"trial {number + 1} ({values}{parameters})"
         self._judge(where, ran, step.family == "given", repeat)
         if step.core:

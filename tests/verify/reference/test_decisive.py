@@ -5,6 +5,8 @@ from __future__ import annotations
 import problem_texts as texts
 import pytest
 
+from dice.verify.execution.seldom import MEETING
+from dice.verify.execution.steady import BRIMMING
 from tests.verify.reference.conftest import SECRET, Make
 
 DECISIVE = {  # forward, and the families that its operators decide between
@@ -30,3 +32,33 @@ def test_values_between_which_operators_decide_are_tried(make: Make, forward: st
     assert found == DECISIVE[forward]
     for family in DECISIVE[forward]:
         assert reference.trial(SECRET, steps[family]) is not None
+
+
+INPUTS = "[torch.randn(batch_size, 40), torch.randint(0, 40, (batch_size,))]"
+MET = {  # forward, and the numbers that some values of an input are to be
+    "return torch.bucketize(x, torch.tensor([-0.3, 1.5]))": ("0: -0.3 1.5",),
+    "return torch.searchsorted(torch.tensor([-0.3, 1.5]), x)": ("0: -0.3 1.5",),
+    "return torch.histc(x, bins=8, min=-2, max=2)": ("0: -2.0 2.0",),
+    "return torch.where(x.reshape(-1) >= 0.5, 1.0, 0.0)": ("0: 0.5",),
+    "return torch.where(x * 2 >= 0.5, 1.0, 0.0)": (),  # where a rounding would decide
+    "return torch.nn.functional.hardshrink(x, 0.7)": ("0: 0.7",),
+    "return torch.nn.functional.cross_entropy(x, inputs[1], ignore_index=7)": ("1: 7",),
+    "return torch.nn.functional.cross_entropy(x, inputs[1])": (),  # no label is -100
+    "return torch.where(inputs[1] != 3, x[:, 0], 0.0)": ("1: 3",),
+    "return torch.where(inputs[1] < 50, x[:, 0], 0.0)": (),
+}
+
+
+@pytest.mark.parametrize("forward", MET)
+def test_inputs_meet_the_numbers_that_they_are_compared_with(make: Make, forward: str) -> None:
+    reference = make(texts.problem(forward, INPUTS))
+    steps = {step.family: step for step in reference.plan(SECRET, 5) if step.family.startswith(MEETING)}
+    assert tuple(family.removeprefix(MEETING) for family in steps) == MET[forward]
+    for step in steps.values():
+        assert reference.trial(SECRET, step) is not None
+
+
+def test_sums_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
+    for high, found in (("2**28", 1), ("2**10", 0)):
+        source = texts.problem("return x.sum(1)", f"[torch.randint(0, {high}, (batch_size, 40), dtype=torch.int32)]")
+        assert sum(step.kind.startswith(BRIMMING) for step in make(source).plan(SECRET, 5)) == found

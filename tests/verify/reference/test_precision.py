@@ -12,7 +12,7 @@ from dice.verify.execution.inputs import TOGETHER
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge, precision_label
-from dice.verify.reference.precision import FORMATS, downgrade, rounded
+from dice.verify.reference.precision import FORMATS, common_factor, downgrade, rounded
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import Trial
@@ -127,3 +127,16 @@ def test_an_approximation_is_no_shorter_format(tmp_path: Path, seed: int) -> Non
     assert precision_label(reference, trial, torch.nn.functional.gelu(x, approximate="tanh")) == ""
     cut = torch.nn.functional.gelu(rounded(x, "truncated"))
     assert precision_label(reference, trial, cut) == "precision_downgrade:tf32"
+
+
+def test_a_common_factor_is_no_rounding() -> None:
+    exact = torch.randn(20, 30, dtype=torch.float64)
+    expected = exact.float()
+    assert common_factor(expected, (exact * (1 - 6e-5)).float(), exact) == pytest.approx(-6e-5, rel=0.1)
+    assert common_factor(expected[0, :8], (exact * 1.0001)[0, :8].float(), exact[0, :8]) == pytest.approx(1e-4, rel=0.1)
+    honest = expected * (1 + 5e-5 * torch.randn(20, 30))  # as large, and each its own
+    assert common_factor(expected, honest, exact) == 0 == common_factor(expected, expected, exact)
+    assert common_factor(expected, (exact * (1 + 1e-5)).float(), exact) == 0
+    assert common_factor(honest, (exact * (1 + 6e-5)).float(), exact) == 0  # the reference is no better
+    assert common_factor(expected[0, :4], (exact * 1.0001)[0, :4].float(), exact[0, :4]) == 0
+    assert common_factor(expected.half(), (exact * 1.0001).half(), exact) == 0

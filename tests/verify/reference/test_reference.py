@@ -36,6 +36,20 @@ def test_an_order_among_equal_values_is_asked_of_nobody(make: Make, family: str)
     assert make(texts.problem("return x.argmax(dim=1) + x.sum(1)", inputs)).trial(SECRET, step) is not None
 
 
+@pytest.mark.parametrize("family", ["zeros", "ties"])
+def test_what_follows_from_an_order_among_equal_values_is_asked_of_nobody(make: Make, family: str) -> None:
+    """Of experts that a router finds equally good any may be taken: what comes out tells which."""
+    inputs = "[torch.randn(8, 16), torch.randn(16, 12)]"
+    mixed = texts.problem("v, i = (x @ inputs[1]).topk(2); return v.sum(-1) + i.sum(-1)", inputs)
+    summed = texts.problem("return (x @ inputs[1]).topk(2)[0].sum(-1)", inputs)
+    step = Step("extra", family, core=False)
+    assert make(summed).trial(SECRET, step) is not None
+    reference = make(mixed)
+    if family == "zeros":
+        assert reference.trial(SECRET, step) is None
+    assert reference.trial(SECRET, Step("trial 0", "given")) is not None
+
+
 def test_another_order_of_equal_values_is_right_and_of_others_is_not(make: Make) -> None:
     inputs = "[torch.randint(0, 4, (batch_size, 30)).float()]"
     reference = make(texts.problem("values, order = x.topk(9, dim=1)\nreturn values, order", inputs))
