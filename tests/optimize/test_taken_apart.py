@@ -169,6 +169,22 @@ def test_complex_values_are_two_real_ones(tmp_path: Path) -> None:
     check(tmp_path, several, x, angle, signal, weight)
 
 
+def test_roots_and_choices_of_complex_values(tmp_path: Path) -> None:
+    """Also on the axes, where a side of a root is nothing; and complex numbers that stand in the code."""
+    x = torch.randn(6, 8)
+    x[0], x[1, ::2], x[2, 1::2] = 0, 0, 0
+
+    def several(x: torch.Tensor) -> Results:
+        z = torch.view_as_complex(x.unflatten(-1, (4, 2)))
+        root = torch.sqrt(torch.where(z.real > 0.5, torch.zeros_like(z), z))
+        wave = torch.exp(1j * x.to(torch.complex64))
+        return root.real, root.imag, torch.log(z + (3 + 1j)).imag, torch.view_as_real(wave), (x * 2j).imag
+
+    graph = graph_of(several, x)
+    assert not any("complex" in node.spec.dtype for node in graph.nodes)
+    check(tmp_path, several, x)
+
+
 def test_what_has_parts_without_a_rule_stays_one_operator() -> None:
     graph = graph_of(lambda x: torch.linalg.inv(x).abs(), torch.randn(3, 3))
     assert [node.base for node in graph.nodes if kind_of(node) == "other"] == ["linalg_inv"]

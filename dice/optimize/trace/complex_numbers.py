@@ -17,8 +17,10 @@ Tensor = torch.Tensor
 
 
 class Pair(NamedTuple):
-    real: Tensor
-    imag: Tensor
+    """Of tensors, or of the two plain numbers of a complex one."""
+
+    real: Any
+    imag: Any
 
 
 def _pair(value: Any) -> Any:
@@ -85,6 +87,29 @@ def _quotient(one: Any, other: Any) -> Pair:
     size = other.real * other.real + other.imag * other.imag
     found: Pair = _bilinear(aten.mul.Tensor)(one, Pair(other.real, -other.imag))
     return Pair(found.real / size, found.imag / size)
+
+
+def _abs(value: Pair) -> Tensor:
+    size: Tensor = (value.real * value.real + value.imag * value.imag).sqrt()
+    return size
+
+
+def _root(value: Pair) -> Pair:
+    """Without a difference of two sizes that may be nearly equal."""
+    far = ((_abs(value) + value.real.abs()) / 2).sqrt()
+    near = torch.where(far > 0, value.imag.abs() / (2 * far), 0)
+    real, imag = torch.where(value.real >= 0, far, near), torch.where(value.real >= 0, near, far)
+    return Pair(real, torch.copysign(imag, value.imag))
+
+
+def _chosen(condition: Tensor, one: Any, other: Any) -> Pair:
+    left, right = _pair(one), _pair(other)
+    return Pair(*(torch.where(condition, _side(left, side), _side(right, side)) for side in (0, 1)))
+
+
+def _copied(value: Any, *, dtype: torch.dtype | None = None, **others: Any) -> Pair:
+    kind = dtype.to_real() if dtype is not None else None
+    return Pair(*(aten._to_copy.default(side, dtype=kind, **others) for side in _pair(value)))
 
 
 def _zeros(shape: Sequence[int], *, dtype: torch.dtype, device: Any = None, **others: Any) -> Pair:
@@ -184,6 +209,7 @@ PAIRS: dict[Any, Callable[..., Any]] = {
     aten.polar.default: _polar,
     aten.complex.default: Pair,
     aten.zeros.default: _zeros,
+    aten.zeros_like.default: lambda value, **_: Pair(torch.zeros_like(value.real), torch.zeros_like(value.real)),
     aten.exp.default: lambda value: _polar(value.real.exp(), value.imag),
     aten._conj.default: lambda value: Pair(value.real, -value.imag),
     aten.conj.default: lambda value: Pair(value.real, -value.imag),
@@ -191,7 +217,11 @@ PAIRS: dict[Any, Callable[..., Any]] = {
     aten.view_as_real.default: lambda value: torch.stack(value, -1),
     aten.real.default: lambda value: value.real,
     aten.imag.default: lambda value: value.imag,
-    aten.abs.default: lambda value: (value.real * value.real + value.imag * value.imag).sqrt(),
+    aten.abs.default: _abs,
+    aten.sqrt.default: _root,
+    aten.log.default: lambda value: Pair(_abs(value).log(), torch.atan2(value.imag, value.real)),
+    aten.where.self: _chosen,
+    aten._to_copy.default: _copied,
     aten.angle.default: lambda value: torch.atan2(value.imag, value.real),
     aten._fft_r2c.default: _real_to_complex,
     aten._fft_c2c.default: _complex_to_complex,

@@ -102,19 +102,19 @@ def _replace(node: torch.fx.Node, parts: torch.fx.Graph) -> None:
 def open_complex(graph: torch.fx.Graph) -> None:
     """Have what is computed with complex values computed with pairs of real ones, as far as it is known how."""
     sides: dict[torch.fx.Node, Any] = {}
-    waiting = [node for node in graph.nodes if node.op == "call_function"]
+    waiting = [(node, 0) for node in graph.nodes if node.op == "call_function"]
     while waiting:
-        node = waiting.pop(0)
+        node, depth = waiting.pop(0)
         if node.target is operator.getitem and node.args[0] in sides:
             sides[node] = sides[node.args[0]][node.args[1]]
         elif not _may_be_taken_apart(node) or not any(map(_is_complex, (node, *tensors_of(node)))):
             continue
         elif node.target in PAIRS:
             _open(node, sides)
-        elif (parts := _parts(node)) is not None:
+        elif depth < DEEPEST and (parts := _parts(node)) is not None:  # some come back to themselves
             known = set(graph.nodes)
             _replace(node, parts)
-            waiting[:0] = [one for one in graph.nodes if one not in known]
+            waiting[:0] = [(one, depth + 1) for one in graph.nodes if one not in known]
     graph.eliminate_dead_code(is_needed)
 
 
@@ -141,9 +141,8 @@ def _open(node: torch.fx.Node, sides: dict[torch.fx.Node, Any]) -> None:
         rest = iter(values)
         known = {one: Pair(next(rest), next(rest)) if _is_complex(one) else next(rest) for one in given}
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-        if any(isinstance(one, complex) for one in args):
-            raise NotImplementedError("a complex number that stands in the code")
-        found = PAIRS[node.target](*args, **kwargs)
+        pairs = [Pair(one.real, one.imag) if isinstance(one, complex) else one for one in args]
+        found = PAIRS[node.target](*pairs, **kwargs)
         if isinstance(found, list):
             return [tuple(one) for one in found]
         return tuple(found) if isinstance(found, Pair) else found

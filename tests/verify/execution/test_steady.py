@@ -98,10 +98,10 @@ def forward(x, mode):
     assert steady.words("def (") == ()
 
 
-def test_copies_of_an_earlier_input_are_told_and_the_same_tensor_is_none() -> None:
+def test_copies_of_an_earlier_input_are_told_and_so_is_the_same_tensor() -> None:
     one, two = torch.randn(3, 4), torch.randn(3, 4)
     draws = ([one, one.clone(), one, two], [two, two.clone(), two, one])
-    assert steady.copies(*draws) == [1]
+    assert steady.copies(*draws) == [1, 2]
     assert steady.copies([one, one.clone()], [two, one]) == []
 
 
