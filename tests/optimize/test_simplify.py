@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -112,3 +114,18 @@ def test_a_view_like_another_tensor_has_sizes_of_its_own() -> None:
     assert not {"expand_as", "view_as", "reshape_as"} & {node.base for node in unit.graph.nodes}
     for region in cut(unit.graph):
         assert problem_of(region).problem.source.count("torch.randn(") <= 1
+
+
+def test_a_view_of_what_attention_gives_may_copy() -> None:
+    """PyTorch's attention gives heads behind one another in memory, so that the copy before the view is none."""
+
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = F.scaled_dot_product_attention(x, x * 2, x)
+            return torch.relu(y.transpose(1, 2).contiguous().view(2, 5, 12))
+
+    x = torch.randn(2, 3, 5, 4)
+    for region in cut(unit_of(Attention(), x).graph):
+        names: dict[str, Any] = {}
+        exec(problem_of(region).problem.source, names)
+        names["Model"](*names["get_init_inputs"]())(*names["get_inputs"]())

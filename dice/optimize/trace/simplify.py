@@ -15,6 +15,7 @@ from dice.optimize.operators import words
 
 _DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
 _RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes of which some may be -1
+_TURNING = words("transpose permute t movedim swapaxes swapdims numpy_T mT adjoint")
 _LIKE = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}  # of a tensor, and one of the sizes
 
 
@@ -28,7 +29,7 @@ def simplified(nodes: Iterable[Node], output: Term) -> tuple[list[Node], Term]:
         return same.get(ref.name, ref)
 
     for one in nodes:
-        node = _with_sizes(with_references(one, named))
+        node = _of_any_strides(_with_sizes(with_references(one, named)), kept)
         if _is_its_source(node, kept) or (node.name not in returned and _is_times_one(node, kept)):
             same[node.name] = node.arguments[0]
         else:
@@ -53,6 +54,15 @@ def _is_times_one(node: Node, known: Mapping[str, Node]) -> bool:
     source, number = node.arguments
     is_one = isinstance(number, int | float) and not isinstance(number, bool) and number == 1
     return is_one and isinstance(source, Ref) and known[source.name].output == node.output
+
+
+def _of_any_strides(node: Node, known: Mapping[str, Node]) -> Node:
+    """A view of what was turned, as one that may copy: PyTorch's own result lay so that it need not, as attention's
+    does, and a kernel's may lie otherwise."""
+    source = node.arguments[0] if node.arguments else None
+    if node.operator != "aten.view.default" or not isinstance(source, Ref) or known[source.name].base not in _TURNING:
+        return node
+    return replace(node, operator="aten.reshape.default")
 
 
 def _with_sizes(node: Node) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dice.optimize.graph import Graph, Node, Ref, references
 from dice.optimize.operators import kind_of
@@ -86,6 +86,9 @@ class Body:
         if node.name in self._last.counters:
             self._last.counters[node.name] = self._names[node.name] = self._names[node.uses[0]]
             return
+        if node.base in ("view", "_unsafe_view") and node.operator.endswith(".default"):
+            # What a kernel gives may lie in memory in another order than PyTorch's result did when it was traced.
+            node = replace(node, operator="aten.reshape.default")
         text = expression(node, self._names, self._device)
         if node.base.endswith("_") and node.effect:
             self._write(text, node.name)
