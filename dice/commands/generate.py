@@ -125,21 +125,34 @@ class Generate:
             require_runnable(verifier, dict(zip(map(str, self.problems), problems, strict=True)))
             results = []
             for problem, target in zip(problems, targets, strict=True):
-                samples = _samples(self, problem, writer, verifier, console)
+                try:
+                    samples = _samples(self, problem, writer, verifier, console)
+                except _NothingRight as lack:
+                    print(f"dice: {lack}", file=sys.stderr)
+                    results.append({"problem": problem.name, "error": str(lack)})
+                    continue
                 results.append(_finish(self, problem, target, samples, console))
         if self.json:
             print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
         else:
             _summary(console, results, loading)
-        return max(exit_code(Verdict.from_json(result["verdict"])) for result in results)
+        return max(_exit_code(result) for result in results)
+
+
+class _NothingRight(Exception):
+    """The one form that was asked for gave nothing right for a problem; the message is one sentence."""
+
+
+def _exit_code(result: JsonObject) -> int:
+    return exit_code(Verdict.from_json(result["verdict"])) if "verdict" in result else 1
 
 
 def _samples(
     args: Generate, problem: Problem, writer: Writer | None, verifier: Verifier, console: Console
 ) -> list[Attempt]:
     """What was written for a problem, in the order written: as its file is; region by region where none of these is
-    right; by rule where none is, PyTorch kept an operator, or is faster. Raises `UserError` where the one form that was
-    asked for gave none."""
+    right; by rule where none is, PyTorch kept an operator, or is faster. Raises `_NothingRight` where the one form that
+    was asked for gave none."""
     samples = _as_written(args, problem, writer, verifier, console) if args.form in ("auto", "written") else []
     for form in ("canonical", "rules"):
         done = any(_suffices(one.verdict, form) for one in samples)
@@ -149,7 +162,7 @@ def _samples(
             found, why = _by_regions(args, form, problem, writer, verifier)
         samples += [found] if found is not None else []
         if found is None and args.form == form:
-            raise UserError(f"{problem.name}: nothing right was written {PHRASES[form]}: {why.rstrip('.')}.")
+            raise _NothingRight(f"{problem.name}: nothing right was written {PHRASES[form]}: {why.rstrip('.')}.")
         if found is None and not args.json and not any(one.verdict.correct for one in samples):
             print(f"  {PHRASES[form]} nothing right was written, either: {why}", file=sys.stderr)
     return samples
@@ -297,8 +310,9 @@ def _said(best: Attempt, path: Path | None) -> str:
 def _summary(console: Console, results: list[JsonObject], loading: float) -> None:
     if len(results) < 2:
         return
-    correct = sum(result["verdict"]["correct"] for result in results)
+    judged = [result for result in results if "verdict" in result]
+    correct = sum(result["verdict"]["correct"] for result in judged)
     print(f"\n{correct} of {len(results)} kernels are correct. Seconds by stage (model loaded in {loading:.1f}):")
-    for result in results:
+    for result in judged:
         stages = {"write": result["decode"]["seconds"], **result["verdict"]["seconds"]}
         print(f"  {result['problem']:<24}" + "  ".join(f"{name} {value:.1f}" for name, value in stages.items()))

@@ -4,6 +4,7 @@ is written is a right kernel, or says that it is not."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,19 @@ def test_what_the_model_cannot_write_is_written_by_rule(
     assert answer["decode"]["tokens"] == 0
     assert main([*command, "--form", "rules", "--refine", "1"]) == 2
     assert "leave out" in capsys.readouterr().err
+
+
+def test_one_form_that_gives_nothing_for_a_problem_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dice.prompts import EXAMPLE_PROBLEM
+
+    add, nothing = tmp_path / "add.py", tmp_path / "nothing.py"
+    add.write_text(EXAMPLE_PROBLEM)
+    nothing.write_text(re.sub(r"        return .*\n", "        return None\n", EXAMPLE_PROBLEM, count=1))
+    command = ["generate", str(nothing), str(add), "-o", f"{tmp_path}", "--backend", "emulated", "--form", "rules"]
+    assert main([*command, "--json"]) == 1
+    said = capsys.readouterr()
+    first, second = json.loads(said.out)["results"]
+    assert "nothing that it returns" in first["error"] and first["error"] in said.err
+    assert second["verdict"]["correct"] and not (tmp_path / "nothing_kernel.py").exists()
