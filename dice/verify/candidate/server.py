@@ -138,9 +138,6 @@ class Server(ABC):
         self.device.synchronize()
         return m.Constructed(loadable, fewer)
 
-    def _buffers(self) -> dict[str, torch.Tensor]:
-        return dict(self.model.named_buffers()) if isinstance(self.model, torch.nn.Module) else {}
-
     def _recording(self, work: OperatorCounts) -> contextlib.AbstractContextManager[None]:
         if not self.records:
             return contextlib.nullcontext()
@@ -176,8 +173,9 @@ class Server(ABC):
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
         self.values.write(output, name, command.output)
+        buffers = _buffers(self.model)
         if command.asked_back or command.asked_kept:
-            given, buffers = transport.tensors(inputs), self._buffers()
+            given = transport.tensors(inputs)
             left = [given[index] for index in command.asked_back]
             left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
             transport.write(left, self.values.outputs, command.left)
@@ -185,7 +183,6 @@ class Server(ABC):
         aliased = running.aliased(output, inputs)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
-        buffers = self._buffers() if before else {}
         on_cpu = self.device.on_cpu(output)
         deterministic, overwritten = self._repeat(output, command) if command.repeat else (False, False)
         findings = None
@@ -237,10 +234,8 @@ class Server(ABC):
 
     def _often(self, command: m.RunOften) -> m.RanOften:
         inputs = [self.values.read(name) for name in command.inputs]
-        buffers = self._buffers()
-        kept = {
-            name: buffer.clone() for name, buffer in buffers.items() if name in self.given
-        }  # as the reference's are
+        buffers = _buffers(self.model)  # of which those of the reference are as they were, in each call
+        kept = {name: buffer.clone() for name, buffer in buffers.items() if name in self.given}
 
         def call(place: int) -> Any:
             for name, value in kept.items():
@@ -287,6 +282,10 @@ class Server(ABC):
     def _show_output(self, command: m.ShowOutput) -> m.OutputShown:
         self.values.write(self.bench.kept[command.call], command.inputs, command.output)
         return m.OutputShown()
+
+
+def _buffers(model: Any) -> dict[str, torch.Tensor]:
+    return dict(model.named_buffers()) if isinstance(model, torch.nn.Module) else {}
 
 
 def _refuse_lazy(output: Any) -> None:

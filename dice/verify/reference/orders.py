@@ -8,14 +8,16 @@ first, as a mixture of experts does from a router's ties, there is no telling wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from dice.verify.execution.dispatch import OperatorMode
+from dice.verify.execution.evidence import Census
 from dice.verify.ipc.operator_counts import OperatorCounts
-from dice.verify.tensors import transport
+from dice.verify.reference.trial import unchanged
+from dice.verify.tensors import sampled, transport
 
 ORDERS = frozenset({"topk", "sort", "kthvalue", "median", "mode"})
 
@@ -30,6 +32,15 @@ def leaves_open(work: OperatorCounts, stable: int, output: Any) -> bool:
 def has_any(work: OperatorCounts, stable: int) -> bool:
     """Whether PyTorch put anything in an order that is open among equal values."""
     return sum(work.calls[name] for name in ORDERS) > stable
+
+
+def decides(forward: Callable[[], Any], model: Any, output: Any, census: Census) -> bool:
+    """Whether the output of the model's forward, of which the census is, would be another, were equal values in another
+    order."""
+    if not has_any(census.work, census.stable):
+        return False
+    with unchanged(model), OtherOrder():
+        return not sampled.are_equal(output, forward())
 
 
 class OtherOrder(OperatorMode):

@@ -7,6 +7,7 @@ against it, `timing.py` has it timed.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -22,7 +23,7 @@ from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.reference import input_rounding, orders, parameters, probing, workload
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
-from dice.verify.tensors import compare, sampled, transport, trees
+from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
@@ -198,20 +199,18 @@ class Reference:
         base = inputs.vary(self.device.place(drawn), step, seed)
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
-            before = running.fingerprints(model, buffers=True)
-            census = evidence.Census()
+            before, census = running.fingerprints(model, buffers=True), evidence.Census()
             output = running.forward(model, placed, seed, self.device, census=census)
             writes = running.written(model, before)
             self.writes = tuple({*self.writes, *writes})
-            kept = _kept(model, writes, self.fresh_states) if step.fresh else {}
             changed = trees.changed(placed, base)
             aliased = tuple(running.aliased(output, placed))
             heavy = workload.is_heavy(base, output)
             written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
             output = trees.own(output, heavy and not aliased)
-        tied = must_suit and (step.family in TIED or step.kind) and orders.has_any(census.work, census.stable)
-        if tied and self._follows_from_an_order(model, base, seed, output):
+        again = functools.partial(self.forward, model, base, seed)
+        if must_suit and (step.family in TIED or step.kind) and orders.decides(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         far = step.family in inputs.AWAY_FROM_ZERO
@@ -221,8 +220,8 @@ class Reference:
         exact, effects, roundings = (
             (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
         )
-        given = drawn if step.family == "given" else base
-        inputs_, expected, exact, left = self.subject.kept(given, output, exact, written)
+        base = drawn if step.family == "given" else base
+        inputs_, expected, exact, left = self.subject.kept(base, output, exact, written)
         return Trial(
             step.family,
             inputs_,
@@ -231,7 +230,7 @@ class Reference:
             exact,
             changed=changed,
             left=tuple(left),
-            kept=kept,
+            kept=_kept(model, writes, self.fresh_states if step.fresh else None),
             aliased=aliased,
             on_cpu=tuple(self.device.on_cpu(output)),
             effects=effects,
@@ -240,11 +239,6 @@ class Reference:
             stable=census.stable,
             double=not census.short,
         )
-
-    def _follows_from_an_order(self, model: Any, base: Any, seed: int, output: Any) -> bool:
-        """Whether the output would be another, were equal values in another order."""
-        with unchanged(model), orders.OtherOrder():
-            return not sampled.are_equal(output, self.forward(model, base, seed))
 
     def _sensitivity(
         self, model: Any, base: Any, usual: Any, output: Any, exact: Any, seed: int, far: bool
@@ -282,13 +276,11 @@ class Reference:
 
     def _moved(self, model: Any, drawn: Any, output: Any, seed: int) -> tuple[float | None, ...]:
         """How far (rms) each tensor of the output is from that of other inputs; nothing where they do not suit."""
-        with unchanged(model):
-            try:
-                other = self.forward(model, drawn, seed)
-            except ReferenceFailed:
-                return ()
-        pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
-        return tuple(compare.rms_difference(*pair) for pair in pairs)
+        with unchanged(model), contextlib.suppress(ReferenceFailed):
+            other = self.forward(model, drawn, seed)
+            pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
+            return tuple(compare.rms_difference(*pair) for pair in pairs)
+        return ()
 
 
 def _kept(model: Any, writes: Container[str], states: tuple[State, State] | None) -> State:
