@@ -98,8 +98,6 @@ _SPECIAL = {
 }
 # Statements without a value; hints to caches and schedulers do nothing.
 _STATEMENTS = {
-    "membar": "__threadfence();",
-    "fence": "__threadfence();",
     "prefetch": "",
     "prefetchu": "",
     "nanosleep": "",
@@ -169,6 +167,8 @@ class _Statement:
         return f"{guard}{{ {self._meaning(opcode, parts, _operands(rest), text)} }}"
 
     def _meaning(self, opcode: str, parts: list[str], operands: list[str], text: str) -> str:
+        if opcode in ("membar", "fence"):
+            return "__threadfence_block();" if "cta" in parts else "__threadfence();"
         if opcode in _STATEMENTS:
             return _STATEMENTS[opcode]
         if opcode in ("bar", "barrier") and "warp" in parts:

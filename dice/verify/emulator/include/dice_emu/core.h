@@ -99,7 +99,7 @@ void dice_wait_for_copies(size_t groups_left);
 // While threads do not see what others have not synchronised (runtime/isolation.h).
 extern DICE_TLS bool dice_isolated;
 extern DICE_TLS bool dice_block_scope;  // the atomic under way is one for its own block
-void dice_fence();
+void dice_fence(bool for_block);  // or for all that see the memory
 void dice_read_only(const void* address, void* to, size_t size);
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
@@ -226,12 +226,19 @@ inline int __syncthreads_count(int predicate) { return dice_syncthreads_reduce(0
 inline int __syncthreads_and(int predicate) { return dice_syncthreads_reduce(1, predicate); }
 inline int __syncthreads_or(int predicate) { return dice_syncthreads_reduce(2, predicate); }
 
-// Worker threads share memory like the host does; a full fence is at least as strong as each of these.
-inline void __threadfence() {
+namespace dice_emu {
+
+// Worker threads share memory like the host does; a full fence is at least as strong as each of CUDA's. Which of them it
+// is only matters while others do not see what a thread has written.
+inline void fence(bool for_block) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  if (dice_isolated) dice_fence();
+  if (dice_isolated) dice_fence(for_block);
 }
-inline void __threadfence_block() { __threadfence(); }
+
+}  // namespace dice_emu
+
+inline void __threadfence() { dice_emu::fence(false); }
+inline void __threadfence_block() { dice_emu::fence(true); }
 inline void __threadfence_system() { __threadfence(); }
 
 [[noreturn]] inline void __trap() { dice_fault("trap", "__trap() was reached"); }
