@@ -26,6 +26,7 @@ CACHE = default_cache_dir()
 # Keyed by content, so that all tests and all runs can share one folder.
 LIBRARIES = Path(tempfile.gettempdir()) / f"dice-emulator-tests-{os.getuid()}"
 ROOT = Path(__file__).parents[3]
+EXTENDED_LAMBDA = "-D__CUDACC_EXTENDED_LAMBDA__=1"  # as a build with nvcc's flag has it
 
 
 class CompileFailed(Exception):
@@ -55,8 +56,8 @@ def compile_cuda(source: str, *flags: str) -> Path:
 
 
 @cache
-def case(name: str) -> Library:
-    return Library(compile_cuda((CASES / name).read_text()))
+def case(name: str, *flags: str) -> Library:
+    return Library(compile_cuda((CASES / name).read_text(), *flags))
 
 
 @cache

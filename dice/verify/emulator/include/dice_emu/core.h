@@ -24,6 +24,13 @@
 #define __CUDA_PREC_DIV 1
 #define __CUDA_PREC_SQRT 1
 #define DICE_EMULATED 1
+// Stands before what marks a lambda as the device's.
+#ifdef __CUDACC_EXTENDED_LAMBDA__
+#define DICE_EMU_MARKED_LAMBDA
+#else
+#define DICE_EMU_MARKED_LAMBDA \
+  _Pragma("GCC error \"__host__ or __device__ annotation on lambda requires --extended-lambda nvcc flag (extra_cuda_cflags)\"")
+#endif
 
 #define __global__
 #define __device__
