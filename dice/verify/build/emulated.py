@@ -48,7 +48,8 @@ class EmulatedCompiler(Compiler):
 
     def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
         flags = self._flags(unit, headers)
-        body = emulator.translate(unit.body) if unit.language == "cuda" else unit.body
+        fast = not emulator.FAST_MATH.isdisjoint(self.cuda_cflags)
+        body = emulator.translate(unit.body, fast) if unit.language == "cuda" else unit.body
         prelude = unit.prelude
         if headers == "full":
             prelude = "#include <dice/full_emulated.h>\n" + prelude

@@ -69,10 +69,10 @@ _VALUES = {
     "rsqrt": "T(1) / sqrt({0})",
     "rcp": "T(1) / {0}",
     "ex2": "exp2({0})",
-    "lg2": "log2({0})",
-    "sin": "sin({0})",
-    "cos": "cos({0})",
-    "tanh": "tanh({0})",
+    "lg2": "__log2f({0})",
+    "sin": "__sinf({0})",
+    "cos": "__cosf({0})",
+    "tanh": "__tanhf({0})",
 }
 _AMOUNTS = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}  # from this operand on, they are numbers of bits
 _COMPARISONS = {

@@ -33,10 +33,10 @@ class CompileFailed(Exception):
     """g++ rejected a translated source; the text is its log."""
 
 
-def compile_cuda(source: str, *flags: str) -> Path:
+def compile_cuda(source: str, *flags: str, fast: bool = False) -> Path:
     """A shared library of the translated source, linked to the runtime."""
     runtime = emulator.runtime(CACHE)
-    translated = emulator.translate(source)
+    translated = emulator.translate(source, fast)
     headers = b"".join(path.read_bytes() for path in sorted(emulator.include_dir.rglob("*.*")))
     key = hashlib.sha256("\0".join([translated, str(runtime), *emulator.compile_flags(), *flags]).encode() + headers)
     LIBRARIES.mkdir(exist_ok=True)
