@@ -66,6 +66,7 @@ struct Kernel {
   unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
   bool polls;                   // its source has a loop that waits for what another thread writes
   unsigned most_threads;        // of a block, as its __launch_bounds__ say; 0: as many as any
+  bool of_library;              // CUB's or Thrust's
 };
 
 // One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
