@@ -10,9 +10,7 @@ inline float to_grid(double value, double steps) { return static_cast<float>(::n
 
 // The fraction of a turn, of which the angle's size has left the fewer bits, the larger it is.
 inline double angle_of_turns(float x) {
-  const double exact = static_cast<double>(x) * static_cast<double>(0.15915494f);
-  float turns = static_cast<float>(exact);  // and rounded towards zero, as the GPU's instruction is
-  if (::fabs(static_cast<double>(turns)) > ::fabs(exact)) turns = nextafterf(turns, 0.0f);
+  const float turns = x * 0.15915494f;
   return 6.283185307179586 * (static_cast<double>(turns) - ::nearbyint(static_cast<double>(turns)));
 }
 
