@@ -20,6 +20,8 @@ from dice.verify.toolchain import (
     torch_includes,
 )
 
+EXTENDED_LAMBDA = ("extended-lambda", "expt-extended-lambda")  # nvcc's flag, and its name of old
+
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCompiler(Compiler):
@@ -46,7 +48,8 @@ class EmulatedCompiler(Compiler):
 
     def command(self, unit: Unit, source: Path, output: Path, headers: str) -> list[str]:
         flags = self._flags(unit, headers)
-        body = emulator.translate(unit.body) if unit.language == "cuda" else unit.body
+        fast = not emulator.FAST_MATH.isdisjoint(self.cuda_cflags)
+        body = emulator.translate(unit.body, fast) if unit.language == "cuda" else unit.body
         prelude = unit.prelude
         if headers == "full":
             prelude = "#include <dice/full_emulated.h>\n" + prelude
@@ -71,7 +74,7 @@ class EmulatedCompiler(Compiler):
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
         chosen = standard(tuple(user), headers)
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
-        if unit.language == "cuda" and any("extended-lambda" in flag for flag in self.cuda_cflags):
+        if unit.language == "cuda" and any(flag.lstrip("-") in EXTENDED_LAMBDA for flag in self.cuda_cflags):
             cuda.append("-D__CUDACC_EXTENDED_LAMBDA__=1")
         if headers == "full":
             full = ["-DDICE_FULL_HEADERS", *module_name(headers)]

@@ -172,7 +172,7 @@ _MATHS = (
 _CUDA = r"cuda[A-Z]\w+|__cuda\w+|cublas\w+|curand\w+|cufft\w+"
 _OURS = (
     r"aoti_torch_\w+|dice_\w+|threadIdx|blockIdx|blockDim|gridDim|warpSize|__tsan_\w+|_ZN8dice_emu\w+|_ZN4dice\w+"
-    r"|_ZTIN4dice\w+"
+    r"|_ZTIN4dice\w+|__wrap_(malloc|free|_Z[nd]\w+)"
 )
 _CXX = r"_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZT[ISVTv]\w*|_ZN?K?S\w+|_ZNK?S\w+|_ZN9__gnu_cxx\w+|_ZGVNS\w+|_ZGVNKS\w+"
 _LINKER = r"_GLOBAL_OFFSET_TABLE_|__dso_handle|_DYNAMIC|__(pre)?init_array_\w+|DW\.ref\.\w+"

@@ -6,11 +6,13 @@ The emulated backend says right, wrong or unsupported, and never a speed. What i
 
 from __future__ import annotations
 
+from dice.verify.emulator.fast_math import FLAGS as FAST_MATH
 from dice.verify.emulator.toolchain import compile_flags, include_dir, runtime
 from dice.verify.emulator.translate import Unsupported, kernel_names, translate
 from dice.verify.emulator.unsupported import explain_failure, find_unsupported
 
 __all__ = [
+    "FAST_MATH",
     "Unsupported",
     "compile_flags",
     "explain_failure",

@@ -47,6 +47,7 @@ _MACRO = re.compile(r"[A-Z_][A-Z0-9_]+")
 def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> Scope:
     """Put an error before each use of the host's in device code, and declare where the device's variables are."""
     scope = Scope(tokens, functions)
+    _mark_lambdas(tokens, edits)
     members: dict[range, set[str]] = {}
     for function in functions:
         if not is_for_both(tokens, function) and tokens.text(function.start) != "(":  # which begins a lambda
@@ -64,6 +65,21 @@ def check(tokens: Tokens, edits: Edits, functions: Sequence[Function]) -> Scope:
         total = " + ".join(f"sizeof({path})" for path in certain)
         edits.insert(len(edits.source), f"\nstatic_assert({total} <= {MOST_CONSTANT_BYTES}, {_TOO_MUCH});\n")
     return scope
+
+
+def _mark_lambdas(tokens: Tokens, edits: Edits) -> None:
+    """nvcc takes a lambda with a mark only where a flag says so, as the header knows in which the macro is."""
+    marks = {"__device__", "__host__", "GPU_LAMBDA", "C10_DEVICE", "C10_HOST_DEVICE"} | {
+        name
+        for name, places in tokens.macros
+        if places and {tokens.text(i) for i in places} <= {"__device__", "__host__"}
+    }
+    for index, token in enumerate(tokens.list):
+        opening = tokens.partner.get(index - 1, 0) if token.text in marks and tokens.text(index - 1) == "]" else 0
+        before = tokens.text(opening - 1)
+        subscript = before in (")", "]") or (tokens[opening - 1].kind == "word" and before not in _NO_TYPE)
+        if opening > 0 and tokens.text(opening + 1) != "[" and not subscript:  # nor is it an attribute
+            edits.insert(token.start, "DICE_EMU_MARKED_LAMBDA ")
 
 
 def _hide_architecture(tokens: Tokens, edits: Edits, functions: Sequence[Function], scope: Scope) -> None:

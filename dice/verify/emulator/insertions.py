@@ -29,7 +29,7 @@ def check_indices(tokens: Tokens, edits: Edits, function: Function) -> None:
     the end."""
     declared = _local_arrays(tokens, function)
     names = {tokens.text(index) for index, is_line in declared.items() if is_line}
-    for index in _code(tokens, function) if names else ():
+    for index in code(tokens, function) if names else ():
         if tokens.text(index) not in names or tokens.text(index + 1) != "[" or index + 1 not in tokens.partner:
             continue
         closing = tokens.partner[index + 1]
@@ -43,7 +43,7 @@ def keep_step(
     tokens: Tokens, edits: Edits, function: Function, names: Container[str], ends: Callable[[int], int | None]
 ) -> None:
     """After a store to a shared variable, which `names` are, others may come to theirs before a thread goes on."""
-    for index in _code(tokens, function):
+    for index in code(tokens, function):
         if tokens.text(index) not in names or tokens.text(index - 1) not in _BEFORE_STATEMENT:
             continue
         after = index + 1
@@ -62,7 +62,7 @@ def _stores(tokens: Tokens, index: int) -> bool:
 
 def count_rounds(tokens: Tokens, edits: Edits, function: Function) -> None:
     """Where a source asks which lanes came together, each loop counts its rounds: lanes in different ones did not."""
-    for index in _code(tokens, function):
+    for index in code(tokens, function):
         keyword, opening = tokens.text(index), index + 1
         if keyword == "do" and tokens.text(opening) == "{" and opening in tokens.partner:
             opening = tokens.partner[opening] + 2
@@ -86,7 +86,7 @@ def asks_for_lanes(tokens: Tokens) -> bool:
     return any(token.text in _TOGETHER for token in tokens.list)
 
 
-def _code(tokens: Tokens, function: Function) -> Iterator[int]:
+def code(tokens: Tokens, function: Function) -> Iterator[int]:
     """The tokens of its body that are neither a directive's nor in an `asm`, which is translated as a whole."""
     index = function.opening + 1
     while index < function.closing:
@@ -105,7 +105,7 @@ def _local_arrays(tokens: Tokens, function: Function) -> dict[int, bool]:
     """The places of the names of arrays where they are declared, and whether each is local and of one dimension."""
     declared: dict[int, bool] = {}
     is_local = True
-    for index in _code(tokens, function):
+    for index in code(tokens, function):
         if tokens.text(index) in (";", "{", "}"):
             is_local = True
         is_local = is_local and tokens.text(index) not in _NO_LOCAL

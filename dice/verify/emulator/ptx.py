@@ -69,10 +69,10 @@ _VALUES = {
     "rsqrt": "T(1) / sqrt({0})",
     "rcp": "T(1) / {0}",
     "ex2": "exp2({0})",
-    "lg2": "log2({0})",
-    "sin": "sin({0})",
-    "cos": "cos({0})",
-    "tanh": "tanh({0})",
+    "lg2": "__log2f({0})",
+    "sin": "__sinf({0})",
+    "cos": "__cosf({0})",
+    "tanh": "__tanhf({0})",
 }
 _AMOUNTS = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}  # from this operand on, they are numbers of bits
 _COMPARISONS = {
@@ -98,8 +98,6 @@ _SPECIAL = {
 }
 # Statements without a value; hints to caches and schedulers do nothing.
 _STATEMENTS = {
-    "membar": "__threadfence();",
-    "fence": "__threadfence();",
     "prefetch": "",
     "prefetchu": "",
     "nanosleep": "",
@@ -169,6 +167,8 @@ class _Statement:
         return f"{guard}{{ {self._meaning(opcode, parts, _operands(rest), text)} }}"
 
     def _meaning(self, opcode: str, parts: list[str], operands: list[str], text: str) -> str:
+        if opcode in ("membar", "fence"):
+            return "__threadfence_block();" if "cta" in parts else "__threadfence();"
         if opcode in _STATEMENTS:
             return _STATEMENTS[opcode]
         if opcode in ("bar", "barrier") and "warp" in parts:

@@ -29,11 +29,16 @@ _SEMANTICS = (
     "-fno-trapping-math",
     "-fno-gnu-unique",
     "-fno-semantic-interposition",
+    "-fcheck-new",  # `new` gives a null pointer where a kernel finds its heap full
     # A float4 at an odd offset faults on a GPU; a CPU would load it piece by piece and say nothing.
     "-fsanitize=alignment",
     "-fsanitize-undefined-trap-on-error",
 )
 
+# What kernels take memory by, and give it back, which are the runtime's then (runtime/device_heap.cpp).
+_HEAP = tuple(
+    f"-Wl,--wrap={name}" for name in ("malloc", "free", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm")
+)
 
 # g++ reports every load and store to functions of ours (runtime/tsan.cpp); no sanitizer library is linked. Volatile
 # accesses by name: warps in lockstep use them. Line tables, so that a finding names lines.
@@ -53,7 +58,7 @@ def compile_flags(sanitize: bool = False) -> list[str]:
     """
     races = (*_RACES, *_RACES_LINK) if sanitize else ()
     general = ("-std=c++17", "-O1", "-fPIC", "-w", *_SEMANTICS, *_filling_flags(), *_machine_flags())
-    return [*general, *races, "-Wl,-Bsymbolic"]
+    return [*general, *races, "-Wl,-Bsymbolic", *_HEAP]
 
 
 def runtime(cache_dir: Path) -> Path:

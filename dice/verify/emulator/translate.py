@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from dice.verify.emulator import device_code, host_code, insertions, ptx
+from dice.verify.emulator import device_code, fast_math, host_code, insertions, ptx
 from dice.verify.emulator.functions import (
     Function,
     check_nesting,
@@ -35,15 +35,16 @@ class Unsupported(Exception):
     """The source uses something that emulation cannot do; the message is one sentence."""
 
 
-def translate(source: str) -> str:
-    """C++17 text that g++ compiles against the emulator's headers, line for line. Raises `Unsupported`."""
+def translate(source: str, fast: bool = False) -> str:
+    """C++17 text that g++ compiles against the emulator's headers, line for line. `fast`: with `-use_fast_math`. Raises
+    `Unsupported`."""
     try:
-        return _translate(Tokens(source), Edits(source))
+        return _translate(Tokens(source), Edits(source), fast)
     except Overgrown:
         raise Unsupported("Functions or launches are nested too deeply for the emulator.") from None
 
 
-def _translate(tokens: Tokens, edits: Edits) -> str:
+def _translate(tokens: Tokens, edits: Edits, fast: bool) -> str:
     functions = list(device_functions(tokens))
     check_nesting(tokens, functions)
     volatile = _volatile_names(tokens, range(len(tokens)), scalars=True)
@@ -59,6 +60,8 @@ def _translate(tokens: Tokens, edits: Edits) -> str:
         elif token.text in _TYPELESS_FUNCTION_ARGUMENT and tokens.text(index + 1) == "(":
             _drop_function_cast(tokens, edits, index + 2)
     ptx.translate(tokens, edits)
+    if fast:
+        fast_math.translate(tokens, edits, functions)
     ends = _Ends(tokens)
     shared = _translate_shared(tokens, edits, functions, ends) - _volatile_names(tokens, range(len(tokens)))
     counts = insertions.asks_for_lanes(tokens)

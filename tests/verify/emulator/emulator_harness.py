@@ -26,16 +26,17 @@ CACHE = default_cache_dir()
 # Keyed by content, so that all tests and all runs can share one folder.
 LIBRARIES = Path(tempfile.gettempdir()) / f"dice-emulator-tests-{os.getuid()}"
 ROOT = Path(__file__).parents[3]
+EXTENDED_LAMBDA = "-D__CUDACC_EXTENDED_LAMBDA__=1"  # as a build with nvcc's flag has it
 
 
 class CompileFailed(Exception):
     """g++ rejected a translated source; the text is its log."""
 
 
-def compile_cuda(source: str, *flags: str) -> Path:
+def compile_cuda(source: str, *flags: str, fast: bool = False) -> Path:
     """A shared library of the translated source, linked to the runtime."""
     runtime = emulator.runtime(CACHE)
-    translated = emulator.translate(source)
+    translated = emulator.translate(source, fast)
     headers = b"".join(path.read_bytes() for path in sorted(emulator.include_dir.rglob("*.*")))
     key = hashlib.sha256("\0".join([translated, str(runtime), *emulator.compile_flags(), *flags]).encode() + headers)
     LIBRARIES.mkdir(exist_ok=True)
@@ -55,8 +56,8 @@ def compile_cuda(source: str, *flags: str) -> Path:
 
 
 @cache
-def case(name: str) -> Library:
-    return Library(compile_cuda((CASES / name).read_text()))
+def case(name: str, *flags: str) -> Library:
+    return Library(compile_cuda((CASES / name).read_text(), *flags))
 
 
 @cache

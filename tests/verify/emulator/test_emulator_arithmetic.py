@@ -58,6 +58,81 @@ def test_unary_functions(arithmetic: Library) -> None:
         np.testing.assert_allclose(row, want, rtol=3e-5, atol=2e-6, err_msg=name)
 
 
+FAST = """#include <cuda_runtime.h>
+#include <cmath>
+template <class F> __device__ void each(const float* x, double* y, int n, F f) {{
+  for (int i = threadIdx.x; i < n; i += 32) y[i] = f(x[i]);
+}}
+{kernels}
+float on_host(float v) {{ return expf(v); }}
+extern "C" void host(const float* x, double* y, int n) {{ for (int i = 0; i < n; ++i) y[i] = on_host(x[i]); }}
+"""
+KERNEL = """__global__ void kernel{0}(const float* x, double* y, int n) {{
+  each(x, y, n, [](float x) {{ return double({1}); }});
+}}
+extern "C" void h{0}(const float* x, double* y, int n) {{ kernel{0}<<<1, 32>>>(x, y, n); }}
+"""
+# What is computed, where, what is right, and between which bounds the largest error lies: absolute, or of the value.
+APPROXIMATE = [
+    ("__sinf(x)", (-math.pi, math.pi), torch.sin, "absolute", (2**-23, 2**-21)),
+    ("__cosf(x)", (-math.pi, math.pi), torch.cos, "absolute", (2**-23, 2**-21)),
+    ("__sinf(x)", (800, 1000), torch.sin, "absolute", (1e-5, 1e-4)),
+    ("__expf(x)", (-80, 80), torch.exp, "relative", (1e-6, 97 * 2**-23)),
+    ("__expf(x)", (-4, 0), torch.exp, "relative", (1e-8, 7 * 2**-23)),
+    ("__exp10f(x)", (-30, 30), lambda x: 10**x, "relative", (1e-6, 90 * 2**-23)),
+    ("__logf(x)", (0.99, 1.01), torch.log, "absolute", (2**-26, 2**-21.41)),
+    ("__log2f(x)", (0.5, 2), torch.log2, "absolute", (2**-25, 2**-22)),
+    ("__log10f(x)", (2.5, 900), torch.log10, "relative", (1e-8, 3 * 2**-23)),
+    ("__powf(x, 30.5f)", (0.6, 2), lambda x: x**30.5, "relative", (1e-6, 3e-5)),
+    ("__tanf(x)", (1.5, 1.57), torch.tan, "relative", (1e-5, 1e-2)),
+    ("__tanhf(x)", (-2, 2), torch.tanh, "relative", (2**-13, 2**-10.9)),
+    ("__fdividef(x, 3.0f)", (1, 2), lambda x: x / 3, "relative", (2**-26, 2 * 2**-23)),
+    ("__fdividef(x, 1e38f)", (1, 2), torch.zeros_like, "absolute", (0, 0)),
+    ("__frsqrt_rn(x)", (1, 4), torch.rsqrt, "relative", (0, 2**-23)),
+]
+EXACT, QUICK = (0, 2**-23), (1e-6, 1e-5)
+# The same with -use_fast_math, and without; over (-80, 80).
+UNDER_THE_FLAG = {
+    "expf(x)": (EXACT, QUICK),
+    "::expf(x)": (EXACT, QUICK),
+    "exp(x)": (EXACT, QUICK),
+    "std::exp(x)": (EXACT, QUICK),
+    "exp(double(x))": ((0, 1e-15), (0, 1e-15)),
+}
+
+
+def errors(expressions: list[str], flagged: bool, number: int, x: torch.Tensor) -> np.ndarray:
+    kernels = "".join(KERNEL.format(i, expression) for i, expression in enumerate(expressions))
+    library = Library(compile_cuda(FAST.format(kernels=kernels), fast=flagged))
+    y = np.zeros(len(x))
+    library.call(f"h{number}" if number >= 0 else "host", x.float().numpy(), y, len(x))
+    return y
+
+
+@pytest.mark.parametrize("number", range(len(APPROXIMATE)), ids=[f"{row[0]}-{row[1]}" for row in APPROXIMATE])
+def test_fast_functions_are_as_inexact_as_a_gpus(number: int) -> None:
+    _, (low, high), function, kind, (least, most) = APPROXIMATE[number]
+    x = torch.linspace(low, high, 4000).double()
+    right = function(x).numpy()
+    error = np.abs(errors([row[0] for row in APPROXIMATE], False, number, x) - right)
+    found = (error / np.abs(right) if kind == "relative" else error).max()
+    assert least <= found <= most
+
+
+@pytest.mark.parametrize("flagged", [False, True])
+@pytest.mark.parametrize("expression", UNDER_THE_FLAG)
+def test_fast_math_is_for_device_code_under_its_flag(expression: str, flagged: bool) -> None:
+    x = torch.linspace(-80, 80, 4000).double()
+    least, most = UNDER_THE_FLAG[expression][flagged]
+    y = errors(list(UNDER_THE_FLAG), flagged, list(UNDER_THE_FLAG).index(expression), x)
+    assert least <= np.abs(y / x.exp().numpy() - 1).max() <= most
+
+
+def test_fast_math_leaves_host_code_alone() -> None:
+    x = torch.linspace(-80, 80, 4000).double()
+    assert np.abs(errors(list(UNDER_THE_FLAG), True, -1, x) / x.exp().numpy() - 1).max() < EXACT[1]
+
+
 def test_overloads_and_two_argument_functions(arithmetic: Library) -> None:
     x = np.array([0.3, 1.7], np.float32)
     y = np.zeros((2, 24), np.float32)

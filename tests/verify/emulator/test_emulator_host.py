@@ -144,3 +144,41 @@ def test_nvcc_accepts_the_same_text(tmp_path: Path) -> None:
     command = ["nvcc", "-std=c++17", "-cubin", "-arch=sm_90", "-o", "all.cubin", "all.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
+
+
+# blocks, threads, bytes of each, how often, and whether there are 8 MB for all that a GPU has at once
+HOLDS = {
+    "little": (1, 32, 1024, 1, True),
+    "one after the other": (1, 1, 5 << 20, 4, True),
+    "each again and again": (8, 256, 1024, 20, True),
+    "too much for one": (1, 1, 9 << 20, 1, False),
+    "too much for a block": (1, 256, 40000, 1, False),
+    "too much for blocks side by side": (64, 256, 1600, 1, False),
+    "enough for those side by side": (5000, 256, 16, 1, True),
+}
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("by_new", [0, 1])
+@pytest.mark.parametrize("name", HOLDS)
+def test_kernels_take_memory_from_a_heap_of_8_mb(name: str, by_new: int, order: int) -> None:
+    *sizes, enough = HOLDS[name]
+    library = case("device_heap.cu")
+    library.runtime.dice_set_order(order)
+    without = library.call("h_holds", *sizes, by_new)
+    library.runtime.dice_set_order(0)
+    assert (without == 0) == enough
+    assert library.call("h_holds", 1, 1, 5 << 20, 1, by_new) == 0, "all was given back"
+
+
+def test_the_heap_of_kernels_may_be_larger() -> None:
+    assert case("device_heap.cu").call("h_raised", 64, 64, 256, 1600) == 0
+    assert case("device_heap.cu").call("h_raised", 16, 64, 256, 1600) > 0
+
+
+def test_what_a_kernel_keeps_is_taken_for_the_next() -> None:
+    assert case("device_heap.cu").call("h_keeps", 5 << 20) == 10
+
+
+def test_what_a_kernel_takes_holds_no_zeros() -> None:
+    assert case("device_heap.cu").call("h_looks", 4096) == 0

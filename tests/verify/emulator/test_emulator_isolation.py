@@ -16,6 +16,7 @@ WRONG = [
 ]
 RIGHT = [
     "sum_with_atomics",
+    "sum_with_references_of_the_block",
     "sum_under_a_lock",
     "sum_by_flags",
     "sum_by_the_last",
@@ -28,9 +29,13 @@ RIGHT = [
 
 WRONG_TOTALS = ["blocks_without_atomics", "threads_without_atomics", "histogram_without_atomics"]
 WRONG_TOTALS += ["last_block_without_a_fence", "variable_without_atomics", "read_only_loads"]
+FENCES = ["", "_in_ptx", "_by_scope"]
+WRONG_TOTALS += [f"last_block_fenced_for_itself{how}" for how in FENCES]
+WRONG_TOTALS += ["blocks_with_references_of_their_own"]
 RIGHT_TOTALS = ["blocks_with_atomics", "last_block", "blocks_under_a_lock", "own_elements"]
 RIGHT_TOTALS += ["histogram_with_atomics", "histogram_under_a_lock", "same_value_by_all", "chain_of_blocks"]
-RIGHT_TOTALS += ["variable_with_atomics"]
+RIGHT_TOTALS += ["variable_with_atomics", "blocks_with_references"]
+RIGHT_TOTALS += [f"last_block_fenced{how}" for how in FENCES]
 
 
 def sums(entry: str, order: int, blocks: int = 12) -> tuple[np.ndarray, np.ndarray]:

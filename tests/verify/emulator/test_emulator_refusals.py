@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from emulator_harness import CompileFailed, Library, call_in_process, compile_cuda, runtime_library
+from emulator_harness import EXTENDED_LAMBDA, CompileFailed, Library, call_in_process, compile_cuda, runtime_library
 
 from dice.verify import emulator
 
@@ -131,8 +131,17 @@ TAKEN = {
         "y[0] = width * depth;",
     ),
     "managed": ("__managed__ int count;\nint on_host() { return ++count; }", "y[0] = count;"),
-    "in a lambda for the device": (
-        TWICE + KERNEL + "void on_host() { with<<<1, 1>>>([] __device__(float v) { return twice(v); }); }",
+    "a lambda's mark in a comment": (
+        KERNEL + "// with<<<1, 1>>>([] __device__(float v) { return v; });\n"
+        'const char* said = "[=] __device__ (float v)";\nvoid on_host() { with<<<1, 1>>>([](float v) { return v; }); }',
+        "",
+    ),
+    "an attribute before a mark": (
+        "[[nodiscard]] __device__ float twice(float v) { return 2 * v; }",
+        "float z[2] = {1, y[0]}; y[0] = twice(z[1]);",
+    ),
+    "marked lambdas that are left out": (
+        "#define AHEAD [] __device__\n#if 0\nauto twice = [] __device__(float v) { return 2 * v; };\n#endif",
         "",
     ),
     "enough constants": ("__constant__ char one[40000];\n__constant__ char two[20000];", "y[0] = one[n] + two[n];"),
@@ -142,6 +151,15 @@ SOURCE = """#include <cuda_runtime.h>
 __global__ void kernel(float* y, int n) {{ {body} }}
 extern "C" int entry() {{ kernel<<<1, 1>>>(nullptr, 0); return 0; }}
 """
+
+
+MARKED = {
+    "for the device": "with<<<1, 1>>>([] __device__(float v) { return twice(v); });",
+    "for both": "with<<<1, 1>>>([=] __host__ __device__(float v) { return twice(v); });",
+    "by a macro": "with<<<1, 1>>>([&]\nBOTH (float v) { return twice(v); });",
+    "kept": "auto kept = [a = 1] __device__(float v) { return a * twice(v); };",
+}
+MARKED_BEFORE = "#define BOTH __host__ __device__\n" + TWICE + KERNEL
 
 
 def written(before: str, body: str) -> str:
@@ -157,6 +175,14 @@ def test_what_nvcc_refuses(before: str, body: str, sentence: str) -> None:
 @pytest.mark.parametrize(("before", "body"), TAKEN.values(), ids=list(TAKEN))
 def test_what_nvcc_takes(before: str, body: str) -> None:
     compile_cuda(written(before, body))
+
+
+@pytest.mark.parametrize("statement", MARKED.values(), ids=list(MARKED))
+def test_a_marked_lambda_takes_the_flag(statement: str) -> None:
+    source = written(MARKED_BEFORE + f"void on_host() {{ {statement} }}", "")
+    with pytest.raises(CompileFailed, match="annotation on lambda requires --extended-lambda"):
+        compile_cuda(source)
+    compile_cuda(source, EXTENDED_LAMBDA)
 
 
 POINTERS = """#include <cuda_runtime.h>

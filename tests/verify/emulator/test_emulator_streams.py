@@ -68,8 +68,9 @@ def host_code(streams: Library) -> Iterator[Library]:
     streams.runtime.dice_set_order(0)
 
 
-UNJOINED = ["two_unjoined", "two_unjoined_and_device", "two_blocking_unjoined"]
+UNJOINED = ["two_unjoined", "two_unjoined_and_device", "two_blocking_unjoined", "event_too_early"]
 JOINED = ["two_joined", "two_blocking_joined", "default_then_blocking", "blocking_then_default", "three_in_a_chain"]
+JOINED += ["default_then_blocking_beside_another", "blocking_then_default_beside_another", "event_in_time"]
 
 
 @pytest.mark.parametrize("entry", UNJOINED)

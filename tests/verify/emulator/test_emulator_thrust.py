@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from emulator_harness import CASES, CompileFailed, Library, call_in_process, case, compile_cuda
+from emulator_harness import CASES, EXTENDED_LAMBDA, CompileFailed, Library, call_in_process, case, compile_cuda
 
 from dice.verify import emulator
 
@@ -17,7 +17,7 @@ N = 500
 
 @pytest.fixture
 def thrust() -> Library:
-    return case("thrust.cu")
+    return case("thrust.cu", EXTENDED_LAMBDA)
 
 
 def drawn(low: int = -200, high: int = 200, count: int = N) -> np.ndarray:
@@ -99,13 +99,17 @@ def test_the_order_of_a_stream(thrust: Library) -> None:
     ],
 )
 def test_device_work_is_held_to_the_devices_memory(which: int, kind: str, words: str) -> None:
-    death = call_in_process(compile_cuda((CASES / "thrust.cu").read_text()), "h_no_policy", which, guarded=True)
+    death = call_in_process(
+        compile_cuda((CASES / "thrust.cu").read_text(), EXTENDED_LAMBDA), "h_no_policy", which, guarded=True
+    )
     assert death.fault is not None and death.fault["fault"] == kind, death
     assert re.search(words, death.fault["message"]), death
 
 
 def test_without_a_policy_a_pointer_is_the_hosts() -> None:
-    death = call_in_process(compile_cuda((CASES / "thrust.cu").read_text()), "h_no_policy", 2, guarded=True)
+    death = call_in_process(
+        compile_cuda((CASES / "thrust.cu").read_text(), EXTENDED_LAMBDA), "h_no_policy", 2, guarded=True
+    )
     assert death.stdout == "3\n", death
 
 

@@ -316,6 +316,7 @@ void* dice_heap_allocate(size_t bytes) {
 
 // False when `data` was not allocated here, or was freed before.
 bool dice_heap_free(void* data) {
+  if (is_host_code()) turn_to_default_stream();  // whose work may still use it, as PyTorch's memory is given back in its order
   const Lock lock;
   const size_t slot = find_slot(data);
   if (slot == SIZE_MAX) return false;

@@ -130,8 +130,14 @@ const char* cudaGetErrorName(cudaError_t error) {
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
-cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) { return *value = 1024, cudaSuccess; }
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  if (limit == cudaLimitMallocHeapSize) dice_emu::set_device_heap_size(value);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  *value = limit == cudaLimitMallocHeapSize ? dice_emu::device_heap_size() : 1024;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = 0, cudaSuccess; }

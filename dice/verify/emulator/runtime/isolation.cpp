@@ -307,9 +307,9 @@ void Isolation::give_up() {
       changes_[w * kWarp + static_cast<unsigned>(__builtin_ctz(changed_lanes_[w]))].clear();
 }
 
-void Isolation::yield(unsigned thread) {
+void Isolation::yield(unsigned thread, bool for_block) {
   leave(thread, false);
-  if (on_) exchange(true);
+  if (on_ && !for_block) exchange(true);
   of_all_[thread / kWarp] |= 1u << (thread % kWarp);
 }
 
@@ -354,10 +354,10 @@ void Isolation::barrier() {
   }
 }
 
-void Isolation::fence(unsigned thread) {
+void Isolation::fence(unsigned thread, bool for_block) {
   if (!on_) return;
   fenced_ = true;
-  yield(thread);
+  yield(thread, for_block);
   enter(thread);
 }
 
@@ -429,7 +429,7 @@ void Isolation::read_only(const void* address, void* to, size_t size) const {
 
 using dice_emu::tls_worker;
 
-void dice_fence() { tls_worker->isolation().fence(tls_worker->thread_number()); }
+void dice_fence(bool for_block) { tls_worker->isolation().fence(tls_worker->thread_number(), for_block); }
 void dice_before_atomic(const void* address, size_t size, bool locks) {
   tls_worker->isolation().before_atomic(tls_worker->thread_number(), address, size, locks);
 }

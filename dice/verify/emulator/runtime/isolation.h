@@ -12,7 +12,8 @@
 // the launch ends, the last writer winning, and for other blocks before that only if it is released: by a fence, by an
 // atomic, which releases the word that it acts on, or by one that locks are made of. What a fence has released others see
 // from their next atomic or fence on, once an atomic has followed it that tells them: so a counter alone does not tell the
-// last block what others have written, and it takes a fence before it, not after. A store through a volatile pointer is to
+// last block what others have written, and it takes a fence before it, not after. A fence for the block alone, and an
+// atomic for it, release nothing to others. A store through a volatile pointer is to
 // other blocks what an atomic is: a flag that is raised so is seen by who polls it, and tells of what was fenced before.
 // Threads of the first blocks are isolated from each other on the first pages (`fine` ones), as many as are quick to
 // compare at every switch of threads. For the other pages and blocks a comparison for each block does.
@@ -45,10 +46,10 @@ class Isolation {
 
   void enter(unsigned thread);           // it starts, or goes on
   void leave(unsigned thread, bool met);  // it waits or ends. `met`: for other lanes, which then see what it wrote
-  void yield(unsigned thread);           // the same, and it goes on with all there is by then
+  void yield(unsigned thread, bool for_block = false);  // the same, and it goes on with all there is by then
   void meet(unsigned warp, unsigned lanes);
   void barrier();
-  void fence(unsigned thread);
+  void fence(unsigned thread, bool for_block);  // `for_block`: other blocks learn nothing of it
   void before_atomic(unsigned thread, const void* address, size_t size, bool locks);
   void after_atomic(const void* address, size_t size);
   void after_volatile_store(const void* address, size_t size);

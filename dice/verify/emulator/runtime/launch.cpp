@@ -157,11 +157,17 @@ const char* refusal(const Kernel& kernel, const Configuration& c, int* error) {
   return nullptr;
 }
 
+struct HeapOfLaunch {
+  HeapOfLaunch() { device_heap_begin_launch(); }
+  ~HeapOfLaunch() { device_heap_end_launch(); }
+};
+
 void run(const Kernel& kernel, Entry entry, const void* body, const Configuration& c) {
   const std::lock_guard<std::recursive_mutex> lock(launch_mutex);
   ensure_alternate_stack();
   install_handlers();
   const OnDevice scope;
+  const HeapOfLaunch heap;
   Launch job{};
   job.kernel = &kernel;
   job.entry = entry;

@@ -205,6 +205,7 @@ class Worker {
   const Launch* launch() const { return launch_; }
   bool running_thread() const { return current_ != nullptr; }
   unsigned thread_number() const { return current_->linear; }
+  uint64_t block() const { return block_; }
   Isolation& isolation() { return isolation_; }
   bool owns_stack_guard(const char* address) const;
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "host.h"
 #include "isolation.h"
 #include "races.h"
 #include "runtime.h"
@@ -102,6 +103,7 @@ void Worker::run(Launch& launch) {
     }
     isolation_.end_block();
     check_dynamic_slack();
+    device_heap_end_block(block_, resident_blocks(threads_, launch.shared_bytes));
     --launch.resident;
     looked_ = 0;
   }

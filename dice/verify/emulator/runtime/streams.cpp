@@ -1,7 +1,9 @@
 // Streams and events. Work on the default stream is done when it is enqueued: PyTorch, whose operators run on it, reads
 // it without asking us. The default stream waits for streams that are not declared non-blocking: within host code of a
 // library, of which we know when it turns to the default stream or to PyTorch, their work is kept until then; else it is
-// done at once, too. See streams.h for the others.
+// done at once, too. See streams.h for the others. Where there are such others, and threads are isolated, the default
+// stream's work within host code is kept as well, until PyTorch's turn comes: what is enqueued on it behind an event is
+// not what others wait for with that event.
 #include "streams.h"
 
 #include <time.h>
@@ -51,9 +53,37 @@ Streams& streams() {
   return *all;
 }
 
+cudaError_t create(cudaStream_t* stream, bool blocking) {
+  if (stream == nullptr) return cudaErrorInvalidValue;
+  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
+  const auto made = std::make_shared<CUstream_st>();
+  made->deferred = true;
+  made->blocking = blocking;
+  streams().open[made.get()] = made;
+  *stream = made.get();
+  return cudaSuccess;
+}
+
+// What the default stream does beside the host's code, or has still to do.
+cudaStream_t beside_the_host() {
+  static cudaStream_t stream = nullptr;
+  if (stream == nullptr) create(&stream, true);
+  return stream;
+}
+
+Stream of_default() { return streams().open.find(beside_the_host())->second; }
+
+// Whether the default stream's work is kept, too, as streams that it does not wait for may overtake it.
+bool keeps_default() {
+  if (!is_host_code() || !runs_against_the_grain()) return false;
+  for (const auto& [handle, stream] : streams().open)
+    if (stream->deferred && !stream->blocking) return true;
+  return false;
+}
+
 Stream find(cudaStream_t stream) {
   const auto found = streams().open.find(stream);
-  if (found == streams().open.end() || !found->second->deferred) return nullptr;
+  if (found == streams().open.end() || !found->second->deferred) return keeps_default() ? of_default() : nullptr;
   const bool at_once = found->second->blocking && found->second->queue.empty() && !is_host_code();
   return at_once ? nullptr : found->second;
 }
@@ -80,12 +110,11 @@ Stream next_of(const Stream& except, bool last, bool blocking = false) {
 // streams have to do comes before what is waited for; in the others, after it.
 void finish(const Stream& stream, uint64_t number) {
   if (stream == nullptr) return;
-  if (runs_against_the_grain() && !streams().finishing) {
-    streams().finishing = true;
-    while (const Stream other = next_of(stream, true)) run_first(*other);
-    streams().finishing = false;
-  }
+  const bool before = streams().finishing;
+  streams().finishing = true;
+  while (const Stream other = runs_against_the_grain() && !before ? next_of(stream, true) : nullptr) run_first(*other);
   while (!stream->queue.empty() && stream->queue.front().number <= number) run_first(*stream);
+  streams().finishing = before;
 }
 
 void finish_these(bool blocking) {
@@ -102,22 +131,14 @@ double now_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-cudaError_t create(cudaStream_t* stream, bool blocking) {
-  if (stream == nullptr) return cudaErrorInvalidValue;
-  const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
-  const auto made = std::make_shared<CUstream_st>();
-  made->deferred = true;
-  made->blocking = blocking;
-  streams().open[made.get()] = made;
-  *stream = made.get();
-  return cudaSuccess;
-}
-
-// For what the default stream does beside the host's code.
-cudaStream_t beside_the_host() {
-  static cudaStream_t stream = nullptr;
-  if (stream == nullptr) create(&stream, true);
-  return stream;
+// Before more is enqueued on the stream, while the default one's work is kept: that and blocking streams wait for each other.
+void keep_order(const Stream& stream) {
+  if (!stream->blocking || !keeps_default()) return;
+  const Stream of_host = of_default();
+  for (const auto& [handle, other] : streams().open) {
+    const bool waits = other->blocking && other != stream && (stream == of_host || other == of_host);
+    if (waits && !other->queue.empty()) finish(other, UINT64_MAX);
+  }
 }
 
 bool is_pinned(const void* pointer) {
@@ -128,7 +149,6 @@ bool is_pinned(const void* pointer) {
 }  // namespace
 
 bool is_deferred(cudaStream_t stream) {
-  if (stream == nullptr) return false;
   const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
   return find(stream) != nullptr;
 }
@@ -136,6 +156,7 @@ bool is_deferred(cudaStream_t stream) {
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   std::unique_lock<std::recursive_mutex> lock(streams().mutex);
   if (const Stream found = find(stream)) {
+    keep_order(found);
     found->last = ++streams().enqueued;
     found->queue.push_back({found->last, std::move(work)});
     return;
@@ -155,7 +176,9 @@ void finish_all() {
 
 void turn_to_default_stream() {
   const std::lock_guard<std::recursive_mutex> lock(streams().mutex);
-  if (!streams().finishing) finish_these(true);
+  if (streams().finishing) return;
+  if (const Stream own = of_default(); !own->queue.empty()) finish(own, UINT64_MAX);
+  finish_these(true);
 }
 
 }  // namespace dice_emu
@@ -194,9 +217,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (!is_deferred(stream)) turn_to_default_stream();
   const Lock lock(streams().mutex);
-  finish(find(stream), UINT64_MAX);
+  const Stream found = find(stream);
+  if (found == nullptr || found == of_default()) turn_to_default_stream();
+  finish(found, UINT64_MAX);
   return cudaSuccess;
 }
 // Who asks often enough is told that it is done.
@@ -207,7 +231,7 @@ void dice_stream_of_torch(cudaStream_t stream) {
   const Lock lock(streams().mutex);
   const Stream found = find(stream);
   finish(found, UINT64_MAX);
-  if (found != nullptr) found->deferred = false;
+  if (found != of_default() && found != nullptr) found->deferred = false;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st{}, cudaSuccess; }

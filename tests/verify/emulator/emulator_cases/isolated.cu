@@ -1,6 +1,7 @@
 // Shared memory that threads use without synchronising, as no order of whole threads would show; and with it.
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
+#include <cuda/atomic>
 
 namespace cg = cooperative_groups;
 
@@ -66,15 +67,57 @@ __global__ void threads_without_atomics(const float* x, float* total) {
 }
 
 // One thread of each block: without a fence a counter tells the last block nothing of what the others wrote.
-__global__ void last_block_without_a_fence(const float* x, float* total) {
+template <class Fence>
+__device__ void add_up_by_the_last(const float* x, float* total, Fence fence) {
   if (threadIdx.x != 0) return;
   float sum = 0.0f;
   for (int t = 0; t < blockDim.x; ++t) sum += x[blockIdx.x * blockDim.x + t];
   total[2 + blockIdx.x] = sum;
+  fence();
   if (atomicInc(reinterpret_cast<unsigned*>(total) + 1, gridDim.x - 1) != gridDim.x - 1) return;
   float all = 0.0f;
   for (int b = 0; b < gridDim.x; ++b) all += total[2 + b];
   total[0] = all;
+}
+__global__ void last_block_without_a_fence(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] {});
+}
+// A fence for the block tells other blocks as little.
+__global__ void last_block_fenced_for_itself(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { __threadfence_block(); });
+}
+__global__ void last_block_fenced_for_itself_in_ptx(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { asm volatile("fence.acq_rel.cta;" ::: "memory"); });
+}
+__global__ void last_block_fenced_for_itself_by_scope(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { cuda::atomic_thread_fence(cuda::memory_order_seq_cst, cuda::thread_scope_block); });
+}
+__global__ void last_block_fenced(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { __threadfence(); });
+}
+__global__ void last_block_fenced_in_ptx(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { asm volatile("fence.acq_rel.gpu;" ::: "memory"); });
+}
+__global__ void last_block_fenced_by_scope(const float* x, float* total) {
+  add_up_by_the_last(x, total, [] { cuda::atomic_thread_fence(cuda::memory_order_seq_cst, cuda::thread_scope_device); });
+}
+
+// References whose atomics are for one block, or for all.
+__global__ void blocks_with_references_of_their_own(const float* x, float* total) {
+  cuda::atomic_ref<float, cuda::thread_scope_block> sum(total[0]);
+  sum.fetch_add(x[blockIdx.x * blockDim.x + threadIdx.x], cuda::memory_order_relaxed);
+}
+__global__ void blocks_with_references(const float* x, float* total) {
+  cuda::atomic_ref<float, cuda::thread_scope_device> sum(total[0]);
+  sum.fetch_add(x[blockIdx.x * blockDim.x + threadIdx.x], cuda::memory_order_relaxed);
+}
+__global__ void sum_with_references_of_the_block(const float* x, float* out) {
+  __shared__ float total;
+  if (threadIdx.x == 0) total = 0.0f;
+  __syncthreads();
+  cuda::atomic_ref<float, cuda::thread_scope_block>(total).fetch_add(x[blockIdx.x * blockDim.x + threadIdx.x]);
+  __syncthreads();
+  if (threadIdx.x == 0) out[blockIdx.x] = total;
 }
 
 __device__ float in_a_variable;
@@ -404,6 +447,14 @@ TOTAL(read_only_loads)
 TOTAL(own_elements)
 
 TOTAL(last_block_without_a_fence)
+TOTAL(last_block_fenced_for_itself)
+TOTAL(last_block_fenced_for_itself_in_ptx)
+TOTAL(last_block_fenced_for_itself_by_scope)
+TOTAL(last_block_fenced)
+TOTAL(last_block_fenced_in_ptx)
+TOTAL(last_block_fenced_by_scope)
+TOTAL(blocks_with_references_of_their_own)
+TOTAL(blocks_with_references)
 
 #define VARIABLE(name)                                                                 \
   extern "C" void h_##name(const float* x, float* out, int blocks) {                   \
@@ -431,6 +482,7 @@ ENTRY(warps_without_atomics, 4)
 ENTRY(chain_without_barriers, 0)
 ENTRY(chain_without_syncwarp, 0)
 ENTRY(sum_with_atomics, 0)
+ENTRY(sum_with_references_of_the_block, 0)
 ENTRY(sum_under_a_lock, 0)
 ENTRY(sum_by_flags, 0)
 ENTRY(sum_by_the_last, 0)

@@ -141,6 +141,36 @@ void h_two_joined(const float* x, float* y) { in_two(x, y, side(), side(), true,
 void h_two_blocking_joined(const float* x, float* y) { in_two(x, y, blocking(), blocking(), true, false); }
 void h_default_then_blocking(const float* x, float* y) { in_two(x, y, nullptr, blocking(), false, false); }
 void h_blocking_then_default(const float* x, float* y) { in_two(x, y, blocking(), nullptr, false, false); }
+void h_default_then_blocking_beside_another(const float* x, float* y) {
+  side();
+  in_two(x, y, nullptr, blocking(), false, false);
+}
+void h_blocking_then_default_beside_another(const float* x, float* y) {
+  side();
+  in_two(x, y, blocking(), nullptr, false, false);
+}
+// The default stream's work, for which a side stream waits by an event that was recorded before it, or after.
+static void handed_over(const float* x, float* y, bool early) {
+  cudaStream_t stream = side();
+  float* between;
+  cudaMalloc(&between, 64 * sizeof(float));
+  cudaMemset(between, 0, 64 * sizeof(float));
+  cudaEvent_t ready, done;
+  cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+  cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+  if (early) cudaEventRecord(ready, nullptr);
+  add_on(nullptr, x, between, 1);
+  if (!early) cudaEventRecord(ready, nullptr);
+  cudaStreamWaitEvent(stream, ready, 0);
+  add_on(stream, between, y, 1);
+  cudaEventRecord(done, stream);
+  cudaStreamWaitEvent(nullptr, done, 0);
+  cudaStreamDestroy(stream);
+  cudaStreamSynchronize(nullptr);
+  cudaFree(between);
+}
+void h_event_too_early(const float* x, float* y) { handed_over(x, y, true); }
+void h_event_in_time(const float* x, float* y) { handed_over(x, y, false); }
 void h_three_in_a_chain(const float* x, float* y) {
   cudaStream_t streams[3] = {side(), blocking(), side()};
   float* places;

@@ -48,7 +48,11 @@ T atomic_update(T* address, Change change) {
 // A thread that repeats an atomic may be waiting for another one of its block: let that one run now and then.
 inline void maybe_relax() {
   static DICE_TLS unsigned calls;
-  if ((++calls & 0xFFF) == 0) dice_relax();
+  if ((++calls & 0xFFF) != 0) return;
+  const bool for_block = dice_block_scope;  // of this thread's atomic, not of the others'
+  dice_block_scope = false;
+  dice_relax();
+  dice_block_scope = for_block;
 }
 
 // Called again and again by a loop that waits for what another thread writes.

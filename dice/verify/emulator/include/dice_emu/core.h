@@ -24,6 +24,13 @@
 #define __CUDA_PREC_DIV 1
 #define __CUDA_PREC_SQRT 1
 #define DICE_EMULATED 1
+// Stands before what marks a lambda as the device's.
+#ifdef __CUDACC_EXTENDED_LAMBDA__
+#define DICE_EMU_MARKED_LAMBDA
+#else
+#define DICE_EMU_MARKED_LAMBDA \
+  _Pragma("GCC error \"__host__ or __device__ annotation on lambda requires --extended-lambda nvcc flag (extra_cuda_cflags)\"")
+#endif
 
 #define __global__
 #define __device__
@@ -59,6 +66,7 @@ struct Kernel {
   unsigned max_dynamic_shared;  // bytes granted with cudaFuncSetAttribute; 0: CUDA's default of 48 KB
   bool polls;                   // its source has a loop that waits for what another thread writes
   unsigned most_threads;        // of a block, as its __launch_bounds__ say; 0: as many as any
+  bool of_library;              // CUB's or Thrust's
 };
 
 // One `__shared__` declaration; `address[w]` is its storage on worker w, mapped on first use.
@@ -99,7 +107,7 @@ void dice_wait_for_copies(size_t groups_left);
 // While threads do not see what others have not synchronised (runtime/isolation.h).
 extern DICE_TLS bool dice_isolated;
 extern DICE_TLS bool dice_block_scope;  // the atomic under way is one for its own block
-void dice_fence();
+void dice_fence(bool for_block);  // or for all that see the memory
 void dice_read_only(const void* address, void* to, size_t size);
 void dice_before_atomic(const void* address, size_t size, bool locks);  // `locks`: one that locks are made of
 void dice_after_atomic(const void* address, size_t size);
@@ -226,12 +234,19 @@ inline int __syncthreads_count(int predicate) { return dice_syncthreads_reduce(0
 inline int __syncthreads_and(int predicate) { return dice_syncthreads_reduce(1, predicate); }
 inline int __syncthreads_or(int predicate) { return dice_syncthreads_reduce(2, predicate); }
 
-// Worker threads share memory like the host does; a full fence is at least as strong as each of these.
-inline void __threadfence() {
+namespace dice_emu {
+
+// Worker threads share memory like the host does; a full fence is at least as strong as each of CUDA's. Which of them it
+// is only matters while others do not see what a thread has written.
+inline void fence(bool for_block) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  if (dice_isolated) dice_fence();
+  if (dice_isolated) dice_fence(for_block);
 }
-inline void __threadfence_block() { __threadfence(); }
+
+}  // namespace dice_emu
+
+inline void __threadfence() { dice_emu::fence(false); }
+inline void __threadfence_block() { dice_emu::fence(true); }
 inline void __threadfence_system() { __threadfence(); }
 
 [[noreturn]] inline void __trap() { dice_fault("trap", "__trap() was reached"); }

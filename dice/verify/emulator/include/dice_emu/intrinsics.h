@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "fast_math.h"
 #include "math.h"
 
 namespace dice_emu {
@@ -60,19 +61,6 @@ DICE_ROUNDED1(drcp, double, 1.0 / x)
 DICE_FMA(rn) DICE_FMA(rz) DICE_FMA(ru) DICE_FMA(rd)
 #undef DICE_FMA
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
-
-inline float __expf(float x) { return expf(x); }
-inline float __exp10f(float x) { return exp10f(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
-inline float __log10f(float x) { return log10f(x); }
-inline float __powf(float x, float y) { return exp2f(y * log2f(x)); }  // NaN for a negative base, as on the GPU
-inline float __sinf(float x) { return sinf(x); }
-inline float __cosf(float x) { return cosf(x); }
-inline float __tanf(float x) { return tanf(x); }
-inline float __tanhf(float x) { return tanhf(x); }
-inline void __sincosf(float x, float* s, float* c) { sincosf(x, s, c); }
-inline float __fdividef(float a, float b) { return fabsf(b) > 8.507059173e37f && fabsf(b) < INFINITY ? 0.0f : a / b; }
 
 #define DICE_TO_INTEGER(From, prefix, T, suffix)                                                     \
   inline T __##prefix##2##suffix##_rn(From x) { return dice_emu::saturating<T>(::nearbyint(x)); }    \

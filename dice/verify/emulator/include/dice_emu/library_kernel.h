@@ -17,6 +17,7 @@ template <class Body, class... Arguments>
 void library_kernel(const char* name, cudaStream_t stream, const Body& body, const Arguments&... arguments) {
   static Kernel kernel{name, 0};
   kernel.name = name;
+  kernel.of_library = true;
   (argument(kernel, "an argument", arguments), ...);
   configure(1, 1, 0, stream);
   run(kernel, body);
