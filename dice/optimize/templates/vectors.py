@@ -18,7 +18,7 @@ BYTES = 16  # of the largest vector that one instruction reads
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 VECTOR = """// Neighbouring elements, which one instruction reads or writes.
-template <typename T, int N> struct alignas(N * sizeof(T)) Vector {
+template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
     T val[N];
 };"""
 _RAGGED = """// The vector from an element on, without reading what lies behind the last of `count` elements.
