@@ -205,9 +205,8 @@ def _attempt(
     if result.verdict is not None:
         return (result.kernel, result.verdict), ""
     reasons = [row.why for row in result.report.rows if row.why]
-    return None, reasons[
-        0
-    ] if reasons else "nothing that it returns is computed by an operator that a kernel could be written for"
+    none = "nothing that it returns is computed by an operator that a kernel could be written for"
+    return None, reasons[0] if reasons else none
 
 
 def _in_order(units: Units) -> list[tuple[Region, Printed]]:

@@ -46,7 +46,7 @@ import torch
 
 from dice.verify.execution import seldom, steady
 from dice.verify.ipc.messages import FEW, Step
-from dice.verify.tensors import transport
+from dice.verify.tensors import transport, trees
 
 SCALE = 3.0
 SMALL = 1 / 32  # not less: exp(x) - 1 is right enough in place of expm1(x)
@@ -105,13 +105,14 @@ def plan(
     *,
     fresh: bool = False,
     cheap: bool = False,
+    rare: Sequence[str] = (),
 ) -> tuple[Step, ...]:
     """The trials of one verification, in an order that follows from the secret `seed`.
 
     `fresh`: the model has parameters worth a second draw, and gets that trial (as the first, so that a candidate is
     constructed but twice). `cheap`: extra trials cost next to nothing. `amplified`: inputs of little influence, and
     by how much to amplify them. `varied`: what all draws leave alike, by its place among `steady.leaves`, and the kind
-    of other values for it. `beyond`: families that are `beyond_sentinels`.
+    of other values for it. `beyond`: families that are `beyond_sentinels`. `rare`: those of what a draw seldom holds.
     """
     draw = random.Random(seed)
     rotated = draw.sample(ROTATED, len(ROTATED))
@@ -122,7 +123,7 @@ def plan(
     steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
     used = {step.family for step in steps}
     if cheap and trials > 1:
-        more = (*rotated, "small", *seldom.FAMILIES)
+        more = (*rotated, "small", *rare)
         steps += [Step(f"extra {family}", family, core=False) for family in more if family not in used]
     steps += [Step(f"extra {family}", family, core=False) for family in beyond]
     for index, factor in amplified:
@@ -133,6 +134,11 @@ def plan(
     draw.shuffle(steps)
     first = [Step(step.name, "given", fresh=True) for step in steps if step.family == "fresh"]
     return (*first, *(step for step in steps if step.family != "fresh"))
+
+
+def rare(drawn: Any) -> tuple[str, ...]:
+    """Those of `seldom.FAMILIES` that these inputs have another form for."""
+    return tuple(one for one in seldom.FAMILIES if trees.changed(vary(drawn, Step("", one)), drawn))
 
 
 def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...]:

@@ -25,12 +25,8 @@ MOST_EDGES, MOST_MET = 64, 16  # of a table that values are looked up in; of the
 # Operators that compare their first argument with numbers that follow, and where these stand.
 _NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(1, 2)}
 _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
-_LABELS = {
-    "nll_loss_forward": 4,
-    "nll_loss2d_forward": 4,
-    "nll_loss": 4,
-    "nll_loss2d": 4,
-}  # where a label that does not count stands; behind the first argument labels do
+# Losses of labels, which are their second argument; their fifth is the label that does not count.
+_LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
@@ -188,7 +184,7 @@ def _compared(kind: str, args: Sequence[Any]) -> tuple[torch.Tensor | None, list
         place, table = _EDGES[kind]
         numbers = args[table].reshape(-1)[: MOST_EDGES + 1].tolist() if args[table].dim() == 1 else ()
     elif kind in _LABELS:
-        place, numbers = 1, args[_LABELS[kind] :][:1]
+        place, numbers = 1, args[4:5]
     values = args[place] if len(args) > place and isinstance(args[place], torch.Tensor) else None
     plain = [float(one) for one in numbers if isinstance(one, int | float) and not isinstance(one, bool)]
     return values, plain if len(plain) == len(numbers) <= MOST_EDGES else []
@@ -221,7 +217,7 @@ def decisive(
     """Families of values between which the reference's operators decide, of which these are the families. `ranges`:
     that inputs are drawn from, by their places among `steady.leaves`."""
     asked = _Asked(drawn, ranges)
-    if (inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS.keys()).intersection(families):
+    if (inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS).intersection(families):
         with asked:
             forward(drawn)
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}

@@ -110,15 +110,15 @@ class Reference:
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
-        return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap)
+        rare = inputs.rare(drawn) if cheap else ()
+        return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = running.copied(self.model)
         model.load_state_dict(state, strict=False)
-        try:
+        with contextlib.suppress(ReferenceFailed):
             return trees.is_finite(self.forward(model, drawn, seed))
-        except ReferenceFailed:
-            return False
+        return False
 
     def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
         """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
