@@ -91,8 +91,10 @@ class EmulatedCompiler(Compiler):
             "-shared",
             *link_flags,
             *map(str, objects),
-            str(self._runtime()),
             *below,
+            str(
+                self._runtime()
+            ),  # behind what takes memory by it: a linker may leave out what nobody has asked for yet
             "-o",
             str(output),
         ]
