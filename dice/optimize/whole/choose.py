@@ -26,7 +26,6 @@ Keep = Literal["faster", "right"]
 LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
 SLOWER = 1.02  # times the time that it takes with a build for each kernel: a whole in one build may be noise slower
 BRIEF_S = 1.0  # at most, of timing a composition that is only tried
-MARGIN = 1.005  # that a whole without a region must be faster by to do without it: less is noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,16 @@ class Whole:
     brief: bool = False
 
     @property
-    def ms(self) -> float:
-        return self.verdict.timing.kernel_ms if self.verdict.timing else 0.0
+    def speedup(self) -> float:
+        """Over the reference, timed in turns with it: compositions that were timed at other times, when the clocks were
+        others or other processes had the cores, are compared by this."""
+        return self.verdict.timing.speedup if self.verdict.timing else 0.0
+
+    @property
+    def least_speedup(self) -> float:
+        """The lower end of its interval, where that was measured."""
+        timing = self.verdict.timing
+        return timing.speedup_low or timing.speedup if timing else 0.0
 
 
 @dataclass
@@ -63,6 +70,7 @@ class Chooser:
     dropped: dict[str, str] = field(default_factory=dict)
     _known: dict[tuple[str, bool, int], Verdict] = field(default_factory=dict)  # by kernel, whether brief, and trials
     _tried: int = 0
+    _together: Cancellation = field(default_factory=Cancellation)  # of all compositions of one choice
 
     @property
     def problem(self) -> Problem:
@@ -92,6 +100,13 @@ class Chooser:
         usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
         if not usable:
             return None
+        self._together = self.cancellation.several_jobs()  # inputs are drawn, and the module run on them, once for all
+        try:
+            return self._best(usable)
+        finally:
+            self._together.cancel()
+
+    def _best(self, usable: Sequence[str]) -> Whole | None:
         best: Whole | None = self._verified(usable, apart=False)
         assert best is not None
         if not best.verdict.correct and best.verdict.about_kernel:
@@ -112,7 +127,7 @@ class Chooser:
             return None
         if best.apart:
             joined = self._verified(best.keys, apart=False)
-            if joined.verdict.correct and joined.ms <= best.ms * SLOWER:
+            if joined.verdict.correct and joined.speedup * SLOWER >= best.speedup:
                 return joined
         return self._verified(best.keys, best.apart) if best.brief else best
 
@@ -155,8 +170,7 @@ class Chooser:
         if verdict is None:
             if brief:
                 options = replace(options, compile_baseline=False, timing_s=min(options.timing_s, BRIEF_S))
-            off = self.cancellation.single_job()
-            verdict = self.verifier.verify(self.problem, kernel, options=options, cancellation=off)
+            verdict = self.verifier.verify(self.problem, kernel, options=options, cancellation=self._together)
             if verdict.outcome != "infra_error":
                 row = {"kind": "whole", "problem": self.problem.id, "kernel": kernel.id, "keys": sorted(keys)}
                 self.journal.append(row | {"brief": brief, "trials": options.trials, "verdict": verdict.to_json()})
@@ -195,8 +209,9 @@ class Chooser:
             if len(best.keys) == 1:
                 break
             without = self._tried_out(best.keys - {key}, trials=1)
-            if without.verdict.correct and without.ms * MARGIN < best.ms:
-                self.dropped[key] = f"the whole is faster without it ({without.ms:.4g} ms instead of {best.ms:.4g})"
+            if without.verdict.correct and without.least_speedup > best.speedup:
+                said = f"{without.speedup:.3g} times PyTorch's speed instead of {best.speedup:.3g}"
+                self.dropped[key] = f"the whole is faster without it ({said})"
                 best = without
         return best
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from dice.verify import emulator
-from dice.verify.candidate import ageing, binding, graphs, profiler_census, profiling, threads
+from dice.verify.candidate import ageing, binding, graphs, other_work, profiler_census, profiling, threads
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races
@@ -49,6 +50,7 @@ class Server(ABC):
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
         self.records = False  # what PyTorch computes, by its profiler too
+        self.other_work = other_work.OtherWork()
 
     @abstractmethod
     def _new_model(self, command: m.Construct) -> Any:
@@ -164,6 +166,9 @@ class Server(ABC):
         before = running.fingerprints(self.model, buffers=True) if command.repeat else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
+        if command.beside_other_work:
+            self.other_work.fill()
+        begun = time.monotonic()
         with self._recording(census.work), binding.reading(), self.reads.trial():
             output = running.forward(self.model, inputs, command.seed, self.device, rng, census, finish=False)
         census.work.host += binding.host_elements()
@@ -172,6 +177,7 @@ class Server(ABC):
         damaged = guard.check() if self.device.emulated else []
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
+        self.other_work.note(time.monotonic() - begun)
         self.values.write(output, name, command.output)
         buffers = _buffers(self.model)
         if command.asked_back or command.asked_kept:

@@ -206,7 +206,8 @@ class Construct:
 class RunTrial:
     """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
     states. `asked_back`: input tensors to be written as `left`, as the forward leaves them, and behind these the
-    model's buffers `asked_kept`, empty where it has none of a name. Answered by `Ran`."""
+    model's buffers `asked_kept`, empty where it has none of a name. `beside_other_work`: the GPU has some, which goes
+    first. Answered by `Ran`."""
 
     inputs: str
     output: str
@@ -217,6 +218,7 @@ class RunTrial:
     asked_back: tuple[int, ...] = ()
     asked_kept: tuple[str, ...] = ()
     left: str = ""
+    beside_other_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def judge(
     if orders.leaves_open(trial.work, trial.stable, expected):
         actual = orders.as_ordered(actual, expected, reference.device.place(trial.inputs))
     known = (reference.protocol.name, exact, trial.effects, trial.roundings)
-    result = compare.compare(expected, actual, *known, double=trial.double)
+    result = compare.compare(expected, actual, *known, double=trial.double, tf32=trial.rounded)
     if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
         message = "the output is less exact than the reference's under PyTorch's defaults."
         return Comparison(False, message, (message,))

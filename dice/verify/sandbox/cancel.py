@@ -38,7 +38,14 @@ class Cancellation:
 
     def single_job(self) -> Cancellation:
         """That of one job, which is called off with all the others. Raises `Cancelled` when they already were."""
-        own = Cancellation(single=True)
+        return self._of(Cancellation(single=True))
+
+    def several_jobs(self) -> Cancellation:
+        """That of jobs which have something in common, called off with all the others. Who made it calls it off after
+        the last of them, so that nothing is kept for more. Raises `Cancelled` when the others already were."""
+        return self._of(Cancellation())
+
+    def _of(self, own: Cancellation) -> Cancellation:
         self.watch(own)
         return own
 

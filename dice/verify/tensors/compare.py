@@ -84,6 +84,7 @@ class _Leaf:
     rounding: float | None = None
     slack: Any = None
     double: bool = False
+    tf32: bool = False
 
 
 def compare(
@@ -95,13 +96,14 @@ def compare(
     roundings: Sequence[float | None] = (),
     slacks: Sequence[torch.Tensor | None] = (),
     double: bool = False,
+    tf32: bool = False,
 ) -> Comparison:
     """Compare a candidate's output with the reference's.
 
     `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
     order, how far other inputs move it (rms), and `roundings`, how far inputs that are off by a rounding do; `slacks`,
     the same element by element, from float64 (`input_rounding.py`). `double`: the reference computes nothing in less
-    than float64. Raises `ValueError` for an unknown protocol.
+    than float64. `tf32`: it multiplies in TF32, and `exact` is its output in full float32. Raises `ValueError` for an unknown protocol.
     """
     tolerance = protocol_named(protocol).tolerance
     if tolerance is not None:
@@ -110,7 +112,7 @@ def compare(
     mismatch = _pair("output", expected, actual, exact, leaves, (iter(effects), iter(roundings), iter(slacks)))
     if mismatch:
         return Comparison(False, mismatch, (mismatch,))
-    results = [_compare_leaf(replace(leaf, double=double)) for leaf in leaves]
+    results = [_compare_leaf(replace(leaf, double=double, tf32=tf32)) for leaf in leaves]
     failed = [result for result in results if not result.equal]
     farthest = max(results, key=lambda result: result.max_abs_error, default=Comparison(True))
     return Comparison(
@@ -506,7 +508,8 @@ def _lost_effect(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> str:
 def _lost_slice(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> tuple[str, float]:
     """Why a column, a row or a channel is wrong by itself, or "", and which part of them is."""
     tolerance = _tolerance(dtype, leaf.double)
-    lost, share = slices.lost(leaf.expected, leaf.actual, leaf.exact, leaf.slack, tolerance, totals.worst)
+    known = leaf.exact, leaf.slack, tolerance, totals.worst
+    lost, share = slices.lost(leaf.expected, leaf.actual, *known, tf32=leaf.tf32)
     others = f"; values of about {totals.rms(totals.size_squares):.3g} hide it."
     return (f"{leaf.path}{lost}{others}" if lost else ""), share
 

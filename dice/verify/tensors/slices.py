@@ -22,6 +22,7 @@ SLACK_MARGIN = 10.0  # times what rounding the inputs changes in it
 TOLERANCES = 10.0  # a shorter format's own tolerance, so often, is no less allowed
 # Roundings of the whole output's rms: intermediate values as large as the rest leave as much in a small slice.
 ROUNDINGS, ROUNDINGS_UNKNOWN, ROUNDINGS_HALF = 32.0, 256.0, 4.0
+TF32_EPS = 2.0**-10
 MOST_AT_ONCE = 8 * near.STRETCH  # elements at one index of the first dimension: what follows takes memory for them
 
 Spread = dict[int, torch.Tensor]  # by dimension, the squares summed at each index
@@ -34,10 +35,12 @@ def lost(
     slack: torch.Tensor | None,
     tolerance: float,
     worst: float,
+    tf32: bool = False,
 ) -> tuple[str, float]:
     """Where a slice is wrong beside its own values, in words, and its part of the elements; "" and 0 where none is.
 
-    `worst`: the largest |actual - expected| anywhere. All have the shape of `expected`.
+    `worst`: the largest |actual - expected| anywhere. All have the shape of `expected`. `tf32`: the reference rounds
+    what it multiplies to TF32, and two that do so in other orders differ by as much.
     """
     names = [dim for dim, size in enumerate(expected.shape) if size != 1]
     expected, actual = expected.squeeze(), actual.squeeze()
@@ -49,8 +52,9 @@ def lost(
     sizes = _squares(expected, None, dims)
     total = float(sizes[dims[0]].sum())
     roundings = ROUNDINGS_UNKNOWN if exact is None else ROUNDINGS
-    roundings = roundings if expected.dtype.itemsize >= 4 else ROUNDINGS_HALF
-    floor = roundings * torch.finfo(expected.dtype).eps * (total / count) ** 0.5
+    roundings = ROUNDINGS_HALF if tf32 or expected.dtype.itemsize < 4 else roundings
+    eps = max(torch.finfo(expected.dtype).eps, TF32_EPS if tf32 else 0.0)
+    floor = roundings * eps * (total / count) ** 0.5
     part = max(GROSS if exact is None else PART, min(GROSS, TOLERANCES * tolerance))
     if worst <= part * floor:  # no slice's error is larger
         return "", 0.0
