@@ -1,5 +1,5 @@
-"""A GPU that has other work to do, which goes first: what a forward leaves on a stream that nothing waits for is late for
-certain then, where on an idle GPU it is mostly done before anybody looks.
+"""A GPU that has other work to do, which goes first: what a forward leaves on a stream that nothing waits for is late
+for certain then, where on an idle GPU it is mostly done before anybody looks.
 
 The kernels are PyTorch's own, many short blocks of them, on two streams in turn, so that one has blocks to give while
 the last of the other end. The output's copy needs no multiprocessor, and so is not held up by them.
@@ -14,33 +14,14 @@ from torch.special import gammainc  # before the file's code runs, which may put
 
 ELEMENTS = 1 << 22  # some waves of blocks on a large GPU
 SHAPE, POINT = 1e5, 98540.0  # where the series of the incomplete gamma function is some hundred terms long
-FIRST_S, LEAST_S, MOST_S = 0.015, 0.004, 0.05
-SLACK = 1.5  # times what enqueueing the last forward took
+LEAST_S, MOST_S = 0.01, 0.05
 PRECEDENCE = -5  # of its streams: the highest that there is
 
 
 class OtherWork:
-    """Work for the whole GPU. `needed_s`: for how long, which is at least until the forward and the copy of its output
-    are enqueued."""
+    """Raises `RuntimeError` where there is no memory for it."""
 
     def __init__(self) -> None:
-        self.needed_s = FIRST_S
-        self._streams: list[torch.cuda.Stream] = []
-        self._outputs: list[torch.Tensor] = []
-        self._kernel_s = 0.0
-
-    def note(self, enqueued_s: float) -> None:
-        """How long a forward took until all of it was enqueued."""
-        self.needed_s = min(MOST_S, max(LEAST_S, SLACK * enqueued_s))
-
-    def fill(self) -> None:
-        """Enqueue the work, beside the current stream."""
-        if not self._streams:
-            self._open()
-        for number in range(math.ceil(self.needed_s / self._kernel_s)):
-            self._enqueue(number % 2)
-
-    def _open(self) -> None:
         self._streams = [torch.cuda.Stream(priority=PRECEDENCE) for _ in range(2)]
         self._outputs = [torch.empty(ELEMENTS, device="cuda") for _ in self._streams]
         self._arguments = [torch.full((), value, device="cuda").expand(ELEMENTS) for value in (SHAPE, POINT)]
@@ -52,6 +33,12 @@ class OtherWork:
         ended.record(self._streams[0])
         torch.cuda.synchronize()
         self._kernel_s = max(1e-4, begun.elapsed_time(ended) / 1e3)
+
+    def enqueue(self, seconds: float) -> None:
+        """Enqueue work for so long, within limits, once the GPU has done all that it had to."""
+        torch.cuda.synchronize()
+        for number in range(math.ceil(min(MOST_S, max(LEAST_S, seconds)) / self._kernel_s)):
+            self._enqueue(number % 2)
 
     def _enqueue(self, place: int) -> None:
         with torch.no_grad(), torch.cuda.stream(self._streams[place]):

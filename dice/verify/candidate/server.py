@@ -50,7 +50,7 @@ class Server(ABC):
         self.runtime: ctypes.CDLL | None = None
         self.census: evidence.Census | None = None  # of the forward under way
         self.records = False  # what PyTorch computes, by its profiler too
-        self.other_work = other_work.OtherWork()
+        self.enqueued_s = 0.0  # what the last trial's forward took until all of it was enqueued
 
     @abstractmethod
     def _new_model(self, command: m.Construct) -> Any:
@@ -65,6 +65,7 @@ class Server(ABC):
             m.ReleaseMemory: self._release_memory,
             m.Construct: self._construct,
             m.RunTrial: self._trial,
+            m.RunBeside: self._beside,
             m.RunMuted: self._muted,
             m.RunOften: self._often,
             m.ProfileForward: self._profile,
@@ -166,18 +167,16 @@ class Server(ABC):
         before = running.fingerprints(self.model, buffers=True) if command.repeat else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
-        if command.beside_other_work:
-            self.other_work.fill()
         begun = time.monotonic()
         with self._recording(census.work), binding.reading(), self.reads.trial():
             output = running.forward(self.model, inputs, command.seed, self.device, rng, census, finish=False)
+        self.enqueued_s = time.monotonic() - begun
         census.work.host += binding.host_elements()
         launches = binding.launches()
         _refuse_lazy(output)
         damaged = guard.check() if self.device.emulated else []
         # Behind the forward on its own stream, before anything waits for the whole GPU: work that was left on another
         # stream is not waited for, as it would not be in the layer that uses the output.
-        self.other_work.note(time.monotonic() - begun)
         self.values.write(output, name, command.output)
         buffers = _buffers(self.model)
         if command.asked_back or command.asked_kept:
@@ -219,6 +218,18 @@ class Server(ABC):
         second = running.forward(self.model, inputs, command.seed, self.device, rng)
         overwritten = not _same_bits(first, output) or bool(running.aliased(second, output))
         return _same_bits(first, second), overwritten
+
+    def _beside(self, command: m.RunBeside) -> m.RanBeside:
+        inputs = self.values.read(command.inputs)
+        rng = self.values.generator_states(command.inputs, command.rng)
+        try:
+            other_work.OtherWork().enqueue(self.enqueued_s)
+        except RuntimeError:  # no memory for it
+            return m.RanBeside(False)
+        output = running.forward(self.model, inputs, command.seed, self.device, rng, finish=False)
+        self.values.write(output, command.inputs, command.output)
+        self.device.synchronize()
+        return m.RanBeside(True)
 
     def _muted(self, command: m.RunMuted) -> m.Muted:
         inputs = self.values.read(command.inputs)

@@ -206,8 +206,7 @@ class Construct:
 class RunTrial:
     """One forward. `order`: of the emulator's threads. `repeat`: run it twice. `rng`: from the reference's generator
     states. `asked_back`: input tensors to be written as `left`, as the forward leaves them, and behind these the
-    model's buffers `asked_kept`, empty where it has none of a name. `beside_other_work`: the GPU has some, which goes
-    first. Answered by `Ran`."""
+    model's buffers `asked_kept`, empty where it has none of a name. Answered by `Ran`."""
 
     inputs: str
     output: str
@@ -218,7 +217,17 @@ class RunTrial:
     asked_back: tuple[int, ...] = ()
     asked_kept: tuple[str, ...] = ()
     left: str = ""
-    beside_other_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunBeside:
+    """One forward on a GPU that has other work to do, which goes first; the output is copied before that ends, behind
+    the forward on its own stream. `rng`: from the reference's generator states. Answered by `RanBeside`."""
+
+    inputs: str
+    output: str
+    seed: int
+    rng: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +385,13 @@ class RanOften:
 
     other: int
     places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RanBeside:
+    """`wrote`: the output is written; else the GPU had no memory for other work."""
+
+    wrote: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,6 @@ class Attempt:
         asked = (drawn.asked_back, drawn.asked_kept)
         command = m.RunTrial(self.drawn, OUTPUT, drawn.seed, order, repeat, drawn.rng, *asked, LEFT)
         self.replay.trial = command
-        # KernelBench waits for the whole GPU before it looks.
-        beside = protocol.ours and self.assignment.backend == "cuda" and step.family == "given"
-        command = replace(command, beside_other_work=beside)
         with record.clock("run"):
             ran = self._ran(command)
         self.keeps = self.keeps or bool(ran.kept)

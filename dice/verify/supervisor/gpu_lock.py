@@ -55,13 +55,20 @@ class GpuLock:
                 self._slow -= slow
                 self._changed.notify_all()
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody waits to be alone who is to go before new `shared`s."""
+        with self._changed:
+            return self._closes()
+
     def _may_join(self, slow: bool) -> bool:
-        if not self._waiting:
-            return True
         waited_s = time.monotonic() - self._since
-        if not self._is_closed:
-            self._is_closed = self._waiting >= self._gathered or waited_s > GATHER_S
-        return not self._is_closed or (self._slow > 0 and not (slow and waited_s > self._patience_s))
+        return not self._closes() or (self._slow > 0 and not (slow and waited_s > self._patience_s))
+
+    def _closes(self) -> bool:
+        gathered = self._waiting >= self._gathered or time.monotonic() - self._since > GATHER_S
+        self._is_closed = self._waiting > 0 and (self._is_closed or gathered)
+        return self._is_closed
 
     def hold(self, whole: bool, slow: bool = False) -> contextlib.AbstractContextManager[None]:
         """`exclusive` for a job that needs the whole device, else `shared`."""

@@ -16,6 +16,7 @@ from dice.verify.supervisor.record import ReferenceBroken, VerdictReached
 
 MOSTLY = "mostly_right"  # what a muted forward shows where its kernels make a few elements
 WITNESSES = "seen"  # the name of the samples that a candidate writes of what PyTorch computed
+BESIDE = "with its output looked at on the current stream alone, beside other work of the GPU"
 MUTED_S = 10.0  # for all muted forwards of a job
 REMARKS_S = 5.0  # for all that a label is for
 OFTEN_S = 60.0  # for many calls, of which the processor takes two seconds at most: others may be at work
@@ -44,6 +45,8 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     drawn = attempt.set_up(CENTRED) if vary else None
     if drawn is None or not drawn.family:
         drawn = attempt.set_up(GIVEN)
+    if attempt.assignment.backend == "cuda":
+        _run_beside(attempt, drawn)
     command = m.RunMuted(attempt.drawn, OUTPUT, WITNESSES, drawn.seed, secrets.randbits(31), drawn.sizes, filled=False)
     attempt.talk.run_left = min(attempt.talk.run_left, MUTED_S)
     shown = _mute(attempt, command)
@@ -57,6 +60,18 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     late = attempt.talk.run_left <= 0  # and maybe busy for long
     if record.provenance == "construction" and record.evidence.computes_more and not drawn.lent and not late:
         _look_at_calls(attempt, drawn.seed, drawn.shareable)
+
+
+def _run_beside(attempt: Attempt, drawn: m.Drawn) -> None:
+    """Raises `VerdictReached` where the output is not there yet for who looks at it on the current stream."""
+    with attempt.record.clock("run"):
+        ran = attempt.talk.ask(m.RunBeside(attempt.drawn, OUTPUT, drawn.seed, drawn.rng), m.RanBeside)
+    if not ran.wrote:
+        return
+    with attempt.record.clock("compare"):
+        judged = attempt.ask_reference(m.JudgeOutput(attempt.drawn, OUTPUT), m.Judged, OUTPUT)
+    if not judged.equal:
+        raise VerdictReached("wrong", "compare", f"{BESIDE}: {judged.message}", judged.errors)
 
 
 def _look_at_calls(attempt: Attempt, seed: int, shareable: bool) -> None:

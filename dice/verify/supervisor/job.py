@@ -24,6 +24,7 @@ from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
+from dice.verify.supervisor.turn import Turn
 from dice.verify.text import static
 
 # Before kernels are written. A larger problem is not constructed where it came to its end on tensors without data, and
@@ -165,23 +166,21 @@ class Job:
         needed = NEVER if self.assignment.whole else needed
         room.enter_context(record.after(gpu.reserve_memory(needed, self.assignment.services.step_aside)))
         attempt.make_context()
-        with self._turn(gpu, slow=True):
+        with record.after(gpu.hold(self.assignment.whole, slow=True)):
             plan = attempt.prepare(vary)
-        for number, step in enumerate(plan):
-            with self._turn(gpu):
+        # All who check must be through with a step before another job can be timed.
+        with Turn(gpu, self.assignment.whole, record) as turn:
+            for number, step in enumerate(plan):
+                turn.step()
                 attempt.run_trial(number, step)
-        attempt.refuse_idle()
-        Measurement(attempt, gpu).run()
-        with self._turn(gpu):
+            attempt.refuse_idle()
+            Measurement(attempt, gpu, turn).run()
+            turn.step()
             intervene(attempt, vary)
             refuse_token_work(attempt)  # after what names more: who passes on what PyTorch computed did too little, too
             profile(attempt)
             call_often(attempt)
             remark(attempt)
-
-    def _turn(self, gpu: GpuLock, slow: bool = False) -> contextlib.AbstractContextManager[None]:
-        """On the GPU, for a step: all who check must be through with theirs before another job can be timed."""
-        return self.record.after(gpu.hold(self.assignment.whole, slow))
 
     def _open_session(self, vary: bool) -> Session:
         job, services = self.assignment, self.assignment.services

@@ -12,16 +12,17 @@ from dice.verify.supervisor.attempt import OUTPUT, Attempt
 from dice.verify.supervisor.deception import too_little
 from dice.verify.supervisor.gpu_lock import GpuLock
 from dice.verify.supervisor.record import VerdictReached
+from dice.verify.supervisor.turn import Turn
 
 TIMED = m.Step(timing.INPUTS, "given")
 T = TypeVar("T")
 
 
 class Measurement:
-    """The timing of one attempt, alone on its GPU."""
+    """The timing of one attempt, alone on its GPU. `turn`: the job's, until then."""
 
-    def __init__(self, attempt: Attempt, gpu: GpuLock):
-        self._attempt, self._gpu = attempt, gpu
+    def __init__(self, attempt: Attempt, gpu: GpuLock, turn: Turn):
+        self._attempt, self._gpu, self._turn = attempt, gpu, turn
         self._job, self._record = attempt.assignment, attempt.record
 
     def run(self) -> None:
@@ -44,8 +45,9 @@ class Measurement:
     def _measure(self) -> None:
         job, record = self._job, self._record
         record.stage = "time"
-        with record.after(self._gpu.hold(job.whole, False)):  # the reference runs
-            self._attempt.draw(TIMED)
+        self._turn.step()  # the reference runs
+        self._attempt.draw(TIMED)
+        self._turn.end()
         options = job.options
         with record.after(self._gpu.exclusive()), record.clock("time"):
             try:

@@ -103,7 +103,8 @@ def compare(
     `exact` is the reference evaluated in float64, if known; `effects`, for each tensor of the expected output in
     order, how far other inputs move it (rms), and `roundings`, how far inputs that are off by a rounding do; `slacks`,
     the same element by element, from float64 (`input_rounding.py`). `double`: the reference computes nothing in less
-    than float64. `tf32`: it multiplies in TF32, and `exact` is its output in full float32. Raises `ValueError` for an unknown protocol.
+    than float64. `tf32`: it multiplies in TF32, and `exact` is its output in full float32. Raises `ValueError` for an
+    unknown protocol.
     """
     tolerance = protocol_named(protocol).tolerance
     if tolerance is not None:
