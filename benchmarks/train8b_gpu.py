@@ -56,6 +56,7 @@ Figures = dict[str, Any]
 LEAST_SECONDS = {"sft": 150, "sft_one": 150, "blocks": 120, "save": 200, "rl": 300}
 GRACE_S = 20.0  # between a stage's own end and the signal that ends it
 PROMPTS, ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 16, 1500, 2000
+MOST_AT_ONCE = 96  # texts: with more, a GPU of 141 GB has too little left for the kernels that are verified meanwhile
 
 
 class Training:
@@ -230,7 +231,7 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     tasks = [prompt for prompt in prompts for _ in range(answers)][world.rank :: world.size]
     decoding = DecodeConfig(
         max_new_tokens=length, denoising_steps=2, remasking="low_confidence_static", temperature=1.0,
-        stop_ids=frozenset(), max_active=128,
+        stop_ids=frozenset(), max_active=MOST_AT_ONCE,
     )  # fmt: skip
     verification = Verification(len(tasks), world)
     verification.start()
@@ -238,6 +239,8 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
     synchronize(world)
     decode = time.perf_counter() - begun
+    if cuda:
+        torch.cuda.empty_cache()  # for the kernels, as the trainer does it
     verification.join()
     wait = time.perf_counter() - begun - decode
     every = [trace for part in world.all_gather(lambda: traces) for trace in part]

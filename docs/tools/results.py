@@ -175,7 +175,7 @@ def verifier_rates() -> str:
 def verifier_checks() -> str:
     agreed, timing = read("verifier/kernelbench_agreement"), read("verifier/timing_quality")["summary"]
     coverage, soak = read("verifier/slim_coverage")["summary"], read("verifier/soak")
-    hostile, exploits = read("verifier/isolation_soak"), read("verifier/exploits")
+    hostile, exploits = read("verifier/isolation_soak"), read("verifier/exploits_h200")
     memory = max(run["supervisor_rss_mb_max"] for run in soak["runs"])
     times, speedups = timing["median_range_of_times"], timing["median_range_of_speedups"]
     found = {
@@ -191,7 +191,7 @@ def verifier_checks() -> str:
         ),
         "one kernel timed 20 times": f"medians span {100 * times:.1f}%, speed-ups {100 * speedups:.1f}%",
         "cheats, honest and wrong controls on a GPU": (
-            f"{exploits['as_expected']} of {len(exploits['files'])} as expected"
+            f"{len(exploits['rows']) - exploits['unexpected']} of {len(exploits['rows'])} as expected"
         ),
         "soak of right, wrong and hostile kernels, killed with -9 in the middle": (
             f"{soak['verdicts_out']:,} of {soak['candidates_in']:,} verdicts, "
@@ -208,7 +208,7 @@ def verifier_checks() -> str:
 
 @part
 def verifier_rows() -> str:
-    names = ("bench_verify", "kernelbench_agreement", "slim_coverage", "timing_quality", "exploits", "soak")
+    names = ("bench_verify", "kernelbench_agreement", "slim_coverage", "timing_quality", "exploits_h200", "soak")
     return rows(*(f"verifier/{name}" for name in (*names, "isolation_soak")))
 
 

@@ -13,7 +13,7 @@ import itertools
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,11 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
     count = sum(parameter.numel() for parameter in model.parameters())
-    if unknown := _unknown(_seeded(model, inputs, device)):
+    kept = _Attributes(model)
+    output = _seeded(model, inputs, device)
+    rebound = kept.rebound()
+    kept.restore()
+    if unknown := _unknown(output):
         raise NotTraced(
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
@@ -77,6 +81,8 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
         take_apart=order.take_apart,
     )
     try:
+        if rebound:  # a graph has no such effect
+            raise NotTraced(f"it keeps a tensor for its next call, as {rebound[0]}")
         whole = [export(model, chosen, {}) for chosen in _choices(inputs)]
         return Traced([unit.to_json() for unit in whole], True, "", total, count)
     except NotTraced as failed:
@@ -86,7 +92,8 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
         if any(map(is_number, pytree.tree_leaves(inputs))):
             reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
-    units = list(_parts(model, inputs, device, export))
+    units = list(_parts(model, inputs, device, export, rebound))
+    kept.restore()
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
@@ -135,8 +142,38 @@ def _milliseconds(run: Callable[[], object], device: Device) -> float:
     return min(times)
 
 
-def _parts(model: torch.nn.Module, inputs: Any, device: Device, export: Callable[..., Unit]) -> Iterator[Unit]:
-    """The largest submodules that can be followed, with the arguments that they were called with."""
+class _Attributes:
+    """The tensors that a model's parts have as plain attributes, which forward may put others in the place of."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+        self._before = self._now()
+
+    def _now(self) -> dict[tuple[str, str], torch.Tensor]:
+        parts = self._model.named_modules()
+        return {
+            (path, name): value
+            for path, part in parts
+            for name, value in vars(part).items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def rebound(self) -> list[str]:
+        """Those that hold another tensor now, by their dotted paths. One that was not there before is a cache."""
+        now = self._now()
+        return [".".join(filter(None, key)) for key, value in self._before.items() if now.get(key) is not value]
+
+    def restore(self) -> None:
+        """Only what was there before: a model whose caches are full computes nothing for them."""
+        for (path, name), value in self._before.items():
+            setattr(self._model.get_submodule(path), name, value)
+
+
+def _parts(
+    model: torch.nn.Module, inputs: Any, device: Device, export: Callable[..., Unit], rebound: Sequence[str]
+) -> Iterator[Unit]:
+    """The largest submodules that can be followed, with the arguments that they were called with. `rebound`: attributes
+    that change from call to call; what holds one is not followed."""
     calls: dict[str, list[tuple[Any, Any]]] = {}
     hooks = []
     for path, module in model.named_modules():
@@ -160,7 +197,7 @@ def _parts(model: torch.nn.Module, inputs: Any, device: Device, export: Callable
     waiting = [(name, child) for name, child in model.named_children()]
     while waiting and tried < LARGEST_PART:
         path, module = waiting.pop(0)
-        if calls.get(path):
+        if calls.get(path) and not any(name.startswith(f"{path}.") for name in rebound):
             tried += 1
             args, kwargs = calls[path][0]
             try:

@@ -28,6 +28,7 @@ from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.execution.fake_cuda import DEVICE, Streams, Work, goes_to_host, is_host
+from dice.verify.ipc.program import WAIT
 from dice.verify.tensors import transport
 
 META = torch.device("meta")
@@ -118,6 +119,11 @@ class Recorder(OperatorMode):
         result = self._unseen(function, args, kwargs)
         self._write_down([name, 0, "", arguments, keywords, self._gives(result), 0])
         return result
+
+    def wait(self) -> None:
+        """Python waits for the GPU."""
+        if not self._in_call:
+            self._write_down([WAIT, 0, "", [], {}, None, 0])
 
     def _unseen(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a function gives, whose own operators are not written down."""
@@ -233,7 +239,6 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
         told[name] = [transport.type_name(tensor), list(tensor.shape), parameter, -1]
     programs = []
     for _ in range(2):
-        Work.joined = False
         random_state, cpu_state = random.getstate(), torch.get_rng_state()
         inputs = transport.map_tensors(torch.clone, outline)
         recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
@@ -249,8 +254,6 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
             output = model(*inputs)
         if recorder.reason:  # which the file may have caught
             raise NotCaptured(recorder.reason)
-        if Work.joined:  # a program has no step that waits
-            raise NotCaptured("forward waits in Python for a stream of a library's own")
         if random.getstate() != random_state or not torch.equal(torch.get_rng_state(), cpu_state):
             raise NotCaptured("forward draws random numbers on the host")
         count = len(transport.tensors(inputs))
@@ -263,18 +266,18 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
 
 
 class Recording:
-    """For the length of a block, calls of bound functions go to a recorder."""
+    """For the length of a block, calls of bound functions go to a recorder, and that Python waits for the GPU."""
 
     current: Recorder | None = None
 
     def __init__(self, recorder: Recorder):
-        self._recorder = recorder
+        self._recorder, self._before = recorder, Work.waited
 
     def __enter__(self) -> None:
-        Recording.current = self._recorder
+        Recording.current, Work.waited = self._recorder, self._recorder.wait
 
     def __exit__(self, *_: object) -> None:
-        Recording.current = None
+        Recording.current, Work.waited = None, self._before
 
 
 # What PyTorch computes by one call of a library on a GPU, and takes apart where there is no data. Taken apart it is,

@@ -98,7 +98,6 @@ class Server(ABC):
             self.runtime = ctypes.CDLL(str(emulator.runtime(cache_dir)), mode=ctypes.RTLD_GLOBAL)
             self.runtime.dice_set_fault_fd(self.channel.descriptor)
             fake_cuda.Work.finish = self.runtime.dice_finish
-            fake_cuda.Work.unfinished = self.runtime.dice_unfinished
             guard.enable(cache_dir)
             if self.file.sanitize:
                 self.runtime.dice_sanitize()

@@ -31,8 +31,7 @@ class Work:
     """What kernel files enqueue on streams of their own, which the emulator does when somebody waits for it."""
 
     finish: Callable[[], object] = staticmethod(_nothing_left)
-    unfinished: Callable[[], object] = staticmethod(_nothing_left)
-    joined = False  # whether Python waited for such work, since this was last set
+    waited: Callable[[], object] = staticmethod(_nothing_left)  # told when Python waits for such work
 
 
 class NotEmulated(RuntimeError):
@@ -222,7 +221,7 @@ _PROPERTIES = _CudaDeviceProperties(
 
 
 def _synchronize(device: object = None) -> None:
-    Work.joined = Work.joined or bool(Work.unfinished())
+    Work.waited()
     Work.finish()
 
 

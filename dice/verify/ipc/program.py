@@ -1,7 +1,7 @@
 """A kernel file's `forward` as a program: what is left of its Python once it has run without data.
 
 A program is a list of steps over values. A step is an operator of PyTorch's or a call of a function that one of the
-file's libraries binds; its arguments are constants, inputs, parameters by name, *literals* (tensors that the file made
+file's libraries binds, or waits for the GPU; its arguments are constants, inputs, parameters by name, *literals* (tensors that the file made
 on the host, whose bytes cross in a file) and what earlier steps gave. It is JSON, comes from a process that runs a
 stranger's Python, and is checked here before anything acts on it: names, types, counts, and that each value is there
 when it is used.
@@ -30,6 +30,7 @@ MOST_TERMS = 400_000
 MAX_DEPTH = 8
 MAX_TEXT = 4096
 LARGEST = 1 << 63  # of integers
+WAIT = "wait"  # in place of an operator: until the GPU has done all that it has to
 _OPERATOR = re.compile(r"aten::\w{1,80}(\.\w{1,80})?")
 _FUNCTION = re.compile(r"[A-Za-z_]\w{0,200}")
 _NAMED = {
@@ -48,7 +49,7 @@ class NoProgram(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`operator`: PyTorch's, such as `aten::add.Tensor`; "" where function `function` of library `library` is called.
+    """`operator`: PyTorch's, such as `aten::add.Tensor`, or `WAIT`; "" where function `function` of library `library` is called.
     `arguments`, `options`: terms. `gives`: what comes back, a term in which a number counts the values so far: one that
     is there already is what an operator has written to. `line`: of the kernel file."""
 
@@ -142,7 +143,9 @@ class _Reader:
                 pass
             case _:
                 raise NoProgram("a malformed step")
-        if operator and not _OPERATOR.fullmatch(operator):
+        if operator == WAIT and (arguments or options or gives is not None):
+            raise NoProgram("a step that waits, and has arguments")
+        if operator not in ("", WAIT) and not _OPERATOR.fullmatch(operator):
             raise NoProgram(f"a step by {operator[:80]}, which is no operator of PyTorch's")
         if not operator and not (0 <= library < self._libraries and _FUNCTION.fullmatch(function)):
             raise NoProgram("a call of a function that no library binds")

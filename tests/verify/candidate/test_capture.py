@@ -288,6 +288,32 @@ def test_a_program_that_nobody_captured(step: list[Any], error: type[Exception])
         ProgramModel(program.read(raw, 1), [None], [], Device("emulated"))(X)
 
 
+def test_a_tensor_on_the_host_meets_none_on_the_gpu() -> None:
+    """Under emulation, too, where both are on the host; where PyTorch takes both, it stays."""
+    table = torch.arange(5.0)
+    check(lambda: Of(lambda self, x: x + table.to(x.device)[0]), X)
+    check(lambda: Of(lambda self, x: x[:, torch.tensor([2, 0])]), X)
+    made = captured(Of(lambda self, x: x + table), X)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        made(X)
+
+
+def test_python_waits_for_the_gpu_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.cuda.synchronize()
+        return y * 2
+
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", fake_cuda._synchronize)
+    sent, _ = capture.capture(Of(forward), capture.outline(transport.signature([X])), {})
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("once"))
+    made = ProgramModel(program.read(sent, 0), [], [], Device("emulated"))
+    assert torch.equal(made(X), (X + 1) * 2) and waits == ["once"]
+    with pytest.raises(program.NoProgram, match="waits"):
+        program.read(sent | {"steps": [[program.WAIT, 0, "", [1], {}, None, 0]]}, 0)
+
+
 @pytest.mark.parametrize("name", ["forward", "a..b", "", "_modules"])
 def test_a_parameter_that_no_model_can_have(name: str) -> None:
     raw = {"inputs": 0, "literals": 0, "state": {name: ["float32", [1], True, -1]}, "steps": [], "output": None}

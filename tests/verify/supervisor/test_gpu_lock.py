@@ -9,7 +9,9 @@ import time
 import pytest
 
 from dice.verify.supervisor import gpu_lock
+from dice.verify.supervisor import turn as turn_module
 from dice.verify.supervisor.gpu_lock import PASSES, GpuLock
+from dice.verify.supervisor.record import Record
 
 WAIT_S = 5
 
@@ -200,3 +202,28 @@ def test_a_timing_does_not_wait_for_ever_for_others(monkeypatch: pytest.MonkeyPa
     timing.__exit__(None, None, None)
     blocked.join(WAIT_S)
     assert not blocked.is_alive()
+
+
+def test_a_turn_goes_on_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_module, "LONG_S", 0.0)
+    lock, events = GpuLock(gathered=1), list[str]()
+
+    def measure() -> None:
+        with lock.exclusive():
+            events.append("timing")
+
+    timing = threading.Thread(target=measure, daemon=True)
+    with turn_module.Turn(lock, False, Record("cuda", "dice", (), lambda stage: None)) as turn:
+        turn.step()
+        events.append("first step")
+        turn.step()
+        assert lock._shared == 1  # it was not given back: nobody asks for it
+        timing.start()
+        while not lock._waiting:
+            pass
+        turn.step()
+        events.append("third step")
+        turn.end()
+        assert lock._shared == 0
+    timing.join(WAIT_S)
+    assert events == ["first step", "timing", "third step"]

@@ -190,15 +190,6 @@ extern "C" {
 
 void dice_finish() { finish_all(); }
 
-// Whether there is work that nobody has waited for.
-int dice_unfinished() {
-  const Lock lock(streams().mutex);
-  int unfinished = 0;
-  for (const auto& [handle, stream] : streams().open) unfinished |= !stream->queue.empty();
-  for (const Stream& stream : streams().left) unfinished |= !stream->queue.empty();
-  return unfinished;
-}
-
 cudaError_t cudaDeviceSynchronize() { return finish_all(), cudaSuccess; }
 cudaError_t cudaDeviceReset() { return finish_all(), cudaSuccess; }
 

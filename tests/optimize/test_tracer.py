@@ -1,0 +1,56 @@
+"""What a module does that no graph holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from dice.optimize.trace.tracer import Tracer
+from dice.problem import Problem
+
+KEEPS = """
+import torch
+import torch.nn as nn
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(12, 4)
+        self.last = torch.zeros(2, 4)
+        self.seen = None
+
+    def forward(self, x):
+        self.seen = x * 2 if self.seen is None else self.seen
+        {how}
+        return torch.tanh(self.mix(torch.cat((x, self.last), 1)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = Cell()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.cell(x))
+
+
+def get_inputs():
+    return [torch.randn(2, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "places"),
+    [("self.last = self.last + x[:, :4]", {".cell.mix", ".out"}), ("last = self.last + x[:, :4]", {""})],
+)
+def test_who_keeps_a_tensor_for_the_next_call_is_followed_in_parts(how: str, places: set[str]) -> None:
+    """A graph does not put another tensor in the place of an attribute. What is made once, a cache, is none."""
+    with Tracer("emulated") as tracer:
+        trace = tracer.trace(Problem(KEEPS.replace("{how}", how), name="keeps"))
+    assert {path for unit in trace.units for path in unit.paths} == places
+    assert ("keeps a tensor for its next call, as cell.last" in trace.reason) == (places != {""})
