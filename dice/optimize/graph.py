@@ -84,8 +84,8 @@ class Node:
     | operator | arguments |
     |---|---|
     | `input` | how `forward` reaches it from its arguments: `x`, `x[0]['mask']` |
-    | `state` | how a parameter, buffer or tensor attribute is reached from the module: `.blocks[0].weight`; the option
-    `buffer` says that it is no parameter |
+    | `state` | how a parameter, buffer or tensor attribute is reached from the module: `.blocks[0].weight`; the options
+    say that it is no parameter (`buffer`), and no buffer either (`plain`), which the module does not move |
     | `constant` | nested numbers |
     | `getitem` | a value that is a tuple, and an index |
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from dice.optimize.run import optimize_module
 from dice.optimize.trace.tracer import Tracer
+from dice.optimize.writers import Templates
 from dice.problem import Problem
+from dice.verify import Verifier
 
 KEEPS = """
 import torch
@@ -54,3 +59,38 @@ def test_who_keeps_a_tensor_for_the_next_call_is_followed_in_parts(how: str, pla
         trace = tracer.trace(Problem(KEEPS.replace("{how}", how), name="keeps"))
     assert {path for unit in trace.units for path in unit.paths} == places
     assert ("keeps a tensor for its next call, as cell.last" in trace.reason) == (places != {""})
+
+
+MOVES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+        self.scale = torch.rand(4) + 0.5
+
+    def forward(self, x):
+        self.scale = self.scale.to(x.device)
+        return torch.tanh(self.mix(x)) * self.scale
+
+
+def get_inputs():
+    return [torch.randn(2, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_a_tensor_that_is_no_buffer_is_moved_where_the_inputs_are(tmp_path: Path) -> None:
+    """A module is moved without it, which emulation, where all is on the host, does not show by itself."""
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(MOVES, name="moves"), verifier, [Templates()], tmp_path)
+    assert result.kernel is not None and result.verdict is not None
+    assert (result.verdict.provenance, result.report.share) == ("construction", 1.0)
+    assert "self.scale.to(x.device)" in result.kernel.source

@@ -253,3 +253,33 @@ def test_statistics_that_are_kept_with_other_values_are_wrong(
     candidate = kernel(SQUARE, LAUNCH_SQUARE, forward=f"{NORM} {keeps} {NORMALISED}", init=norm)
     verdict = verify(emulated, source, candidate, provenance=provenance)
     assert verdict.outcome == "wrong" and f"buffer norm.{buffer} is not" in verdict.message
+
+
+PLAIN = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64))
+        self.offset = torch.randn(64)
+
+    def forward(self, x):
+        return (x * self.weight + self.offset.to(x.device)) * 2
+
+def get_inputs():
+    return [torch.rand(32, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_tensors_that_are_no_parameters_follow_the_seed_of_those(emulated: Verifier) -> None:
+    """Both sides draw them in their constructors: the reference, too, has others beside other parameters."""
+    own = "self.weight, self.offset = nn.Parameter(torch.randn(64)), torch.randn(64)"
+    candidate = kernel(init=own, forward="return ops.run(x * self.weight + self.offset.to(x.device))")
+    assert verify(emulated, PLAIN, candidate).correct
+    fixed = own + "; self.offset = torch.zeros(64)"
+    assert verify(emulated, PLAIN, kernel(init=fixed, forward="return ops.run(x * self.weight)")).outcome == "wrong"

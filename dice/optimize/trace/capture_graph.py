@@ -316,6 +316,7 @@ class Reader:
             yield Node(self._name(node), "number" if is_number(value) else "input", (reached,), {}, output)
         elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
             options = {} if kind == "PARAMETER" else {"buffer": True}
+            options |= {} if kind in ("PARAMETER", "BUFFER") else {"plain": True}
             yield Node(self._name(node), "state", (access(self._module, spec.target),), options, output)
         elif kind == "CONSTANT_TENSOR":
             value = self._program.constants[spec.target]

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dice.optimize.graph import Node, Ref, Spec, Term, references, substituted, with_references
+from dice.optimize.graph import Named, Node, Ref, Spec, Term, references, substituted, with_references
 from dice.optimize.operators import words
 
 _DROPOUTS = words("dropout alpha_dropout feature_dropout feature_alpha_dropout")  # of a tensor, p, and whether it is on
 _RESHAPED = words("view reshape expand _unsafe_view")  # of a tensor, and sizes of which some may be -1
 _TURNING = words("transpose permute t movedim swapaxes swapdims numpy_T mT adjoint")
+_MOVES = ("aten.to.dtype", "aten.to.device", "aten.to.dtype_layout")
 _LIKE = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}  # of a tensor, and one of the sizes
 
 
@@ -43,8 +44,13 @@ def _is_its_source(node: Node, known: Mapping[str, Node]) -> bool:
         return False
     if node.base in _DROPOUTS and len(given) == 3:
         return not given[2] or given[1] == 0
-    is_idle = node.base in _RESHAPED or (node.operator == "aten.to.dtype" and True not in given[2:])  # no copy
+    is_idle = node.base in _RESHAPED or (node.operator in _MOVES and _stays([*given[1:], *node.options.values()]))
     return is_idle and known[given[0].name].output == node.output
+
+
+def _stays(values: list[Term]) -> bool:
+    """Whether a conversion with these arguments is no copy, and not to the host."""
+    return True not in values and Named("device", "cpu") not in values
 
 
 def _is_times_one(node: Node, known: Mapping[str, Node]) -> bool:

@@ -30,7 +30,7 @@ from dice.verify.execution.running import Device
 from dice.verify.ipc.channel import Channel
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, derive
-from dice.verify.tensors import transport
+from dice.verify.tensors import near, transport
 
 LARGEST_PART = 200  # submodules tried
 MOST_FLAGS = 3  # truth values among the inputs, of which each doubles the work
@@ -159,14 +159,21 @@ class _Attributes:
         }
 
     def rebound(self) -> list[str]:
-        """Those that hold another tensor now, by their dotted paths. One that was not there before is a cache."""
+        """Those that hold other values now, by their dotted paths: one that was only moved does not, and one that was
+        not there before is a cache."""
         now = self._now()
-        return [".".join(filter(None, key)) for key, value in self._before.items() if now.get(key) is not value]
+        return [".".join(filter(None, key)) for key, value in self._before.items() if not _same(value, now.get(key))]
 
     def restore(self) -> None:
         """Only what was there before: a model whose caches are full computes nothing for them."""
         for (path, name), value in self._before.items():
             setattr(self._model.get_submodule(path), name, value)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return one is other or near.same_values(one.detach().cpu(), other.detach().cpu())
 
 
 def _parts(

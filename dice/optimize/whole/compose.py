@@ -15,7 +15,7 @@ from typing import Protocol
 from dice import syntax
 from dice.errors import UserError
 from dice.kernel import Kernel
-from dice.optimize.graph import references
+from dice.optimize.graph import Node, references
 from dice.optimize.region import Region
 from dice.optimize.unit import Unit
 from dice.optimize.whole.body import Body
@@ -311,6 +311,13 @@ def reached(path: str) -> str:
     return f"self{path}"
 
 
+def _left_on_the_host(nodes: Sequence[Node]) -> list[Node]:
+    """The tensors that are neither parameters nor buffers: they stay there when the module is moved. What is written to
+    is no copy."""
+    written = {use for node in nodes if node.effect for use in node.uses}
+    return [node for node in nodes if node.options.get("plain") and node.name not in written]
+
+
 def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined], training: bool) -> list[str]:
     """What `forward` does where the kernels fit."""
     nodes = unit.graph.nodes
@@ -319,10 +326,14 @@ def _lines(unit: Unit, regions: Sequence[Region], pieces: Mapping[str, Inlined],
     device = f"{first or state}.device" if first or state else '"cuda"'
     names = {node.name: node.arguments[0] for node in nodes if node.operator == "input"}
     names |= {node.name: reached(node.arguments[0]) for node in nodes if node.operator == "state"}
+    given = []
+    for node in _left_on_the_host(nodes) if first else ():
+        given.append(f"{node.name}_here = {names[node.name]}.to({device})")
+        names[node.name] = f"{node.name}_here"
     functions = {region.key: pieces[region.key].function for region in regions}
     numbers = [node for node in nodes if node.operator == "number"]
     names |= {node.name: f"{node.name}_value" for node in numbers}
-    given = [
+    given += [
         f"{names[one.name]} = torch.full((), {one.arguments[0]}, dtype=torch.{one.spec.dtype}, device={device})"
         for one in numbers
     ]

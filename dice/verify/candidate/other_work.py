@@ -8,6 +8,7 @@ the last of the other end. The output's copy needs no multiprocessor, and so is 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.special import gammainc  # before the file's code runs, which may put something else in its place
@@ -22,12 +23,13 @@ class OtherWork:
     """Raises `RuntimeError` where there is no memory for it."""
 
     def __init__(self) -> None:
-        self._streams = [torch.cuda.Stream(priority=PRECEDENCE) for _ in range(2)]
+        cuda: Any = torch.cuda
+        self._streams = [cuda.Stream(priority=PRECEDENCE) for _ in range(2)]
         self._outputs = [torch.empty(ELEMENTS, device="cuda") for _ in self._streams]
         self._arguments = [torch.full((), value, device="cuda").expand(ELEMENTS) for value in (SHAPE, POINT)]
         gammainc(self._arguments[0][:1], self._arguments[1][:1])  # its code is loaded
         torch.cuda.synchronize()
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         begun.record(self._streams[0])
         self._enqueue(0)
         ended.record(self._streams[0])

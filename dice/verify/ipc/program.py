@@ -1,10 +1,10 @@
 """A kernel file's `forward` as a program: what is left of its Python once it has run without data.
 
-A program is a list of steps over values. A step is an operator of PyTorch's or a call of a function that one of the
-file's libraries binds, or waits for the GPU; its arguments are constants, inputs, parameters by name, *literals* (tensors that the file made
-on the host, whose bytes cross in a file) and what earlier steps gave. It is JSON, comes from a process that runs a
-stranger's Python, and is checked here before anything acts on it: names, types, counts, and that each value is there
-when it is used.
+A program is a list of steps over values. A step is an operator of PyTorch's, a call of a function that one of the
+file's libraries binds, or a wait for the GPU; its arguments are constants, inputs, parameters by name, *literals*
+(tensors that the file made on the host, whose bytes cross in a file) and what earlier steps gave. It is JSON, comes
+from a process that runs a stranger's Python, and is checked here before anything acts on it: names, types, counts, and
+that each value is there when it is used.
 
 Terms, as JSON: `null`, truth values, integers, finite floats and texts stand for themselves, a list for a list. All
 else is an object with one key:
@@ -49,9 +49,9 @@ class NoProgram(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`operator`: PyTorch's, such as `aten::add.Tensor`, or `WAIT`; "" where function `function` of library `library` is called.
-    `arguments`, `options`: terms. `gives`: what comes back, a term in which a number counts the values so far: one that
-    is there already is what an operator has written to. `line`: of the kernel file."""
+    """`operator`: PyTorch's, such as `aten::add.Tensor`, or `WAIT`; "" where function `function` of library `library`
+    is called. `arguments`, `options`: terms. `gives`: what comes back, a term in which a number counts the values so
+    far: one that is there already is what an operator has written to. `line`: of the kernel file."""
 
     operator: str
     library: int

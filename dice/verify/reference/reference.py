@@ -48,6 +48,7 @@ class Reference:
         self.model: Any = None
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
+        self._fresh_model: Any = None  # on the host, with what else the other seed makes: tensors that are no buffers
         self._construct_s = 0.0
         self._careful = False
         self._in_half = False  # whether inputs are float16
@@ -70,7 +71,7 @@ class Reference:
         count = sum(value.numel() for _, value in trees.taken(self.model, trees.state_of(self.model)))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
-        model = self.subject.new_model(seed)
+        model = self._fresh_model = self.subject.new_model(seed)
         plain = trees.state_of(model)
         varied = parameters.varied(model, plain, trees.state_of(self.model))
         self.fresh_states = plain, varied
@@ -114,8 +115,7 @@ class Reference:
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
-        model = running.copied(self.model)
-        model.load_state_dict(state, strict=False)
+        model = self._with_state(state)
         with contextlib.suppress(ReferenceFailed):
             return trees.is_finite(self.forward(model, drawn, seed))
         return False
@@ -157,9 +157,13 @@ class Reference:
     def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
         if not step.fresh or self.fresh_states is None:
             return self.model, self.exact_model
-        model = running.copied(self.model)
-        model.load_state_dict(self.fresh_states[loadable], strict=False)
+        model = self._with_state(self.fresh_states[loadable])
         return model, running.copied(model) if self.exact_model is not None else None
+
+    def _with_state(self, state: State) -> Any:
+        model = self.subject.cast(self.device.place(running.copied(self._fresh_model)))
+        model.load_state_dict(state, strict=False)
+        return model
 
     def _kernelbench_trial(self, step: Step) -> Trial:
         """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
