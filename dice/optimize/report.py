@@ -177,8 +177,11 @@ class Report:
 
     @property
     def share(self) -> float:
-        """Of the module's time, that is now computed by kernels."""
-        return sum(row.share for row in self.replaced)
+        """Of the module's time, that is now computed by kernels. Of a module that was followed in parts the rows are
+        shares of those, and the verdict knows of how much of the whole."""
+        share = sum(row.share for row in self.replaced)
+        known = self.verdict.replaced if self.verdict and self.reason else None
+        return share if known is None else min(share, known.time_share)
 
     def to_json(self) -> JsonObject:
         return {

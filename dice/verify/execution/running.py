@@ -8,7 +8,7 @@ import gc
 import random
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,24 +181,36 @@ def fingerprints(model: Any, buffers: bool = False) -> dict[str, int]:
     if not isinstance(model, torch.nn.Module):
         return {}
     kept = (*model.named_parameters(), *(model.named_buffers() if buffers else ()))
-    return {name: _fingerprint(value) for name, value in kept}
+    return _fingerprints_of(dict(kept))
 
 
 def written(model: Any, before: dict[str, int]) -> list[str]:
     """What changed of that since `before`."""
     now = {**dict(model.named_buffers()), **dict(model.named_parameters())} if before else {}
-    return [name for name, value in before.items() if name not in now or _fingerprint(now[name]) != value]
+    found = _fingerprints_of({name: now[name] for name in before if name in now})
+    return [name for name, value in before.items() if found.get(name) != value]
 
 
-def _fingerprint(tensor: torch.Tensor) -> int:
+def _fingerprints_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """By name. Those of a device are read at once: each look waits for a GPU that others use, too."""
+    found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
+    places = {one.device for one in found.values()}
+    for place in places:
+        own = {name: one for name, one in found.items() if one.device == place}
+        found |= dict(zip(own, torch.stack(list(own.values())).cpu(), strict=True))
+    return {name: int(one) for name, one in found.items()}
+
+
+def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """A number, int64, where the tensor is."""
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     if tensor.layout != torch.strided or tensor.is_complex() or not tensor.numel():
-        return 0
+        return total
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
-    total = 0
     for start in range(0, words.numel(), STRETCH):
         part = words[start : start + STRETCH]
         places = torch.arange(part.numel(), device=part.device, dtype=torch.int32)
         # Odd weights: no change of one word is lost.
-        total = 3 * total + int((part * (places * 2 + 1)).sum(dtype=torch.int64))
+        total = 3 * total + (part * (places * 2 + 1)).sum(dtype=torch.int64)
     return total

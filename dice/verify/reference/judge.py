@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from dice.verify.tensors import compare, near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 FEW = 0.2  # of an output: where no more is wrong, it is asked whether a rounding of the inputs does the same
+AT_HAND = 1 << 17  # elements of inputs and outputs
 BY_CHANCE = 0.01  # of the elements of a trial of halves, where a scale that follows from the inputs makes a few, too
 
 
@@ -46,9 +48,10 @@ def judge(
     if set(on_cpu) - set(trial.on_cpu):
         message = "forward returned a tensor on the CPU; the reference's is on the GPU."
         return Comparison(False, message, (message,))
-    expected, actual, exact = map(reference.device.place, (trial.expected, actual, trial.exact))
+    place = _place(reference, trial)
+    expected, actual, exact = map(place, (trial.expected, actual, trial.exact))
     if orders.leaves_open(trial.work, trial.stable, expected):
-        actual = orders.as_ordered(actual, expected, reference.device.place(trial.inputs))
+        actual = orders.as_ordered(actual, expected, place(trial.inputs))
     known = (reference.protocol.name, exact, trial.effects, trial.roundings)
     result = compare.compare(expected, actual, *known, double=trial.double, tf32=trial.rounded)
     if result.equal and trial.rounded and not trees.is_as_exact(actual, expected, exact):
@@ -57,11 +60,12 @@ def judge(
     if result.equal or trial.other_model:  # whose inputs cannot be rounded here
         pass
     elif trial.double and any(leaf.dtype == torch.float64 for leaf in transport.tensors(expected)):
-        result = compare.compare(expected, actual, *known, _double_slacks(reference, trial, expected), double=True)
+        slacks = place(list(_double_slacks(reference, trial)))
+        result = compare.compare(expected, actual, *known, slacks, double=True)
     elif trial.family.startswith(MEETING) or (trial.family == HALVES and result.share > BY_CHANCE):
         pass  # a rounding less makes another number, as is meant
     elif result.share <= FEW and exact is not None and trial.state is None:
-        result = compare.compare(expected, actual, *known, _slacks(reference, trial, exact))
+        result = compare.compare(expected, actual, *known, place(list(_slacks(reference, trial))))
     if result.equal and reference.protocol.ours and trial.family == "given" and exact is not None:
         result = _judge_factor(result, expected, actual, exact)
     if result.equal and reference.protocol.ours:
@@ -126,21 +130,29 @@ def _is_not_kept(trial: Trial, name: str, value: torch.Tensor) -> bool:
     return name in trial.kept and (not value.numel() or (before is not None and near.same_values(value.cpu(), before)))
 
 
-def _slacks(reference: Reference, trial: Trial, exact: Any) -> tuple[torch.Tensor, ...]:
+def _place(reference: Reference, trial: Trial) -> Callable[[Any], Any]:
+    """Where an output is compared: on the host where it is small, for a comparison looks at its own results dozens of
+    times, and each look waits for a GPU that others use, too."""
+    is_small = trees.elements(trial.expected) + trees.elements(trial.inputs) <= AT_HAND
+    return partial(transport.map_tensors, torch.Tensor.cpu) if is_small else reference.device.place
+
+
+def _slacks(reference: Reference, trial: Trial) -> tuple[torch.Tensor, ...]:
     reference.device.allow_tf32(False)
-    drawn = reference.device.place(trial.inputs)
+    drawn, exact = reference.device.place(trial.inputs), reference.device.place(trial.exact)
     with unchanged(reference.model), contextlib.suppress(ReferenceFailed):
         return input_rounding.slacks(lambda other: reference.forward(reference.model, other, trial.seed), drawn, exact)
     return ()
 
 
-def _double_slacks(reference: Reference, trial: Trial, expected: Any) -> tuple[torch.Tensor, ...]:
+def _double_slacks(reference: Reference, trial: Trial) -> tuple[torch.Tensor, ...]:
     """The same where all is computed in float64: by its roundings, also of inputs that come in a shorter format. Asked
     for however much is wrong, as the tolerance leaves no room for a badly conditioned problem."""
     if reference.exact_model is None:
         return ()
     model = _exact_model(reference, trial)
-    drawn = transport.map_tensors(trees.widened, reference.device.place(trial.inputs))
+    drawn, expected = map(reference.device.place, (trial.inputs, trial.expected))
+    drawn = transport.map_tensors(trees.widened, drawn)
     return input_rounding.slacks(lambda other: reference.exact_forward(model, other, trial.seed), drawn, expected)
 
 

@@ -27,6 +27,7 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
+AT_HAND = 1 << 17  # of inputs, that are varied on the host
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 TIED = ("ties", "zeros", inputs.HALVES, inputs.REARRANGED, *seldom.FAMILIES)  # families with many equal values
@@ -200,7 +201,9 @@ class Reference:
         `must_suit`: None where the reference is not well-posed on the inputs. `spare`: the inputs may be written to,
         as nobody needs them afterwards.
         """
-        base = inputs.vary(self.device.place(drawn), step, seed)
+        if trees.elements(drawn) > AT_HAND:
+            drawn = self.device.place(drawn)
+        base = self.device.place(inputs.vary(drawn, step, seed))  # what looks at values waits for no GPU
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
             before, census = running.fingerprints(model, buffers=True), evidence.Census()
