@@ -94,3 +94,48 @@ def test_a_tensor_that_is_no_buffer_is_moved_where_the_inputs_are(tmp_path: Path
     assert result.kernel is not None and result.verdict is not None
     assert (result.verdict.provenance, result.report.share) == ("construction", 1.0)
     assert "self.scale.to(x.device)" in result.kernel.source
+
+
+TABLES = """
+import torch
+import torch.nn as nn
+
+
+class Rotation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = None
+
+    def forward(self, x):
+        if self.tables is None:
+            places = torch.arange(x.shape[0], device=x.device).float()
+            angles = torch.outer(places, torch.arange(1, 3, device=x.device).float())
+            self.cosines, self.tables = angles.cos(), angles.sin()
+        return torch.cat((x[:, :2] * self.cosines, x[:, 2:] * self.tables), 1)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+        self.turn = Rotation()
+
+    def forward(self, x):
+        return self.turn(self.mix(x))
+
+
+def get_inputs():
+    return [torch.randn(3, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_what_a_module_makes_once_and_keeps_is_computed(tmp_path: Path) -> None:
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(TABLES, name="tables"), verifier, [Templates()], tmp_path)
+    assert result.verdict is not None and result.verdict.correct
+    assert result.verdict.replaced is not None and result.verdict.replaced.left == {}

@@ -255,6 +255,48 @@ def test_statistics_that_are_kept_with_other_values_are_wrong(
     assert verdict.outcome == "wrong" and f"buffer norm.{buffer} is not" in verdict.message
 
 
+AVERAGE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(64))
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.mean(0)
+        return (x - self.average) * 2
+
+def get_inputs():
+    return [torch.rand(32, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_an_output_that_follows_a_running_average(emulated: Verifier) -> None:
+    """It is another in each call, and so is the reference's."""
+    minus = """
+__global__ void minus_kernel(const float* x, const float* a, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2.0f * (x[i] - a[i % 64]);
+}"""
+    launch = """auto y = torch::empty_like(x); int n = x.numel();
+    minus_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), a.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;"""
+    init = 'self.register_buffer("average", torch.zeros(64))'
+
+    def judged(factor: float) -> Verdict:
+        average = f"self.average = {factor} * self.average + 0.1 * x.mean(0); return ops.run(x, self.average)"
+        given = "torch::Tensor x, torch::Tensor a"
+        return verify(emulated, AVERAGE, kernel(minus, launch, given, average, init))
+
+    assert judged(0.9).correct
+    assert judged(0.8).outcome == "wrong"
+
+
 PLAIN = """
 import torch
 import torch.nn as nn
@@ -263,10 +305,10 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(64))
-        self.offset = torch.randn(64)
+        self.offset = [torch.randn(64)]
 
     def forward(self, x):
-        return (x * self.weight + self.offset.to(x.device)) * 2
+        return (x * self.weight + self.offset[0].to(x.device)) * 2
 
 def get_inputs():
     return [torch.rand(32, 64)]
@@ -278,7 +320,7 @@ def get_init_inputs():
 
 def test_tensors_that_are_no_parameters_follow_the_seed_of_those(emulated: Verifier) -> None:
     """Both sides draw them in their constructors: the reference, too, has others beside other parameters."""
-    own = "self.weight, self.offset = nn.Parameter(torch.randn(64)), torch.randn(64)"
+    own = "self.weight, self.offset = nn.Parameter(torch.randn(64)), torch.randn(64)"  # where it is kept is its own
     candidate = kernel(init=own, forward="return ops.run(x * self.weight + self.offset.to(x.device))")
     assert verify(emulated, PLAIN, candidate).correct
     fixed = own + "; self.offset = torch.zeros(64)"

@@ -67,12 +67,12 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     kept = _Attributes(model)
     output = _seeded(model, inputs, device)
     rebound = kept.rebound()
-    kept.restore()
     if unknown := _unknown(output):
         raise NotTraced(
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
     total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
+    kept.restore()
     export = partial(
         export_graph,
         device=device,
@@ -83,7 +83,10 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     try:
         if rebound:  # a graph has no such effect
             raise NotTraced(f"it keeps a tensor for its next call, as {rebound[0]}")
-        whole = [export(model, chosen, {}) for chosen in _choices(inputs)]
+        whole = []
+        for chosen in _choices(inputs):
+            whole.append(export(model, chosen, {}))
+            kept.restore()
         return Traced([unit.to_json() for unit in whole], True, "", total, count)
     except NotTraced as failed:
         if failed.final:
@@ -143,35 +146,36 @@ def _milliseconds(run: Callable[[], object], device: Device) -> float:
 
 
 class _Attributes:
-    """The tensors that a model's parts have as plain attributes, which forward may put others in the place of."""
+    """What a model's parts have as plain attributes and as buffers, which forward may put others in the place of."""
 
     def __init__(self, model: torch.nn.Module):
-        self._model = model
-        self._before = self._now()
-
-    def _now(self) -> dict[tuple[str, str], torch.Tensor]:
-        parts = self._model.named_modules()
-        return {
-            (path, name): value
-            for path, part in parts
-            for name, value in vars(part).items()
-            if isinstance(value, torch.Tensor)
-        }
+        self._parts = [(path, part, dict(vars(part)), dict(part._buffers)) for path, part in model.named_modules()]
 
     def rebound(self) -> list[str]:
-        """Those that hold other values now, by their dotted paths: one that was only moved does not, and one that was
-        not there before is a cache."""
-        now = self._now()
-        return [".".join(filter(None, key)) for key, value in self._before.items() if not _same(value, now.get(key))]
+        """The tensor attributes that hold other values now, by their dotted paths: one that was only moved does not,
+        and one that was not there before is a cache."""
+        return [
+            f"{path}.{name}".lstrip(".")
+            for path, part, before, _ in self._parts
+            for name, value in before.items()
+            if isinstance(value, torch.Tensor) and not _same(value, getattr(part, name, None))
+        ]
 
     def restore(self) -> None:
-        """Only what was there before: a model whose caches are full computes nothing for them."""
-        for (path, name), value in self._before.items():
-            setattr(self._model.get_submodule(path), name, value)
+        """Also to no cache: the graph of a model whose caches are full would read what a new one does not have."""
+        for _, part, before, buffers in self._parts:
+            for name, value in list(vars(part).items()):
+                if isinstance(value, torch.Tensor) and value is not before.get(name):
+                    delattr(part, name)
+            for name, value in before.items():
+                if name not in vars(part) and name not in part._buffers:
+                    setattr(part, name, value)
+            part._buffers.clear()
+            part._buffers.update(buffers)
 
 
-def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    if other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+def _same(one: torch.Tensor, other: Any) -> bool:
+    if not isinstance(other, torch.Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     return one is other or near.same_values(one.detach().cpu(), other.detach().cpu())
 

@@ -19,29 +19,29 @@ LEAST_S, MOST_S = 0.01, 0.05
 PRECEDENCE = -5  # of its streams: the highest that there is
 
 
-class OtherWork:
-    """Raises `RuntimeError` where there is no memory for it."""
+def enqueue(seconds: float) -> list[torch.Tensor]:
+    """Enqueue work for so long, within limits, beside the current stream, once the GPU has done all that it had to. The
+    memory that it writes to, to be held until it has ended: none where there is none for it."""
+    cuda: Any = torch.cuda
+    try:
+        outputs = [torch.empty(ELEMENTS, device="cuda") for _ in range(2)]
+        arguments = [torch.full((), value, device="cuda").expand(ELEMENTS) for value in (SHAPE, POINT)]
+    except RuntimeError:
+        return []
+    streams = [cuda.Stream(priority=PRECEDENCE) for _ in outputs]
 
-    def __init__(self) -> None:
-        cuda: Any = torch.cuda
-        self._streams = [cuda.Stream(priority=PRECEDENCE) for _ in range(2)]
-        self._outputs = [torch.empty(ELEMENTS, device="cuda") for _ in self._streams]
-        self._arguments = [torch.full((), value, device="cuda").expand(ELEMENTS) for value in (SHAPE, POINT)]
-        gammainc(self._arguments[0][:1], self._arguments[1][:1])  # its code is loaded
-        torch.cuda.synchronize()
-        begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        begun.record(self._streams[0])
-        self._enqueue(0)
-        ended.record(self._streams[0])
-        torch.cuda.synchronize()
-        self._kernel_s = max(1e-4, begun.elapsed_time(ended) / 1e3)
+    def compute(place: int) -> None:
+        with torch.no_grad(), cuda.stream(streams[place]):
+            gammainc(*arguments, out=outputs[place])
 
-    def enqueue(self, seconds: float) -> None:
-        """Enqueue work for so long, within limits, once the GPU has done all that it had to."""
-        torch.cuda.synchronize()
-        for number in range(math.ceil(min(MOST_S, max(LEAST_S, seconds)) / self._kernel_s)):
-            self._enqueue(number % 2)
-
-    def _enqueue(self, place: int) -> None:
-        with torch.no_grad(), torch.cuda.stream(self._streams[place]):
-            gammainc(*self._arguments, out=self._outputs[place])
+    gammainc(*(one[:1] for one in arguments))  # its code is loaded
+    begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    cuda.synchronize()
+    begun.record(streams[0])
+    compute(0)
+    ended.record(streams[0])
+    cuda.synchronize()
+    one_s = max(1e-4, begun.elapsed_time(ended) / 1e3)
+    for number in range(max(2, math.ceil(min(MOST_S, max(LEAST_S, seconds)) / one_s))):
+        compute(number % 2)
+    return outputs

@@ -19,15 +19,6 @@ _REFUSED = ("aten::from_file",)
 
 
 NEARLY = 1e-4  # in parts of a value
-# Operators that refuse a tensor on the host beside one on the GPU, which under emulation are both on the host.
-_ON_ONE_DEVICE = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("cat", "stack", "where", "convolution", "batch_norm", "layer_norm", "native_layer_norm"),
-        *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"),
-        *("add_", "sub_", "mul_", "div_", "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addcmul", "lerp"),
-    )
-)
 
 
 class NotThere(Exception):
@@ -104,19 +95,9 @@ class ProgramModel(torch.nn.Module):
         function = _operator(step.operator) if step.operator else getattr(libraries[step.library], step.function, None)
         if not callable(function):
             raise NotThere(f"no library binds {step.function}")
-        if self._device.type == "cpu" and self._mixes_devices(step):
-            function = _refuse_devices
         options = [(key, self._taker(term)) for key, term in step.options.items()]
         arguments = [self._taker(term) for term in step.arguments]
         return function, not step.operator, arguments, options, step.gives, step.line
-
-    def _mixes_devices(self, step: p.Step) -> bool:
-        kinds = [
-            "host" if kind == "literal" else "device"
-            for kind, value in p.leaves(step.arguments)
-            if kind != "literal" or self._literals[int(str(value))].dim()  # a number may be anywhere
-        ]
-        return step.operator.partition(".")[0] in _ON_ONE_DEVICE and len(set(kinds)) > 1
 
     def _taker(self, term: Any) -> Callable[[], Any]:
         """What gives the value that a term stands for, in the forward that is under way."""
@@ -200,13 +181,6 @@ def _in_a_row(one: torch.Tensor, other: torch.Tensor) -> bool:
     if near.same_values(one, other):
         return True
     return one.is_floating_point() and bool(((one - other).abs() <= NEARLY * other.abs()).all())
-
-
-def _refuse_devices(*_: Any, **__: Any) -> Any:
-    raise RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! A tensor that "
-        "the file made on the host meets one on the GPU; move it there with .to(x.device), or register it as a buffer."
-    )
 
 
 def _operator(name: str) -> Callable[..., Any]:

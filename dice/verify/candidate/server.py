@@ -12,6 +12,7 @@ import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,6 @@ from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.encoding import EVENT, name_of, read
 from dice.verify.ipc.operator_counts import OperatorCounts
 from dice.verify.tensors import near, transport, trees
-
-_REGISTERED = ("_parameters", "_buffers", "_modules")  # where a module keeps what it has names for
 
 
 class Server(ABC):
@@ -65,7 +64,7 @@ class Server(ABC):
             m.ReleaseMemory: self._release_memory,
             m.Construct: self._construct,
             m.RunTrial: self._trial,
-            m.RunBeside: self._beside,
+            m.RunBeside: partial(_beside, self),
             m.RunMuted: self._muted,
             m.RunOften: self._often,
             m.ProfileForward: self._profile,
@@ -133,7 +132,7 @@ class Server(ABC):
             fewer = trees.elements(model.state_dict()) < trees.elements(state)
             varied = loadable and command.varied
             _copy_state(model, transport.show(self.values.inputs, command.varied) if varied else state)
-            self._label_state(model)
+            _label(model, self.device)
         self.model = self.device.place(model)
         if command.cast:
             self.model = self.model.to(dtype=getattr(torch, command.cast))
@@ -148,12 +147,6 @@ class Server(ABC):
     def _note_replay(self, computed: Mapping[str, int]) -> None:
         if self.census is not None:
             self.census.work.elements.update(computed)
-
-    def _label_state(self, model: torch.nn.Module) -> None:
-        if self.device.emulated:
-            for name, tensor in model.state_dict(keep_vars=True).items():
-                if isinstance(tensor, torch.Tensor):
-                    guard.label(tensor, f"parameter {name}")
 
     def _trial(self, command: m.RunTrial) -> m.Ran:
         name = command.inputs
@@ -217,18 +210,6 @@ class Server(ABC):
         second = running.forward(self.model, inputs, command.seed, self.device, rng)
         overwritten = not _same_bits(first, output) or bool(running.aliased(second, output))
         return _same_bits(first, second), overwritten
-
-    def _beside(self, command: m.RunBeside) -> m.RanBeside:
-        inputs = self.values.read(command.inputs)
-        rng = self.values.generator_states(command.inputs, command.rng)
-        try:
-            other_work.OtherWork().enqueue(self.enqueued_s)
-        except RuntimeError:  # no memory for it
-            return m.RanBeside(False)
-        output = running.forward(self.model, inputs, command.seed, self.device, rng, finish=False)
-        self.values.write(output, command.inputs, command.output)
-        self.device.synchronize()
-        return m.RanBeside(True)
 
     def _muted(self, command: m.RunMuted) -> m.Muted:
         inputs = self.values.read(command.inputs)
@@ -300,6 +281,26 @@ class Server(ABC):
         return m.OutputShown()
 
 
+def _beside(server: Server, command: m.RunBeside) -> m.RanBeside:
+    """One forward beside other work of the GPU, whose output is copied before that has ended."""
+    inputs = server.values.read(command.inputs)
+    rng = server.values.generator_states(command.inputs, command.rng)
+    held = other_work.enqueue(server.enqueued_s)
+    if held:
+        output = running.forward(server.model, inputs, command.seed, server.device, rng, finish=False)
+        server.values.write(output, command.inputs, command.output)
+    server.device.synchronize()
+    return m.RanBeside(bool(held))
+
+
+def _label(model: torch.nn.Module, device: Device) -> None:
+    """Name its memory to the emulator, for what is said of accesses to it."""
+    if device.emulated:
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if isinstance(tensor, torch.Tensor):
+                guard.label(tensor, f"parameter {name}")
+
+
 def _buffers(model: Any) -> dict[str, torch.Tensor]:
     return dict(model.named_buffers()) if isinstance(model, torch.nn.Module) else {}
 
@@ -332,7 +333,7 @@ def _ignores_some(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> boo
     if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
         return False
     kept = {name for name, _ in model.named_buffers()} - own.keys()
-    plain = (value for module in model.modules() for key, value in vars(module).items() if key not in _REGISTERED)
+    plain = (value for module in model.modules() for key, value in vars(module).items() if key not in trees.REGISTERED)
     masks = any(trees.is_mask(value) for name, value in state.items() if name not in own and value.is_floating_point())
     return not kept and not masks and not transport.tensors(list(plain))
 

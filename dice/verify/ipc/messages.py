@@ -638,7 +638,8 @@ class Planned:
 class Drawn:
     """`family`: that was drawn, "" for none that suits. `sizes`: elements of the output tensors. `lent`: bytes of
     memory that came with it as open files, for inputs and outputs. `asked_back`, `asked_kept`: see `RunTrial`.
-    `shareable`: small enough to be kept for others. `signature`: of the inputs."""
+    `shareable`: small enough to be kept for others. `signature`: of the inputs. `evolves`: the reference's output is
+    another in each call."""
 
     family: str
     shareable: bool
@@ -651,6 +652,7 @@ class Drawn:
     asked_back: tuple[int, ...] = ()
     asked_kept: tuple[str, ...] = ()
     signature: object = None
+    evolves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

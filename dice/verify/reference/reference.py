@@ -11,7 +11,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,7 @@ class Reference:
         self.model: Any = None
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
-        self._fresh_model: Any = None  # on the host, with what else the other seed makes: tensors that are no buffers
+        self._fresh_attributes: dict[tuple[str, str], Any] = {}  # what else the other seed makes, as it was made
         self._construct_s = 0.0
         self._careful = False
         self._in_half = False  # whether inputs are float16
@@ -72,7 +72,8 @@ class Reference:
         count = sum(value.numel() for _, value in trees.taken(self.model, trees.state_of(self.model)))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
-        model = self._fresh_model = self.subject.new_model(seed)
+        model = self.subject.new_model(seed)
+        self._fresh_attributes = trees.attributes_of(model)
         plain = trees.state_of(model)
         varied = parameters.varied(model, plain, trees.state_of(self.model))
         self.fresh_states = plain, varied
@@ -116,7 +117,7 @@ class Reference:
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
-        model = self._with_state(state)
+        model = _with_state(self.model, self._fresh_attributes, state)
         with contextlib.suppress(ReferenceFailed):
             return trees.is_finite(self.forward(model, drawn, seed))
         return False
@@ -158,13 +159,8 @@ class Reference:
     def _models(self, step: Step, loadable: bool) -> tuple[Any, Any]:
         if not step.fresh or self.fresh_states is None:
             return self.model, self.exact_model
-        model = self._with_state(self.fresh_states[loadable])
+        model = _with_state(self.model, self._fresh_attributes, self.fresh_states[loadable])
         return model, running.copied(model) if self.exact_model is not None else None
-
-    def _with_state(self, state: State) -> Any:
-        model = self.subject.cast(self.device.place(running.copied(self._fresh_model)))
-        model.load_state_dict(state, strict=False)
-        return model
 
     def _kernelbench_trial(self, step: Step) -> Trial:
         """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
@@ -195,23 +191,19 @@ class Reference:
         must_suit: bool = False,
         spare: bool = False,
     ) -> Trial | None:
-        """One trial of these inputs, with the step's family applied. Leaves the buffers of the model as a single
-        forward does.
+        """One trial of these inputs in the step's family. Leaves the model's buffers as a single forward does.
 
         `must_suit`: None where the reference is not well-posed on the inputs. `spare`: the inputs may be written to,
         as nobody needs them afterwards.
         """
-        if trees.elements(drawn) > AT_HAND:
-            drawn = self.device.place(drawn)
-        base = self.device.place(inputs.vary(drawn, step, seed))  # what looks at values waits for no GPU
+        base = _varied(drawn, step, seed, self.device)
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
             before, census = running.fingerprints(model, buffers=True), evidence.Census()
             output = running.forward(model, placed, seed, self.device, census=census)
             writes = running.written(model, before)
             self.writes = tuple({*self.writes, *writes})
-            changed = trees.changed(placed, base)
-            aliased = tuple(running.aliased(output, placed))
+            changed, aliased = trees.changed(placed, base), tuple(running.aliased(output, placed))
             heavy = workload.is_heavy(base, output)
             written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
@@ -223,7 +215,7 @@ class Reference:
         far = step.family in inputs.AWAY_FROM_ZERO
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
-        usual = self.device.place(drawn) if step.family == "zeros" else None
+        usual = drawn if step.family == "zeros" else None
         exact, effects, roundings = (
             (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
         )
@@ -245,6 +237,7 @@ class Reference:
             work=census.work,
             stable=census.stable,
             double=not census.short,
+            evolves=bool(writes) and not heavy and _evolves(model, again, output),
         )
 
     def _sensitivity(
@@ -253,7 +246,7 @@ class Reference:
         """The output in float64 where it is to be believed; how far other inputs move each tensor of the output; and
         how far roundings do, where the inputs are unusual: zeros in place of the `usual` ones, or far from zero."""
         if usual is not None:
-            return exact, (), self._moved(model, inputs.nudge(base, usual), output, seed)
+            return exact, (), self._moved(model, inputs.nudge(base, self.device.place(usual)), output, seed)
         if far:
             return exact, (), input_rounding.far_roundings(output)
         with unchanged(model):
@@ -288,6 +281,27 @@ class Reference:
             pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
             return tuple(compare.rms_difference(*pair) for pair in pairs)
         return ()
+
+
+def _with_state(model: Any, attributes: Mapping[tuple[str, str], Any], state: State) -> Any:
+    """A copy of the model with other tensors, those that are neither parameters nor buffers among them."""
+    model = running.copied(model)
+    for (path, name), value in attributes.items():
+        setattr(model.get_submodule(path), name, copy.deepcopy(value))
+    model.load_state_dict(state, strict=False)
+    return model
+
+
+def _varied(drawn: Any, step: Step, seed: int, device: running.Device) -> Any:
+    """The inputs as the step's family has them, on the device. Few are varied on the host: what looks at their values
+    then waits for no GPU."""
+    return device.place(inputs.vary(drawn if trees.elements(drawn) <= AT_HAND else device.place(drawn), step, seed))
+
+
+def _evolves(model: Any, again: Callable[[], Any], output: Any) -> bool:
+    """Whether the next forward on the same inputs gives another output."""
+    with unchanged(model):
+        return not trees.identical(again(), output)
 
 
 def _kept(model: Any, writes: Container[str], states: tuple[State, State] | None) -> State:

@@ -35,7 +35,8 @@ class Trial:
     begin with the same (`state`). `exact` is the output in float64, or None where it cannot be had; `effects`, for each
     output tensor, how far other inputs move it (rms); `roundings`, how far a rounding of usual inputs does, where the
     trial's are so unusual that this would not show. `rng`: generator states to start from instead of the seed.
-    `double`: all that PyTorch computed was in float64. `other_model`: the reference's own has other arguments.
+    `double`: all that PyTorch computed was in float64. `evolves`: the next forward on the same inputs would give
+    another output, as of a running average. `other_model`: the reference's own has other arguments.
     """
 
     family: str
@@ -55,6 +56,7 @@ class Trial:
     state: State | None = None  # the parameters, where they are not the model's own
     stable: int = 0  # sorts that keep the order of equal values
     double: bool = False
+    evolves: bool = False
     other_model: bool = False
     rounded: bool = False  # `expected` is what PyTorch's defaults give, and `exact` the same in full float32
 

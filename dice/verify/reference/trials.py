@@ -71,6 +71,7 @@ class Trials:
             asked_back=trial.asked_back,
             asked_kept=tuple(trial.kept),
             signature=transport.signature(trial.inputs),
+            evolves=trial.evolves,
         )
 
     def descriptors(self, name: str) -> list[int]:

@@ -14,6 +14,7 @@ PASSES = 16  # how often others may go first that need less
 # Before a timing begins, all checks end, and the GPU idles meanwhile. So timings gather, until so many wait or the
 # first has waited so long, and then take their turns one after the other.
 GATHERED, GATHER_S = 4, 2.0
+LONG_S = 1.0  # of a turn, while another job waits to be alone; each turn that is given back may be waited for as long
 PATIENCE_S = 10.0  # of who waits to be alone, with slow steps that begin while others have not ended: they end together
 
 
@@ -133,3 +134,32 @@ class _Waiting:
 
     def __init__(self, size: int):
         self.size, self.passed = size, 0
+
+
+class Turn:
+    """A job's turn on the GPU, which goes on from step to step. To be entered; each step begins with `step`, and `end`
+    gives the turn back until the next one. `waiting`: entered while the job waits."""
+
+    def __init__(self, gpu: GpuLock, whole: bool, waiting: Callable[[], contextlib.AbstractContextManager[None]]):
+        self._gpu, self._whole, self._waiting = gpu, whole, waiting
+        self._held = contextlib.ExitStack()
+        self._since: float | None = None
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def step(self) -> None:
+        """Wait for a turn, unless this job has one that is not asked for."""
+        if self._since is not None and time.monotonic() - self._since > LONG_S and self._gpu.is_asked_for:
+            self.end()
+        if self._since is None:
+            with self._waiting():
+                self._held.enter_context(self._gpu.hold(self._whole))
+            self._since = time.monotonic()
+
+    def end(self) -> None:
+        self._since = None
+        self._held.close()

@@ -119,7 +119,7 @@ def call_often(attempt: Attempt) -> None:
         drawn = attempt.set_up(step)
         if not drawn.family:  # halves of two draws are none, or other values do not suit
             continue
-        if not drawn.shareable or drawn.asked_back or drawn.rng:  # of large trials only one is kept
+        if not drawn.shareable or drawn.asked_back or drawn.rng or drawn.evolves:  # of large trials only one is kept
             return
         names.append(attempt.drawn)
         seeds.append(drawn.seed)

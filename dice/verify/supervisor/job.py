@@ -18,13 +18,12 @@ from dice.verify.supervisor.assignment import Assignment, Services
 from dice.verify.supervisor.attempt import Attempt
 from dice.verify.supervisor.author import NotCaptured
 from dice.verify.supervisor.feedback import Feedback
-from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock
+from dice.verify.supervisor.gpu_lock import CONTEXT_BYTES, GpuLock, Turn
 from dice.verify.supervisor.intervention import call_often, intervene, remark
 from dice.verify.supervisor.job_files import job_files
 from dice.verify.supervisor.measurement import Measurement, profile, refuse_token_work
 from dice.verify.supervisor.record import Record, ReferenceBroken, VerdictReached
 from dice.verify.supervisor.reference_pool import NEVER, ReferenceSettings, ReferenceUnusable, Session
-from dice.verify.supervisor.turn import Turn
 from dice.verify.text import static
 
 # Before kernels are written. A larger problem is not constructed where it came to its end on tensors without data, and
@@ -169,7 +168,7 @@ class Job:
         with record.after(gpu.hold(self.assignment.whole, slow=True)):
             plan = attempt.prepare(vary)
         # All who check must be through with a step before another job can be timed.
-        with Turn(gpu, self.assignment.whole, record) as turn:
+        with Turn(gpu, self.assignment.whole, lambda: record.clock("wait")) as turn:
             for number, step in enumerate(plan):
                 turn.step()
                 attempt.run_trial(number, step)

@@ -10,9 +10,8 @@ from dice.verify.ipc.replaced import LEAST_SHARE
 from dice.verify.supervisor import timing
 from dice.verify.supervisor.attempt import OUTPUT, Attempt
 from dice.verify.supervisor.deception import too_little
-from dice.verify.supervisor.gpu_lock import GpuLock
+from dice.verify.supervisor.gpu_lock import GpuLock, Turn
 from dice.verify.supervisor.record import VerdictReached
-from dice.verify.supervisor.turn import Turn
 
 TIMED = m.Step(timing.INPUTS, "given")
 T = TypeVar("T")

@@ -9,6 +9,7 @@ import torch
 
 from dice.verify.tensors import compare, near, transport
 
+REGISTERED = ("_parameters", "_buffers", "_modules")  # where a module keeps what it has names for
 ROUNDING = 1e-5  # of the rms: what two right sums differ by
 
 
@@ -19,6 +20,25 @@ def elements(value: Any) -> int:
 def state_of(model: Any) -> dict[str, torch.Tensor]:
     state = model.state_dict()
     return {name: value.detach().clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def attributes_of(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
+    """What holds tensors that are neither parameters nor buffers nor computed from those, by the path of its part and
+    its name."""
+    registered = {id(one) for one in (*model.parameters(), *model.buffers())}
+
+    def is_own(value: Any) -> bool:
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        return bool(items) and all(
+            isinstance(one, torch.Tensor) and one.is_leaf and id(one) not in registered for one in items
+        )
+
+    return {
+        (path, name): value
+        for path, part in model.named_modules()
+        for name, value in vars(part).items()
+        if name not in REGISTERED and is_own(value)
+    }
 
 
 def varying(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -288,16 +288,6 @@ def test_a_program_that_nobody_captured(step: list[Any], error: type[Exception])
         ProgramModel(program.read(raw, 1), [None], [], Device("emulated"))(X)
 
 
-def test_a_tensor_on_the_host_meets_none_on_the_gpu() -> None:
-    """Under emulation, too, where both are on the host; where PyTorch takes both, it stays."""
-    table = torch.arange(5.0)
-    check(lambda: Of(lambda self, x: x + table.to(x.device)[0]), X)
-    check(lambda: Of(lambda self, x: x[:, torch.tensor([2, 0])]), X)
-    made = captured(Of(lambda self, x: x + table), X)
-    with pytest.raises(RuntimeError, match="on the same device"):
-        made(X)
-
-
 def test_python_waits_for_the_gpu_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = x + 1

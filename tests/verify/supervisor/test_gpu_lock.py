@@ -9,9 +9,7 @@ import time
 import pytest
 
 from dice.verify.supervisor import gpu_lock
-from dice.verify.supervisor import turn as turn_module
-from dice.verify.supervisor.gpu_lock import PASSES, GpuLock
-from dice.verify.supervisor.record import Record
+from dice.verify.supervisor.gpu_lock import PASSES, GpuLock, Turn
 
 WAIT_S = 5
 
@@ -205,7 +203,7 @@ def test_a_timing_does_not_wait_for_ever_for_others(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_turn_goes_on_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_module, "LONG_S", 0.0)
+    monkeypatch.setattr(gpu_lock, "LONG_S", 0.0)
     lock, events = GpuLock(gathered=1), list[str]()
 
     def measure() -> None:
@@ -213,7 +211,7 @@ def test_a_turn_goes_on_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
             events.append("timing")
 
     timing = threading.Thread(target=measure, daemon=True)
-    with turn_module.Turn(lock, False, Record("cuda", "dice", (), lambda stage: None)) as turn:
+    with Turn(lock, False, contextlib.nullcontext) as turn:
         turn.step()
         events.append("first step")
         turn.step()
