@@ -153,12 +153,15 @@ class _Attributes:
 
     def rebound(self) -> list[str]:
         """The tensor attributes that hold other values now, by their dotted paths: one that was only moved does not,
-        and one that was not there before is a cache."""
+        one that was not there before is a cache, and one that PyTorch's hooks make of parameters, as `spectral_norm`
+        does, is made again."""
         return [
             f"{path}.{name}".lstrip(".")
             for path, part, before, _ in self._parts
             for name, value in before.items()
-            if isinstance(value, torch.Tensor) and not _same(value, getattr(part, name, None))
+            if isinstance(value, torch.Tensor)
+            and name not in {getattr(hook, "name", "") for hook in part._forward_pre_hooks.values()}
+            and not _same(value, getattr(part, name, None))
         ]
 
     def restore(self) -> None:

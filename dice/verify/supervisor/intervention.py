@@ -45,7 +45,7 @@ def intervene(attempt: Attempt, vary: bool) -> None:
     drawn = attempt.set_up(CENTRED) if vary else None
     if drawn is None or not drawn.family:
         drawn = attempt.set_up(GIVEN)
-    if attempt.assignment.backend == "cuda":
+    if attempt.assignment.backend == "cuda" and not drawn.evolves:
         _run_beside(attempt, drawn)
     command = m.RunMuted(attempt.drawn, OUTPUT, WITNESSES, drawn.seed, secrets.randbits(31), drawn.sizes, filled=False)
     attempt.talk.run_left = min(attempt.talk.run_left, MUTED_S)
