@@ -366,11 +366,12 @@ def test_values_that_are_no_numbers_hide_no_small_part() -> None:
 
 def test_a_small_column_of_a_run_in_tf32_may_differ_by_its_roundings() -> None:
     """As much as intermediate values of the output's size leave where they cancel: no more, and only there."""
+    torch.manual_seed(5)
     exact = torch.randn(64, 256) * 30
     exact[:, 5] = torch.randn(64) * 1e-3
     expected = exact.clone()
     other = exact.clone()
-    other[:, 5] += torch.randn(64) * 3e-4
+    other[:, 5] += torch.randn(64) * 6e-4
     assert not compare(expected, other, exact=exact).equal
     assert compare(expected, other, exact=exact, tf32=True).equal
     exact[:, 6] = expected[:, 6] = torch.randn(64) * 0.5
