@@ -133,6 +133,16 @@ def get_init_inputs():
 """
 
 
+def test_a_part_that_makes_something_once_is_followed_as_it_was_made() -> None:
+    """Also where the whole cannot be followed, and has been called before its parts are."""
+    whole = "return self.turn(self.mix(x))"
+    by_value = TABLES.replace(whole, f"{whole} if x.sum() > -100 else x[:, :4]")
+    with Tracer("emulated") as tracer:
+        trace = tracer.trace(Problem(by_value, name="by_value"))
+    (turn,) = [unit for unit in trace.units if unit.paths == (".turn",)]
+    assert not [node for node in turn.graph.nodes if node.operator == "state"]
+
+
 @pytest.mark.usefixtures("lasting")
 def test_what_a_module_makes_once_and_keeps_is_computed(tmp_path: Path) -> None:
     with Verifier(backend="emulated") as verifier:

@@ -315,8 +315,8 @@ class Reader:
             reached, value = self._reached[names.index(node.name)]
             yield Node(self._name(node), "number" if is_number(value) else "input", (reached,), {}, output)
         elif kind in ("PARAMETER", "BUFFER") or self._is_attribute(spec.target):
-            options = {} if kind == "PARAMETER" else {"buffer": True}
-            options |= {} if kind in ("PARAMETER", "BUFFER") else {"plain": True}
+            of_kind: dict[str, dict[str, Term]] = {"PARAMETER": {}, "BUFFER": {"buffer": True}}
+            options = of_kind.get(kind, {"buffer": True, "plain": True})
             yield Node(self._name(node), "state", (access(self._module, spec.target),), options, output)
         elif kind == "CONSTANT_TENSOR":
             value = self._program.constants[spec.target]

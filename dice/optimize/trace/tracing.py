@@ -72,21 +72,24 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
         )
     total = _milliseconds(lambda: _seeded(model, inputs, device), device) if order.measure else 0.0
-    kept.restore()
-    export = partial(
-        export_graph,
-        device=device,
-        own_file=subject.module.__name__,
-        measure=order.measure,
-        take_apart=order.take_apart,
-    )
+
+    def export(module: torch.nn.Module, args: Any, kwargs: Any, path: str = "") -> Unit:
+        kept.restore()  # whatever ran before has filled caches
+        return export_graph(
+            module,
+            args,
+            kwargs,
+            device,
+            own_file=subject.module.__name__,
+            path=path,
+            measure=order.measure,
+            take_apart=order.take_apart,
+        )
+
     try:
         if rebound:  # a graph has no such effect
             raise NotTraced(f"it keeps a tensor for its next call, as {rebound[0]}")
-        whole = []
-        for chosen in _choices(inputs):
-            whole.append(export(model, chosen, {}))
-            kept.restore()
+        whole = [export(model, chosen, {}) for chosen in _choices(inputs)]
         return Traced([unit.to_json() for unit in whole], True, "", total, count)
     except NotTraced as failed:
         if failed.final:
@@ -96,7 +99,6 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
             reason += "; a plain number among its inputs can only be computed with"
     at("following its parts")
     units = list(_parts(model, inputs, device, export, rebound))
-    kept.restore()
     if not units:
         raise NotTraced(f"it cannot be followed: {reason}")
     return Traced([unit.to_json() for unit in _merged(units)], False, reason, total, count)
@@ -178,7 +180,7 @@ class _Attributes:
 
 
 def _same(one: torch.Tensor, other: Any) -> bool:
-    if not isinstance(other, torch.Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+    if not isinstance(other, torch.Tensor):
         return False
     return one is other or near.same_values(one.detach().cpu(), other.detach().cpu())
 

@@ -86,15 +86,14 @@ class EmulatedCompiler(Compiler):
     def link(self, objects: list[Path], output: Path, headers: str) -> list[str]:
         link_flags = [flag for flag in emulator.compile_flags(self.sanitize) if flag.startswith("-Wl")]
         below = torch_libraries(cuda=False) if headers == "full" else [self._support()]
+        # Behind what takes memory by it: a linker may leave out what nobody has asked for yet.
+        libraries = [*below, str(self._runtime())]
         return [
             host_compiler(),
             "-shared",
             *link_flags,
             *map(str, objects),
-            *below,
-            str(
-                self._runtime()
-            ),  # behind what takes memory by it: a linker may leave out what nobody has asked for yet
+            *libraries,
             "-o",
             str(output),
         ]

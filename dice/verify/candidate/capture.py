@@ -266,7 +266,7 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
 
 
 class Recording:
-    """For the length of a block, calls of bound functions go to a recorder, and that Python waits for the GPU."""
+    """For the length of a block, a recorder is told of calls of bound functions, and of each wait for the GPU."""
 
     current: Recorder | None = None
 

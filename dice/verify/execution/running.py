@@ -193,12 +193,13 @@ def written(model: Any, before: dict[str, int]) -> list[str]:
 
 def _fingerprints_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """By name. Those of a device are read at once: each look waits for a GPU that others use, too."""
-    found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
-    places = {one.device for one in found.values()}
-    for place in places:
-        own = {name: one for name, one in found.items() if one.device == place}
-        found |= dict(zip(own, torch.stack(list(own.values())).cpu(), strict=True))
-    return {name: int(one) for name, one in found.items()}
+    by_place: dict[torch.device, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        by_place.setdefault(tensor.device, {})[name] = _fingerprint(tensor)
+    found: dict[str, int] = {}
+    for own in by_place.values():
+        found |= zip(own, torch.stack([*own.values()]).tolist(), strict=True)
+    return found
 
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
-AT_HAND = 1 << 17  # of inputs, that are varied on the host
+AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 TIED = ("ties", "zeros", inputs.HALVES, inputs.REARRANGED, *seldom.FAMILIES)  # families with many equal values
