@@ -10,8 +10,9 @@ processes, is ended when its time is up, and is left for the next call where too
     blocks    on all GPUs, every block recomputed: what the choice brings
     save      a checkpoint of the training's state: how long a step waits for it, how long it is written beside steps;
               export and loading of the model, with the memory of the process
-    rl        a part of a step: 16 prompts x 16 answers of 2,000 tokens, two tokens a forward; stored answers of the
-              synthetic corpus are verified beside it, because random weights write no kernels; then the update
+    rl        a step: 64 prompts x 16 answers of 2,000 tokens, two tokens a forward; stored answers of the synthetic
+              corpus are verified beside it, because random weights write no kernels; then the update. What a run does
+              once, recording graphs and compiling, is done on two short answers before
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ from dice.train.weights import Weights, stored_bytes, without_moments  # noqa: E
 from dice.train.world import World, joined  # noqa: E402
 
 Figures = dict[str, Any]
-LEAST_SECONDS = {"sft": 150, "sft_one": 150, "blocks": 120, "save": 200, "rl": 300}
+LEAST_SECONDS = {"sft": 150, "sft_one": 150, "blocks": 120, "save": 200, "rl": 600}
 GRACE_S = 20.0  # between a stage's own end and the signal that ends it
-PROMPTS, ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 16, 1500, 2000
+PROMPTS, ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 16, 1500, 2000
+IN_A_ROW = 4  # answers to a prompt, with all their rounds
 MOST_AT_ONCE = 96  # texts: with more, a GPU of 141 GB has too little left for the kernels that are verified meanwhile
 
 
@@ -218,10 +220,9 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     with torch.device(world.device):
         weights = SDAR(model)
     recipe = dice_8b_rl().policy
-    longest = prompt_length + 5 * (length + 4)
-    config = replace(
-        recipe, max_new_tokens=length, row_tokens=max(recipe.row_tokens if cuda else 0, -(-longest // 128) * 128)
-    )
+    # An answer is read once clean and once in each of the two rounds of its blocks, of which two may be cut by its ends.
+    row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
+    config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128)
     dtype = torch.bfloat16 if cuda else torch.float32
     policy = Policy(weights, config, world=world, compute_dtype=dtype, say=say)
     del weights
@@ -233,25 +234,35 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
         max_new_tokens=length, denoising_steps=2, remasking="low_confidence_static", temperature=1.0,
         stop_ids=frozenset(), max_active=MOST_AT_ONCE,
     )  # fmt: skip
+    begun = time.perf_counter()
+    first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
+    every = [trace for part in world.all_gather(lambda: first) for trace in part]
+    policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
+    synchronize(world)
+    start = time.perf_counter() - begun
+    say(f"ready after {start:.0f} s")
     verification = Verification(len(tasks), world)
+    sampler = policy.sampler
     verification.start()
     begun = time.perf_counter()
-    traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
+    traces = generate(sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
     synchronize(world)
     decode = time.perf_counter() - begun
+    say(f"decoded in {decode:.0f} s")
     if cuda:
         torch.cuda.empty_cache()  # for the kernels, as the trainer does it
     verification.join()
     wait = time.perf_counter() - begun - decode
+    say(f"then waited {wait:.0f} s for verdicts")
     every = [trace for part in world.all_gather(lambda: traces) for trace in part]
     begun = time.perf_counter()
     stats = policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
     synchronize(world)
     update = time.perf_counter() - begun
-    names = ("decode_s", "wait_s", "update_s", "verify_s", "peak_bytes")
+    names = ("start_s", "decode_s", "wait_s", "update_s", "verify_s", "peak_bytes")
     used = float(torch.cuda.max_memory_allocated()) if cuda else 0.0
     found: Figures = dict(
-        zip(names, world.all_reduce_max(decode, wait, update, verification.seconds, used), strict=True)
+        zip(names, world.all_reduce_max(start, decode, wait, update, verification.seconds, used), strict=True)
     )
     peak = peak_flops(world.device)
     return found | {
@@ -273,12 +284,15 @@ class Verification(threading.Thread):
     def run(self) -> None:
         from dice import synth
         from dice.verify import Options, Verifier
+        from dice.verify.options import visible_gpus
 
         pairs = (synth.generate(7, self.world.rank * 100_000 + n) for n in range(self.count))
         backend = "cuda" if self.world.device.type == "cuda" else "emulated"
         cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
         begun = time.perf_counter()
-        with Verifier(backend=backend, options=Options(timing=False), builds=cores, cache=False) as verifier:
+        gpus = visible_gpus()
+        own = gpus[self.world.rank % len(gpus) :][:1] if gpus else None
+        with Verifier(backend=backend, options=Options(timing=False), devices=own, builds=cores, cache=False) as verifier:
             for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), cores):
                 self.outcomes[verdict.outcome] = self.outcomes.get(verdict.outcome, 0) + 1
         self.seconds = time.perf_counter() - begun
