@@ -220,7 +220,7 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     with torch.device(world.device):
         weights = SDAR(model)
     recipe = dice_8b_rl().policy
-    # An answer is read once clean and once in each of the two rounds of its blocks, of which two may be cut by its ends.
+    # An answer is read once clean and once in each of the two rounds of its blocks, of which its ends may cut two.
     row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
     config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128)
     dtype = torch.bfloat16 if cuda else torch.float32
@@ -242,10 +242,9 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     start = time.perf_counter() - begun
     say(f"ready after {start:.0f} s")
     verification = Verification(len(tasks), world)
-    sampler = policy.sampler
     verification.start()
     begun = time.perf_counter()
-    traces = generate(sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
+    traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
     synchronize(world)
     decode = time.perf_counter() - begun
     say(f"decoded in {decode:.0f} s")
@@ -292,7 +291,9 @@ class Verification(threading.Thread):
         begun = time.perf_counter()
         gpus = visible_gpus()
         own = gpus[self.world.rank % len(gpus) :][:1] if gpus else None
-        with Verifier(backend=backend, options=Options(timing=False), devices=own, builds=cores, cache=False) as verifier:
+        with Verifier(
+            backend=backend, options=Options(timing=False), devices=own, builds=cores, cache=False
+        ) as verifier:
             for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), cores):
                 self.outcomes[verdict.outcome] = self.outcomes.get(verdict.outcome, 0) + 1
         self.seconds = time.perf_counter() - begun
