@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import random
 import sys
@@ -144,14 +143,6 @@ def forward(
     if census is not None:
         census.work.host += fake_cuda.HostCopies.elements
     return output
-
-
-def copied(model: Any) -> Any:
-    """A copy that shares nothing with the model. PyTorch refuses to copy a tensor that was computed from parameters, as
-    `torch.nn.utils.weight_norm` leaves one in a layer until the next forward: of such ones the values are copied."""
-    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
-    kept = [value for part in modules for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return copy.deepcopy(model, {id(one): one.detach().clone() for one in kept if not one.is_leaf})
 
 
 def generator_states(device: Device) -> tuple[torch.Tensor, ...]:

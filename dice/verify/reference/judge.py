@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, running
+from dice.verify.execution.copying import copied
 from dice.verify.execution.inputs import AWAY_FROM_ZERO, HALVES
 from dice.verify.execution.seldom import MEETING
 from dice.verify.ipc.operator_counts import PART_SHARE
@@ -157,7 +158,7 @@ def _double_slacks(reference: Reference, trial: Trial) -> tuple[torch.Tensor, ..
 
 def _exact_model(reference: Reference, trial: Trial) -> Any:
     """The model in float64, with the trial's parameters."""
-    model = running.copied(reference.exact_model).double()
+    model = copied(reference.exact_model).double()
     model.load_state_dict(trial.state or {}, strict=False)
     return model
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, inputs, running, seldom
+from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.reference import input_rounding, orders, parameters, probing, workload
@@ -62,7 +63,7 @@ class Reference:
         self._construct_s = time.monotonic() - started
         state = trees.state_of(model) if self.protocol.ours else {}
         self.model = self.subject.cast(self.device.place(model))
-        self.exact_model = running.copied(self.model)
+        self.exact_model = copied(self.model)
         return arguments, state
 
     def construct_fresh(self, seed: int) -> tuple[State, State] | None:
@@ -160,7 +161,7 @@ class Reference:
         if not step.fresh or self.fresh_states is None:
             return self.model, self.exact_model
         model = _with_state(self.model, self._fresh_attributes, self.fresh_states[loadable])
-        return model, running.copied(model) if self.exact_model is not None else None
+        return model, copied(model) if self.exact_model is not None else None
 
     def _kernelbench_trial(self, step: Step) -> Trial:
         """As KernelBench's `run_and_check_correctness` does it: one generator and one set of inputs for both models."""
@@ -285,7 +286,7 @@ class Reference:
 
 def _with_state(model: Any, attributes: Mapping[tuple[str, str], Any], state: State) -> Any:
     """A copy of the model with other tensors, those that are neither parameters nor buffers among them."""
-    model = running.copied(model)
+    model = copied(model)
     for (path, name), value in attributes.items():
         setattr(model.get_submodule(path), name, copy.deepcopy(value))
     model.load_state_dict(state, strict=False)

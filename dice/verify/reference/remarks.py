@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import inputs, running, steady
+from dice.verify.execution import inputs, steady
+from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.reference import workload
 from dice.verify.reference.reference import Reference
@@ -100,8 +101,8 @@ class Remarks:
     def _with_other_arguments(self, secret: int, step: Step) -> Trial | None:
         assert self.other is not None
         reference, seed = self._reference, derive(secret, step.name)
-        model = reference.device.place(running.copied(self.other.model))
-        trial = reference.run(model, running.copied(model), reference.subject.draw(seed), seed, step, must_suit=True)
+        model = reference.device.place(copied(self.other.model))
+        trial = reference.run(model, copied(model), reference.subject.draw(seed), seed, step, must_suit=True)
         return replace(trial, other_model=True) if trial is not None else None
 
     def _not_finite(self, secret: int, step: Step) -> Trial | None:
@@ -147,7 +148,7 @@ class Remarks:
 
 def _on_cpu(reference: Reference) -> torch.nn.Module:
     model: torch.nn.Module = reference.model
-    return model if reference.device.emulated else running.copied(model).cpu()
+    return model if reference.device.emulated else copied(model).cpu()
 
 
 def _model(reference: Reference, arguments: Any, seed: int, is_whole: bool) -> torch.nn.Module | None:
