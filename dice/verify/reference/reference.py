@@ -21,7 +21,7 @@ from dice.verify.execution import evidence, inputs, running, seldom
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
-from dice.verify.reference import input_rounding, orders, parameters, probing, workload
+from dice.verify.reference import input_rounding, orders, parameters, probing, thresholds, workload
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
 from dice.verify.tensors import compare, transport, trees
@@ -210,7 +210,8 @@ class Reference:
             del placed
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
-        if must_suit and (step.family in TIED or step.kind) and orders.decides(again, model, output, census):
+        tied = must_suit and (step.family in TIED or step.kind)
+        if tied and any(one(again, model, output, census) for one in (orders.decides, thresholds.decide)):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         far = step.family in inputs.AWAY_FROM_ZERO
