@@ -19,7 +19,8 @@ from dice.verify.tensors import transport
 # Operators whose output jumps, as the families of a census call them.
 JUMPS = frozenset(
     ("gt", "ge", "lt", "le", "eq", "ne", "sign", "sgn", "heaviside", "floor", "ceil", "round", "trunc", "floor_divide")
-    + ("remainder", "fmod", "argmax", "argmin", "max", "topk", "sort", "kthvalue", "median", "bucketize", "searchsorted")
+    + ("remainder", "fmod", "argmax", "argmin", "max", "topk", "sort", "kthvalue", "median", "bucketize")
+    + ("searchsorted",)
 )
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution", "cudnn_convolution"))
 SUMS = _PRODUCTS | frozenset(
