@@ -94,10 +94,9 @@ KINDS: dict[str, str] = {
         "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     ),
 }
-# What PyTorch keeps even where a kernel could be asked for: nothing here would gain.
-LEFT = frozenset({"recurrent", "other"})
+LEFT = frozenset({"other"})  # what PyTorch keeps
 ROWS = frozenset({"reduction", "softmax", "normalisation", "loss"})
-OWN_KERNEL = frozenset({"product", "convolution", "attention", "pooling", "scan"})
+OWN_KERNEL = frozenset({"product", "convolution", "attention", "pooling", "scan", "recurrent"})
 
 
 def kind_of(node: Node) -> str:
@@ -111,6 +110,8 @@ def kind_of(node: Node) -> str:
         return kind if node.arguments[5] else "pointwise"
     if node.effect or _is_complex(node):
         return "other"
+    if kind == "recurrent" and not _is_one_layer(node):
+        return "other"
     if node.base == "repeat_interleave" and not isinstance(node.arguments[1], int):
         return "other"
     if node.base == "clone":
@@ -118,6 +119,14 @@ def kind_of(node: Node) -> str:
     if node.base in ("max", "min") and len(node.arguments) > 1 and not isinstance(node.arguments[1], int):
         return "pointwise"
     return kind
+
+
+def _is_one_layer(node: Node) -> bool:
+    """Of a recurrent operator: whether it is one layer in one direction, along a sequence that comes first."""
+    if not node.operator.endswith(".input"):
+        return False
+    _, _, weights, has_biases, layers, _, _, bidirectional, batch_first = node.arguments
+    return layers == 1 and not bidirectional and not batch_first and len(weights) == (4 if has_biases else 2)
 
 
 def _is_complex(node: Node) -> bool:

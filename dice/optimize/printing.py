@@ -209,11 +209,22 @@ class _Page:
         dtype = "" if spec.dtype == "float32" else f".to(torch.{spec.dtype})"
         if self._must_be_positive(node):
             return f"(torch.rand({shape}) + 0.5){dtype}"
+        if width := self._recurrent_width(node):
+            # As PyTorch draws them: with larger ones a long sequence is chaos, where each rounding grows.
+            drawn = f"(torch.rand({shape}) * 2 - 1) * {width**-0.5:.3g}"
+            return f"({drawn}){dtype}" if dtype else drawn
         if self._is_argument(node, 0, "binary_cross_entropy"):  # a probability: PyTorch refuses others
             return f"torch.sigmoid(torch.randn({shape})){dtype}"
         if self._is_argument(node, 1, "binary_cross_entropy", "binary_cross_entropy_with_logits"):
             return f"torch.rand({shape}){dtype}"
         return f"torch.randn({shape}){dtype}"
+
+    def _recurrent_width(self, node: Node) -> int:
+        """Of the states of the recurrent layer that the tensor is a weight or bias of; else 0."""
+        for user, name in self._readers(node):
+            if kind_of(user) == "recurrent" and Ref(name) in user.arguments[2]:
+                return int(user.output[0].shape[-1])  # type: ignore[index, union-attr]
+        return 0
 
     def _is_argument(self, node: Node, place: int, *operators: str) -> bool:
         """Whether the tensor is what one of these operators takes at that place."""

@@ -26,6 +26,7 @@ FOLLOWS: Mapping[str, frozenset[str]] = {
     "convolution": frozenset({"pointwise"}),
     "pooling": frozenset({"pointwise"}),
     "scan": frozenset(),
+    "recurrent": frozenset(),
     "attention": frozenset({"pointwise"}),
 }
 

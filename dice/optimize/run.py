@@ -20,7 +20,7 @@ from dice.generation import Attempt, Prompt, Writer
 from dice.kernel import Kernel
 from dice.optimize.cost import cost_of, flops_of, shares
 from dice.optimize.library import Library
-from dice.optimize.operators import OWN_KERNEL, kind_of
+from dice.optimize.operators import LEFT, OWN_KERNEL, kind_of
 from dice.optimize.printing import Printed, problem_of
 from dice.optimize.region import Region
 from dice.optimize.regions import cut
@@ -358,12 +358,7 @@ def _report(
             )
         )
     measured = "each operator run alone on the GPU" if backend == "cuda" else "each operator run alone on the CPU"
-    left = Counter(
-        node.base.strip("_")
-        for unit, _ in units
-        for node in unit.graph.nodes
-        if kind_of(node) in ("other", "recurrent")
-    )
+    left = Counter(node.base.strip("_") for unit, _ in units for node in unit.graph.nodes if kind_of(node) in LEFT)
     verdict = whole.verdict if whole else None
     report = Report(
         problem.name, backend, device, measured, trace.reason, tuple(rows), left, verdict, round(seconds, 1)

@@ -25,7 +25,8 @@ _KEEPS_NAN = {
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """`inputs`: names of the tensors it reads and their dtypes; `stored`: what it writes. `launch`: grid and block.
-    `helpers`: device functions that it calls, by name."""
+    `helpers`: device functions that it calls, by name. `steps`: how often it is launched, each time with the number `t`
+    of the launch; 0: once, without."""
 
     name: str
     code: str
@@ -33,6 +34,7 @@ class KernelText:
     stored: tuple[Value, ...]
     launch: str
     helpers: dict[str, str]
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,20 @@ def function(
     helpers: dict[str, str],
     constants: Constants,
     bounds: str = "",
+    steps: int = 0,
 ) -> KernelText:
     """`bounds`: the threads of a block, and how many blocks are to fit, so that each has few enough registers."""
     # What is stored is a tensor of its own, so what is read may be read before.
     parameters = [f"const {storage(dtype)}* __restrict__ {tensor}" for tensor, dtype in e.inputs.items()]
     parameters += [f"{storage(store.value.dtype)}* __restrict__ {store.name}" for store in stores]
+    parameters += ["int t"] if steps else []
     text = "\n".join(without_idle(body))
     limit = f"__launch_bounds__({bounds}) " if bounds else ""
     code = f"__global__ void {limit}{name}({', '.join(parameters)}) {{\n{indent(text, '    ')}\n}}"
     called = set(_NAME.findall("\n".join([code, *helpers.values()])))
     helpers = {one: text for one, text in _KEEPS_NAN.items() if one in called} | helpers
     values = tuple(store.value for store in stores)
-    return KernelText(name, constants.above(code), dict(e.inputs), values, launch, helpers)
+    return KernelText(name, constants.above(code), dict(e.inputs), values, launch, helpers, steps)
 
 
 _DEFINITION = re.compile(r"\s*(?:int|float|double|bool|int64_t|Vector<[\w:]+, \d+>) ([vi]\d+) = (.*);")

@@ -15,6 +15,7 @@ from dice.optimize.templates.elements import pointwise
 from dice.optimize.templates.emitter import CannotWrite, storage
 from dice.optimize.templates.kernels import leaves, scan
 from dice.optimize.templates.pointwise import RULES
+from dice.optimize.templates.recurrences import Recurrent, one_step
 from dice.optimize.templates.rows import Rows, is_window
 from dice.optimize.templates.text import KernelText, Store
 from dice.optimize.templates.values import Memory, Moved, NeedsMemory, Product, Reduced, Scanned, Value
@@ -139,7 +140,9 @@ class Kernels:
     def _add(self, stores: list[Store]) -> None:
         name = f"{self._stem}_kernel" + (f"_{len(self.texts)}" if self.texts else "")
         value = stores[0].value
-        if isinstance(value, Scanned) and not value.memory:
+        if isinstance(value, Recurrent) and not value.memory:
+            text = one_step(name, value, stores[0])
+        elif isinstance(value, Scanned) and not value.memory:
             text = scan(name, value, stores[0])
         elif found := _products_of(value):
             for factor in found[0].among:
@@ -238,7 +241,9 @@ def _host(kernels: Kernels, name: str, taken: tuple[str, ...], in_vectors: bool)
     for text, stores in kernels.texts:
         arguments = [f"{tensor}.data_ptr<{storage(dtype)}>()" for tensor, dtype in text.inputs.items()]
         arguments += [f"{store.name}.data_ptr<{storage(store.value.dtype)}>()" for store in stores]
-        lines.append(f"{text.name}<<<{text.launch}>>>({', '.join(arguments)});")
+        arguments += ["t"] if text.steps else []
+        lines += [f"for (int t = 0; t < {text.steps}; t++)"] if text.steps else []
+        lines.append(f"{'    ' if text.steps else ''}{text.name}<<<{text.launch}>>>({', '.join(arguments)});")
     results = ", ".join(store.name for store in kernels.results)
     lines.append(f"return {{{results}}};" if several else f"return {results};")
     body = "\n".join(f"    {line}" for line in lines)

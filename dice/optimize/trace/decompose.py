@@ -15,6 +15,7 @@ from dice.optimize.operators import KINDS
 from dice.optimize.trace.complex_numbers import PAIRS, Pair, opened
 from dice.optimize.trace.functional import is_needed, writes
 from dice.optimize.trace.parts import OWN
+from dice.optimize.trace.recurrent import LONG_LAYERS
 from dice.optimize.trace.splice import calls_of, followed, put, tensors_of
 
 MOST_PARTS = 400  # of one operator: a recurrent layer over a long sequence stays PyTorch's, which has one kernel for it
@@ -51,14 +52,18 @@ def _parts(node: torch.fx.Node) -> Any:
     """The node's operator on tensors like its own, as a graph of other operators; None where nothing knows them."""
     given, tensors = (node.args, node.kwargs), tensors_of(node)
     target: Any = node.target
-    compute = OWN.get(target) or _table(None).get(target) or target
 
-    def call(*values: torch.Tensor) -> Any:
-        known = dict(zip(tensors, values, strict=True))
-        args, kwargs = torch.fx.node.map_arg(given, lambda one: known.get(one, one.meta.get("val")))
-        return compute(*args, **kwargs)
+    def calling(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: torch.Tensor) -> Any:
+            known = dict(zip(tensors, values, strict=True))
+            args, kwargs = torch.fx.node.map_arg(given, lambda one: known.get(one, one.meta.get("val")))
+            return compute(*args, **kwargs)
 
-    parts = followed(call, tensors, _table(target))
+        return call
+
+    parts = followed(calling(OWN.get(target) or _table(None).get(target) or target), tensors, _table(target))
+    if parts is None and target in LONG_LAYERS:
+        parts = followed(calling(LONG_LAYERS[target]), tensors, {}, as_called=True)
     return None if parts is None or [one.target for one in calls_of(parts)] == [target] else parts
 
 

@@ -1,8 +1,10 @@
-"""Recurrent cells, and layers of them over short sequences, as products and elementwise work. PyTorch's own code for
-them depends on the device, and is one call where cuDNN or oneDNN has one."""
+"""Recurrent cells, and layers of them over short sequences, as products and elementwise work; layers over long ones as
+calls of one layer in one direction each, for which there is a rule. PyTorch's own code for them depends on the device,
+and is one call where cuDNN or oneDNN has one."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-MOST_STEPS = 24  # of cells in all: a longer sequence is better left to one call
+MOST_STEPS = 24  # of cells in all: a longer sequence has a kernel that goes along it
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State, Tensor, "Tensor | None"], State]  # what the input comes to, state, weight and bias
 
@@ -55,8 +57,14 @@ def _cell(step: Step) -> Callable[..., Any]:
     return cell
 
 
-def _layer(step: Step) -> Callable[..., Any]:
-    def layer(
+Along = Callable[[Tensor, State, Sequence[Any], bool], "tuple[Tensor, State]"]
+
+
+def _layers(along: Along, most_steps: int) -> Callable[..., Any]:
+    """Layers whose sequences `along` follows: of an input, the states before it, a layer's weights and biases, and
+    whether it goes backwards, it gives the states after each step and those at the end."""
+
+    def layers_of(
         x: Tensor,
         states: Any,
         weights: Sequence[Tensor],
@@ -72,23 +80,43 @@ def _layer(step: Step) -> Callable[..., Any]:
         directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
         x = x.transpose(0, 1) if batch_first else x
         is_known = len(weights) == each * layers * directions  # else there are projections
-        if x.shape[0] * layers * directions > MOST_STEPS or not is_known or (train and dropout and layers > 1):
+        if x.shape[0] * layers * directions > most_steps or not is_known or (train and dropout and layers > 1):
             raise NotImplementedError("a long sequence, projections or random numbers")
         ends: list[State] = []
         for number in range(layers):
             sides = []
             for side in range(directions):
                 place = number * directions + side
-                own: list[Any] = [*weights[place * each : (place + 1) * each], None, None]
-                state = tuple(one[place] for one in starts)
-                seen, state = _along(step, F.linear(x, own[0], own[2]), state, own[1], own[3], side == 1)
+                own = weights[place * each : (place + 1) * each]
+                seen, state = along(x, tuple(one[place] for one in starts), own, side == 1)
                 sides.append(seen)
                 ends.append(state)
             x = torch.cat(sides, -1) if directions > 1 else sides[0]
         last = tuple(torch.stack(one) for one in zip(*ends, strict=True))
         return (x.transpose(0, 1) if batch_first else x, *last)
 
-    return layer
+    return layers_of
+
+
+def _by_cells(step: Step) -> Callable[..., Any]:
+    def along(x: Tensor, state: State, own: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
+        w_in, w_own, b_in, b_own = (*own, None, None)[:4]
+        return _along(step, F.linear(x, w_in, b_in), state, w_own, b_own, backwards)
+
+    return _layers(along, MOST_STEPS)
+
+
+def _by_calls(layer: Any) -> Callable[..., Any]:
+    """The same by one call of PyTorch's for each layer and direction."""
+
+    def along(x: Tensor, state: State, own: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
+        x = x.flip(0) if backwards else x
+        starts = [one.unsqueeze(0) for one in state]
+        given = starts if len(starts) > 1 else starts[0]
+        seen, *ends = layer(x, given, list(own), len(own) == 4, 1, 0.0, False, False, False)
+        return seen.flip(0) if backwards else seen, tuple(one.squeeze(0) for one in ends)
+
+    return _layers(along, sys.maxsize)
 
 
 def _along(step: Step, given: Tensor, state: State, weight: Any, bias: Any, backwards: bool) -> tuple[Tensor, State]:
@@ -106,9 +134,11 @@ CELLS: dict[Any, Callable[..., Any]] = {
     aten.rnn_tanh_cell.default: _cell(_tanh_step),
     aten.rnn_relu_cell.default: _cell(_relu_step),
 }
-LAYERS: dict[Any, Callable[..., Any]] = {
-    aten.lstm.input: _layer(_lstm_step),
-    aten.gru.input: _layer(_gru_step),
-    aten.rnn_tanh.input: _layer(_tanh_step),
-    aten.rnn_relu.input: _layer(_relu_step),
+_STEPS = {
+    aten.lstm.input: _lstm_step,
+    aten.gru.input: _gru_step,
+    aten.rnn_tanh.input: _tanh_step,
+    aten.rnn_relu.input: _relu_step,
 }
+LAYERS: dict[Any, Callable[..., Any]] = {layer: _by_cells(step) for layer, step in _STEPS.items()}
+LONG_LAYERS: dict[Any, Callable[..., Any]] = {layer: _by_calls(layer) for layer in _STEPS}

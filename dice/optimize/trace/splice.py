@@ -18,13 +18,15 @@ def tensors_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [one for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
 
 
-def followed(function: Function, inputs: Sequence[torch.fx.Node], table: Mapping[Any, Function]) -> Any:
+def followed(
+    function: Function, inputs: Sequence[torch.fx.Node], table: Mapping[Any, Function], *, as_called: bool = False
+) -> Any:
     """The function of tensors like these as a graph of its own, with operators of the table taken apart; None where it
-    cannot be followed."""
+    cannot be followed. `as_called`: with operators that PyTorch itself makes of others as they are called."""
     values = [one.meta["val"] for one in inputs]
     # PyTorch's code raises anything where it was not written for such arguments, and calls itself where it ends.
     with contextlib.suppress(Exception), values[0].fake_mode:
-        made = make_fx(function, decomposition_table=table)(*values)
+        made = make_fx(function, decomposition_table=table, pre_dispatch=as_called)(*values)
         _unwrap(made.graph)
         with contextlib.suppress(NotTraced):
             make_functional(made, {})

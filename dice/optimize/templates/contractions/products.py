@@ -70,8 +70,12 @@ def with_bias(node: Node, value: Value, bias: Value | None) -> Value:
 
 @rule("linear")
 def _linear(node: Node, given: list[Any], options: Keywords) -> Value:
-    value, weight = given[:2]
     bias = given[2] if len(given) > 2 else options.get("bias")
+    return linear(node, *given[:2], bias)
+
+
+def linear(node: Node, value: Value, weight: Value, bias: Value | None) -> Value:
+    """`F.linear`, of the shape and type that the node has."""
     features = value.shape[-1]
     rows = viewed(value, (1, value.numel // features, features))
     turned = permuted(viewed(weight, (1, *weight.shape)), (0, 2, 1))
