@@ -85,6 +85,21 @@ def test_a_region_without_which_the_whole_is_faster_goes(choose: Choose) -> None
     assert any("the whole is faster without it" in why for why in chooser.dropped.values())
 
 
+def test_more_kernels_than_a_file_may_have_builds_are_tried_in_one(
+    choose: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, timed = 2, Timed.verify
+
+    def verify(self: Timed, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
+        builds = kernel.source.count("= load_inline(")
+        return timed(self, problem, kernel) if builds <= most else Verdict("runtime_error", "load", "too many builds")
+
+    monkeypatch.setattr(Timed, "verify", verify)
+    monkeypatch.setattr("dice.optimize.whole.choose.MOST_BUILDS", most - 1)
+    kept, _, _ = choose(FASTER | {"cumsum": -0.5})
+    assert kept == {"linear, relu", "softmax"}
+
+
 def test_a_region_that_is_slow_by_itself_is_not_tried(choose: Choose) -> None:
     kept, chooser, verifier = choose(FASTER, softmax=0.4)
     assert kept == {"linear, relu", "cumsum"} and "slower than PyTorch (0.40x)" in chooser.dropped.values()

@@ -21,6 +21,7 @@ from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.supervisor.dialogue import MOST_BUILDS
 
 Keep = Literal["faster", "right"]
 LEAST = 0.97  # times PyTorch's speed: a region that is as fast may still save the whole a launch
@@ -154,7 +155,13 @@ class Chooser:
         return None
 
     def _tried_out(self, keys: Sequence[str] | frozenset[str], trials: int = 0) -> Whole:
-        return self._verified(keys, apart=True, brief=True, trials=trials)
+        """With a build for each kernel, which is there already, as far as the verifier takes so many of one file."""
+        return self._verified(keys, apart=self._kernels(keys) <= MOST_BUILDS, brief=True, trials=trials)
+
+    def _kernels(self, keys: Sequence[str] | frozenset[str]) -> int:
+        parts = {key: part for key, part in self.plan.parts.items() if key in keys}
+        plan = replace(self.plan, parts=parts)
+        return len(plan.replaced) + len(plan.behind)
 
     def _verified(
         self, keys: Sequence[str] | frozenset[str], apart: bool, brief: bool = False, trials: int = 0
