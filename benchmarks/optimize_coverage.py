@@ -19,7 +19,7 @@ from dice.errors import UserError
 from dice.files import JsonObject
 from dice.files.journal import Journal
 from dice.kernel import Kernel
-from dice.optimize.operators import kind_of
+from dice.optimize.operators import LEFT, kind_of
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
 from dice.optimize.templates.answer import kernel_of
@@ -79,9 +79,7 @@ def look(problem: Problem, tracer: Tracer) -> tuple[JsonObject, Kernel | None]:
                 parts[region.key] = Part(kernel_of(region, printed), printed.paths)
             except CannotWrite as error:
                 refused.append(str(error))
-    left = Counter(
-        node.base for unit, _ in units for node in unit.graph.nodes if kind_of(node) in ("other", "recurrent")
-    )
+    left = Counter(node.base for unit, _ in units for node in unit.graph.nodes if kind_of(node) in LEFT)
     row |= {
         "state": "in parts" if not trace.whole else "whole",
         "why": trace.reason,
@@ -93,7 +91,8 @@ def look(problem: Problem, tracer: Tracer) -> tuple[JsonObject, Kernel | None]:
     }
     if not parts:
         return row | {"state": "nothing written"}, None
-    return row, compose(Plan(problem, units, parts))
+    kernel = compose(Plan(problem, units, parts))
+    return row | {"characters": len(kernel.source)}, kernel
 
 
 def summarise(rows: list[JsonObject]) -> None:

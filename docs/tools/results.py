@@ -297,6 +297,33 @@ def scaling() -> str:
 
 
 @part
+def scaling_tokens() -> str:
+    found = []
+    for row in read("train/scaling_tokens_h200")["rows"]:
+        shares = [row["exec"][group] for group in ("heldout", "plain", "fresh")]
+        cells = [f"{one['percent']:.1f} [{one['interval'][0]:.0f}, {one['interval'][1]:.0f}]" for one in shares]
+        loss = f"{row['heldout_loss'][-1]['val_loss']:.3f}"
+        found.append((f"{row['parameters'] / 1e6:.1f} million", f"{row['seconds']:.0f}", *cells, loss))
+    return table("parameters | seconds | held-out, % | plain modules, % | fresh modules, % | held-out loss a token", found)
+
+
+@part
+def adaptation() -> str:
+    """What pretraining buys, at equal tokens."""
+    run, found = read("train/adapt_smollm2_h200"), list[Sequence[str]]()
+    names = {"adapted": "SmolLM2, pretrained and adapted", "scratch": "the same network, random weights"}
+    for start, name in names.items():
+        one = run["runs"][start]
+        scores = [one["evaluation"][problems] for problems in ("heldout", "plain", "fresh")]
+        cells = [f"{one['percent']:.1f} [{one['interval'][0]:.0f}, {one['interval'][1]:.0f}]" for one in scores]
+        last = [row for row in one["sft"]["curve"] if "val_loss" in row][-1]
+        found.append((name, *cells, f"{last['val_loss']:.3f}", f"{100 * last['val_accuracy']:.1f}%"))
+    tokens = sum(run["tokens"][stage] for stage in ("adapt", "sft")) / 1e6
+    head = "start | held-out, % | plain modules, % | fresh modules, % | validation loss | hidden tokens right"
+    return table(head, found) + f"\n\n{tokens:.0f} million tokens each, {run['machine']}."
+
+
+@part
 def curves() -> str:
     gpu, cpu = (read("train/fsdp2_curve")[key]["largest_relative_difference"] for key in ("gpu", "cpu"))
     return (
