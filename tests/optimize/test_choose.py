@@ -100,6 +100,21 @@ def test_more_kernels_than_a_file_may_have_builds_are_tried_in_one(
     assert kept == {"linear, relu", "softmax"}
 
 
+def test_what_a_file_has_no_room_for_is_left_out(choose: Choose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least valuable first: the order in which regions are given."""
+    longest, timed = 9_500, Timed.verify
+
+    def verify(self: Timed, problem: Problem, kernel: Kernel, **how: object) -> Verdict:
+        is_read = len(kernel.source) <= longest
+        return timed(self, problem, kernel) if is_read else Verdict("no_kernel", "static", "the file is too large.")
+
+    monkeypatch.setattr(Timed, "verify", verify)
+    monkeypatch.setattr("dice.optimize.whole.choose.MAX_SOURCE", longest)
+    kept, chooser, _ = choose(FASTER)
+    assert kept == {"linear, relu", "softmax"}
+    assert ["with it the file would be larger than 9 KiB"] == list(chooser.dropped.values())
+
+
 def test_a_region_that_is_slow_by_itself_is_not_tried(choose: Choose) -> None:
     kept, chooser, verifier = choose(FASTER, softmax=0.4)
     assert kept == {"linear, relu", "cumsum"} and "slower than PyTorch (0.40x)" in chooser.dropped.values()

@@ -18,6 +18,7 @@ from dice.optimize.whole.compose import compose
 from dice.optimize.whole.inline import NotInlined, inlined
 from dice.optimize.whole.plan import Plan
 from dice.problem import Problem
+from dice.syntax import MAX_SOURCE
 from dice.verdict import Verdict
 from dice.verify import Verifier
 from dice.verify.sandbox.cancel import Cancellation
@@ -98,7 +99,7 @@ class Chooser:
             if row.get("kind") == "whole" and row.get("problem") == self.problem.id:
                 trials = row.get("trials", self.verifier.options.trials)
                 self._known[row["kernel"], row.get("brief", False), trials] = Verdict.from_json(row["verdict"])
-        usable = [key for key in keys if self._is_inlined(key) and self._is_promising(key)]
+        usable = self._fitting([key for key in keys if self._is_inlined(key) and self._is_promising(key)])
         if not usable:
             return None
         self._together = self.cancellation.several_jobs()  # inputs are drawn, and the module run on them, once for all
@@ -131,6 +132,23 @@ class Chooser:
             if joined.verdict.correct and joined.speedup * SLOWER >= best.speedup:
                 return joined
         return self._verified(best.keys, best.apart) if best.brief else best
+
+    def _fitting(self, keys: Sequence[str]) -> list[str]:
+        """As many of these, the most valuable, as a file of a size that is still verified can hold."""
+
+        def fits(count: int) -> bool:
+            ways = (False, True) if self._kernels(keys[:count]) <= MOST_BUILDS else (False,)
+            return all(len(self.composed(keys[:count], apart).source) <= MAX_SOURCE for apart in ways)
+
+        most, least_over = len(keys), len(keys) + 1
+        if keys and not fits(most):
+            most, least_over = 0, most
+            while least_over - most > 1:
+                middle = (most + least_over) // 2
+                most, least_over = (middle, least_over) if fits(middle) else (most, middle)
+        for key in keys[most:]:
+            self.dropped[key] = f"with it the file would be larger than {MAX_SOURCE >> 10} KiB"
+        return list(keys[:most])
 
     def _is_inlined(self, key: str) -> bool:
         if why := self.why_not_inlined(key):
