@@ -64,7 +64,7 @@ def look(problem: Problem, tracer: Tracer) -> tuple[JsonObject, Kernel | None]:
     """One problem's row, and the composition where there is one."""
     row: JsonObject = {"name": problem.name, "state": "not followed"}
     try:
-        trace = tracer.trace(problem, measure=False)
+        trace = tracer.trace(problem, measure=False, take_apart=True)
     except UserError as error:
         return row | {"why": str(error)}, None
     units = tuple((unit, tuple(cut(unit.graph))) for unit in trace.units)
