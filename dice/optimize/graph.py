@@ -29,6 +29,7 @@ ITEMSIZE = {
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
     "complex128": 16,
 }
+_CLASS = re.compile(r"[A-Za-z_]\w{0,80}(\.[A-Za-z_]\w{0,80}){0,4}")
 _OPERATOR = re.compile(r"\w{1,40}(\.\w{1,80}){1,3}")
 PATH = re.compile(r"(\.\w{1,200}|\[\d{1,9}\]|\['[^'\"\\\n]{0,200}'\]){1,40}")
 ACCESS = re.compile(r"\w+(\[(\d+|'[^'\"\\\n]{0,200}')\])*")
@@ -70,6 +71,14 @@ class Named:
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tupled:
+    """A named tuple that `forward` returns: its class, as the module's own file reaches it, and what it is made of."""
+
+    name: str
+    items: tuple[Any, ...]
 
 
 # An argument: `Ref`, `Named`, None, a number, a text, or lists, tuples and dicts of them.
@@ -169,6 +178,8 @@ def references(term: Term) -> Iterator[str]:
     elif isinstance(term, dict):
         for item in term.values():
             yield from references(item)
+    elif isinstance(term, Tupled):
+        yield from references(term.items)
 
 
 def substituted(term: Term, change: Callable[[Ref], Term]) -> Term:
@@ -179,6 +190,8 @@ def substituted(term: Term, change: Callable[[Ref], Term]) -> Term:
         return type(term)(substituted(item, change) for item in term)
     if isinstance(term, dict):
         return {key: substituted(item, change) for key, item in term.items()}
+    if isinstance(term, Tupled):
+        return replace(term, items=substituted(term.items, change))
     return term
 
 
@@ -209,6 +222,8 @@ def to_plain(term: Term) -> object:
             return [to_plain(item) for item in term]
         case dict():
             return {"dict": [[key, to_plain(item)] for key, item in term.items()]}
+        case Tupled(name, items):
+            return {"tupled": [name, *(to_plain(item) for item in items)]}
     raise Malformed(f"an argument is a {type(term).__name__}")
 
 
@@ -229,6 +244,8 @@ def from_plain(raw: object, depth: int = 0) -> Term:
             return tuple(from_plain(item, depth + 1) for item in items)
         case {"dict": list(pairs)}:
             return {_text(key): from_plain(item, depth + 1) for key, item in pairs}
+        case {"tupled": [str(name), *items]} if _CLASS.fullmatch(name):
+            return Tupled(name, tuple(from_plain(item, depth + 1) for item in items))
         case {"float": str(text)} if NAMED["float"].fullmatch(text):
             return float(text)
         case dict() if len(raw) == 1:

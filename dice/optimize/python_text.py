@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from dice.optimize.graph import Named, Node, Ref, Term
+from dice.optimize.graph import Named, Node, Ref, Term, Tupled
 from dice.optimize.operators import words
 
 Names = Mapping[str, str]  # value -> how it is called in the text
@@ -98,6 +98,8 @@ def term(value: Term, names: Names, device: str = "x.device") -> str:
         case tuple():
             inside = ", ".join(term(item, names, device) for item in value)
             return f"({inside},)" if len(value) == 1 else f"({inside})"
+        case Tupled(name, items):
+            return f"{name}({', '.join(term(item, names, device) for item in items)})"
         case list():
             return f"[{', '.join(term(item, names, device) for item in value)}]"
         case dict():

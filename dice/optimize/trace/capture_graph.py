@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from torch.utils import _pytree as pytree
 
-from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term
+from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term, Tupled
 from dice.optimize.operators import LEFT, kind_of
 from dice.optimize.templates.write import has_rule
 from dice.optimize.trace.decompose import decompose
@@ -50,7 +50,7 @@ def export_graph(
     if not path:
         args, kwargs = _numbers_as_tensors(_apart((args, dict(kwargs))), module, device)
     program = _exported(module, args, dict(kwargs), device)
-    reader = Reader(program, reached, module, device.emulated)
+    reader = Reader(program, reached, module, device.emulated, own_file)
     if take_apart:
         decompose(program.graph_module.graph, reader.has_rule)
     nodes, output = reader.read()
@@ -281,7 +281,10 @@ def _leaves(base: str, value: Any) -> Iterator[tuple[str, Any]]:
 class Reader:
     """The nodes of an exported program as ours."""
 
-    def __init__(self, program: Any, reached: list[tuple[str, Any]], module: torch.nn.Module, emulated: bool):
+    def __init__(
+        self, program: Any, reached: list[tuple[str, Any]], module: torch.nn.Module, emulated: bool, own_file: str = ""
+    ):
+        self._own_file = own_file
         self._program, self._reached, self._module = program, reached, module
         self._emulated = emulated  # then what is on the CPU stands for what is on a GPU
         self._sources = _sources(program)
@@ -404,22 +407,33 @@ class Reader:
             if spec.kind.name == "USER_OUTPUT"
         ]
         tree = pytree.tree_unflatten(values, self._program.call_spec.out_spec)
-        return _plain_tree(tree)
+        return _plain_tree(tree, self._own_file)
 
 
-def _plain_tree(tree: Any) -> Term:
-    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them."""
+def _plain_tree(tree: Any, own_file: str) -> Term:
+    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them, nor a named tuple of the module's file."""
     if type(tree) in (list, tuple):
-        return type(tree)(_plain_tree(item) for item in tree)
+        return type(tree)(_plain_tree(item, own_file) for item in tree)
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {key: _plain_tree(item) for key, item in tree.items()}
+        return {key: _plain_tree(item, own_file) for key, item in tree.items()}
     if isinstance(tree, tuple) and type(tree).__module__ == "torch.return_types":
-        return tuple(_plain_tree(item) for item in tree)
+        return tuple(_plain_tree(item, own_file) for item in tree)
+    owner = type(tree)
+    if owner.__bases__ == (tuple,) and hasattr(owner, "_fields") and _reached(owner.__qualname__, own_file) is owner:
+        return Tupled(owner.__qualname__, tuple(_plain_tree(item, own_file) for item in tree))
     if tree is None or isinstance(tree, Ref | bool | int | float | str):
         return tree
     raise NotTraced(
         f"it returns a {type(tree).__name__}, and only tensors, lists, tuples and dicts of them can be returned"
     )
+
+
+def _reached(name: str, module: str) -> Any:
+    """What a dotted name stands for in a module; None where nothing is there."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _is_on(node: torch.fx.Node) -> bool:
