@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding
+from dice.verify.candidate.counting import Counters
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.execution.fake_cuda import DEVICE, Streams, Work, goes_to_host, is_host
 from dice.verify.ipc.program import WAIT
@@ -231,14 +232,15 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
     """A model's `forward` on inputs of this outline (meta tensors), as a program in JSON and its literals. `known`:
     type and shape of the parameters that the reference has, by name.
 
-    The second of two runs has to give what the first one gave. Raises `NotCaptured`, and what the file raises.
+    The second of two runs has to give what the first one gave; so does a third, with what counts the calls moved on,
+    where the file has counters. Raises `NotCaptured`, and what the file raises.
     """
     state, own = _move_state(model, known)
     told: dict[str, list[Any]] = {}
     for name, (tensor, parameter) in state.items():
         told[name] = [transport.type_name(tensor), list(tensor.shape), parameter, -1]
-    programs = []
-    for _ in range(2):
+
+    def once() -> tuple[dict[str, Any], list[torch.Tensor]]:
         random_state, cpu_state = random.getstate(), torch.get_rng_state()
         inputs = transport.map_tensors(torch.clone, outline)
         recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
@@ -258,11 +260,20 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
             raise NotCaptured("forward draws random numbers on the host")
         count = len(transport.tensors(inputs))
         program = {"inputs": count, "literals": len(recorder.literals), "state": told, "steps": recorder.steps}
-        programs.append((program | {"output": recorder.term(output)}, recorder.literals))
-    (first, ones), (second, others) = programs
-    if first != second or not all(map(_equal, ones, others)):
+        return program | {"output": recorder.term(output)}, recorder.literals
+
+    first = once()
+    counters = Counters(model)
+    second = once()
+    if not _same(first, second):
         raise NotCaptured("forward does something else the second time")
-    return second, others
+    if counters.move_on() and not _same(second, once()):
+        raise NotCaptured("forward does something else once it was called often")
+    return second
+
+
+def _same(one: tuple[dict[str, Any], list[torch.Tensor]], other: tuple[dict[str, Any], list[torch.Tensor]]) -> bool:
+    return one[0] == other[0] and all(map(_equal, one[1], other[1]))
 
 
 class Recording:
