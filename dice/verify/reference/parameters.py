@@ -30,6 +30,7 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             or any(_is_copy(parameter, one) for one in before)
             or any(_are_lengths(parameter, one) for one in (*before, *after))
         ):
+            state[name] = _without_steady_part(parameter, other.get(name))
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -38,6 +39,16 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)
             state[name] = parameter.detach() + offset
     return state
+
+
+def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+    """The parameter with other values where it is the same under another seed, such as the zeros of an embedding's
+    padding: a state may hold any."""
+    own = parameter.detach()
+    if other is None or other.shape != own.shape or not parameter.requires_grad:
+        return own
+    same = own == other.to(own)
+    return torch.where(same, own + (torch.rand_like(own) - 0.5) * 2 * float(own.std()), own) if same.any() else own
 
 
 def _is_copy(parameter: torch.Tensor, other: torch.Tensor) -> bool:

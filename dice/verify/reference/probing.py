@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ MOST_EDGES, MOST_MET = 64, 16  # of a table that values are looked up in; of the
 _NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(1, 2)}
 _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
 # Losses of labels, which are their second argument; their fifth is the label that does not count.
+NO_LABEL = -100.0  # PyTorch's own, which hardly anybody means
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
@@ -133,8 +134,9 @@ class _Asked(OperatorMode):
     numbers with which operators compare values of which all lie on one side (`bounds`), and those with which they
     compare an input as it is (`met`, by its index)."""
 
-    def __init__(self, drawn: Any, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, drawn: Any, ranges: Mapping[int, tuple[int, int]], state: Iterable[torch.Tensor]) -> None:
         super().__init__()
+        self._state = {one.untyped_storage().data_ptr() for one in state if one.numel() <= MOST_EDGES}
         self.found = False
         self.bounds: dict[float, None] = {}
         self.met: dict[int, dict[float, None]] = {}
@@ -154,12 +156,21 @@ class _Asked(OperatorMode):
             if NEAR < abs(bound) < FAR and bool(result.all()) == bool(result.any()):
                 self.bounds[bound] = None
         values, numbers = _compared(kind, args)
+        is_given = kind in _LABELS and numbers != [NO_LABEL]  # a label that counts for nothing need not be drawn
+        if kind in inputs.COMPARING:
+            for one, other in (args[:2], args[1::-1]):
+                if self._is_state(other) and isinstance(one, torch.Tensor):
+                    values, numbers = one, other.unique().tolist()
         if numbers and values is not None and (index := self._index(values)) >= 0:
             own = self._inputs[index]
             known = self._ranges[index]
-            suiting = [_shortest(one, own.dtype) for one in numbers if _suits(one, own, known)]
+            suiting = [_shortest(one, own.dtype) for one in numbers if is_given or _suits(one, own, known)]
             self.met.setdefault(index, {}).update(dict.fromkeys(suiting))
         return result
+
+    def _is_state(self, value: Any) -> bool:
+        """Whether it is a parameter or buffer of few values, or a view of one."""
+        return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in self._state
 
     def _index(self, asked: torch.Tensor) -> int:
         """Of the input that has these values, below zero for none."""
@@ -212,11 +223,16 @@ def _shortest(number: float, dtype: torch.dtype) -> float:
 
 
 def decisive(
-    forward: Forward, drawn: Any, families: Collection[str], ranges: Mapping[int, tuple[int, int]]
+    forward: Forward,
+    drawn: Any,
+    families: Collection[str],
+    ranges: Mapping[int, tuple[int, int]],
+    state: Iterable[torch.Tensor] = (),
 ) -> tuple[str, ...]:
     """Families of values between which the reference's operators decide, of which these are the families. `ranges`:
-    that inputs are drawn from, by their places among `steady.leaves`."""
-    asked = _Asked(drawn, ranges)
+    that inputs are drawn from, by their places among `steady.leaves`. `state`: the reference's parameters and buffers,
+    with which it may compare inputs, too."""
+    asked = _Asked(drawn, ranges, state)
     if (inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS).intersection(families):
         with asked:
             forward(drawn)

@@ -104,7 +104,9 @@ class Reference:
             again = self.device.place(second) if second else None
             amplified, labels = probing.weak_inputs(forward, drawn, again, expected, seed)
             varied = probing.steady_inputs(forward, drawn, again, expected, seed, self.subject)
-            decisive = probing.decisive(forward, drawn, census.work.calls, self.subject.ranges)
+            decisive = probing.decisive(
+                forward, drawn, census.work.calls, self.subject.ranges, trees.tensors_of(self.model)
+            )
             fresh = self.fresh_states
             if fresh is not None:
                 bears = functools.partial(self._bears, drawn=drawn, seed=seed)

@@ -49,6 +49,11 @@ def varying(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
+def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
 def constant_buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Buffers of a model's state that hold one value everywhere, as scales of one do; not single numbers."""
     kept, known = model.state_dict().keys(), {name for name, _ in varying(model)}

@@ -244,6 +244,82 @@ def other_memory(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+class Lazy(nn.Module):
+    """Does something else once it was called often, as the counter that `count` moves has it."""
+
+    def __init__(self, count: Callable[[Lazy], int]) -> None:
+        super().__init__()
+        self.count, self.calls, self.known = count, 0, {"calls": 0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.count(self) <= 300 else x
+
+
+def in_attribute(self: Lazy) -> int:
+    self.calls += 1
+    return self.calls
+
+
+def in_dictionary(self: Lazy) -> int:
+    self.known["calls"] += 1
+    return self.known["calls"]
+
+
+def in_list(self: Lazy) -> int:
+    MANY[0] += 1
+    return MANY[0]
+
+
+def in_class(self: Lazy) -> int:
+    Lazy.made = getattr(Lazy, "made", 0) + 1  # type: ignore[attr-defined]
+    return int(Lazy.made)  # type: ignore[attr-defined]
+
+
+def in_module(self: Lazy) -> int:
+    global made
+    made += 1
+    return made
+
+
+def closing() -> Callable[[Lazy], int]:
+    calls = 0
+
+    def count(self: Lazy) -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return count
+
+
+MANY, made = [0], 0
+in_closure = closing()
+
+
+def in_function(self: Lazy) -> int:
+    in_function.calls = getattr(in_function, "calls", 0) + 1  # type: ignore[attr-defined]
+    return int(in_function.calls)  # type: ignore[attr-defined]
+
+
+COUNTS = [in_attribute, in_dictionary, in_list, in_class, in_module, in_closure, in_function]
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.__name__)
+def test_counters_of_calls_are_moved_on(count: Callable[[Lazy], int]) -> None:
+    with pytest.raises(NotCaptured, match="called often"):
+        captured(Lazy(count), X)
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.__name__)
+def test_who_counts_and_does_not_mind_is_a_program(count: Callable[[Lazy], int]) -> None:
+    class Counting(Lazy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count(self)
+            return x * 2
+
+    assert torch.equal(captured(Counting(count), X)(X), X * 2)
+
+
 NO_PROGRAMS: dict[str, tuple[Forward | nn.Module, str]] = {
     "a number": (lambda self, x: x * x.sum().item(), "reads values"),
     "a truth": (lambda self, x: x if x.sum() > 0 else -x, "reads values"),

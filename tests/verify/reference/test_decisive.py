@@ -43,6 +43,7 @@ MET = {  # forward, and the numbers that some values of an input are to be
     "return torch.where(x * 2 >= 0.5, 1.0, 0.0)": (),  # where a rounding would decide
     "return torch.nn.functional.hardshrink(x, 0.7)": ("0: 0.7",),
     "return torch.nn.functional.cross_entropy(x, inputs[1], ignore_index=7)": ("1: 7",),
+    "return torch.nn.functional.cross_entropy(x, inputs[1], ignore_index=255)": ("1: 255",),
     "return torch.nn.functional.cross_entropy(x, inputs[1])": (),  # no label is -100
     "return torch.where(inputs[1] != 3, x[:, 0], 0.0)": ("1: 3",),
     "return torch.where(inputs[1] < 50, x[:, 0], 0.0)": (),
@@ -56,6 +57,39 @@ def test_inputs_meet_the_numbers_that_they_are_compared_with(make: Make, forward
     assert tuple(family.removeprefix(MEETING) for family in steps) == MET[forward]
     for step in steps.values():
         assert reference.trial(SECRET, step) is not None
+
+
+LEVELS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = torch.nn.Parameter(torch.tensor([0.25, -0.5, 0.25]))
+        self.register_buffer("many", torch.linspace(-1, 1, 300))
+
+    def forward(self, x):
+        return {expression}
+
+def get_inputs():
+    return [torch.randn(5, 3, 300)]
+
+def get_init_inputs():
+    return []
+"""
+COMPARED = {
+    "torch.where(x >= self.level.view(3, 1), x, -x)": ("0: -0.5 0.25",),
+    "torch.where(self.level[:, None] < x, x, -x)": ("0: -0.5 0.25",),
+    "torch.where(x > self.many, x, -x)": (),  # too many to be met
+    "torch.where(x > x.mean(-1, keepdim=True), x, -x)": (),  # where a rounding would decide
+}
+
+
+@pytest.mark.parametrize("expression", COMPARED)
+def test_inputs_meet_the_parameters_that_they_are_compared_with(make: Make, expression: str) -> None:
+    steps = make(LEVELS.format(expression=expression)).plan(SECRET, 5)
+    found = [step.family.removeprefix(MEETING) for step in steps if step.family.startswith(MEETING)]
+    assert tuple(found) == COMPARED[expression]
 
 
 def test_sums_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:

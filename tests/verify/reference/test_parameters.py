@@ -81,3 +81,33 @@ def test_fresh_parameters_are_not_the_first_ones(make: Make) -> None:
     assert not judge(reference, first, plain.expected).equal
     with torch.no_grad():  # and the first ones are back
         assert judge(reference, plain, reference.model(*plain.inputs)).equal
+
+
+PADDED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = torch.nn.EmbeddingBag(9, 4, mode="sum", padding_idx=2)
+        self.fixed = torch.nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
+
+    def forward(self, ids):
+        return self.bag(ids)
+
+def get_inputs():
+    return [torch.randint(0, 9, (5, 6))]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_part_that_no_seed_changes_is_varied_alone(make: Make) -> None:
+    """The row of an embedding's padding, which is zeros when it is made, and may be anything in a state."""
+    reference = make(PADDED)
+    assert reference.fresh_states is not None
+    plain, varied = (state["bag.weight"] for state in reference.fresh_states)
+    assert not plain[2].any() and varied[2].all()
+    others = torch.arange(9) != 2
+    assert torch.equal(plain[others], varied[others])
