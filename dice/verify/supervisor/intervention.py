@@ -22,6 +22,7 @@ REMARKS_S = 5.0  # for all that a label is for
 OFTEN_S = 60.0  # for many calls, of which the processor takes two seconds at most: others may be at work
 CENTRED = m.Step("muted", "centred", core=False)
 GIVEN = m.Step("muted given", "given")
+BUSY = m.Step("beside other work", "given")
 OFTEN = (m.Step("often", "given"), m.Step("often otherwise", "given"))
 # One half of the one and one of the other: who remembers answers by a part of an input gives one that is over.
 MIXED = tuple(
@@ -42,11 +43,11 @@ def intervene(attempt: Attempt, vary: bool) -> None:
         return
     record = attempt.record
     record.stage = "run"
+    if attempt.assignment.backend == "cuda":
+        _run_beside(attempt)
     drawn = attempt.set_up(CENTRED) if vary else None
     if drawn is None or not drawn.family:
         drawn = attempt.set_up(GIVEN)
-    if attempt.assignment.backend == "cuda" and not drawn.evolves:
-        _run_beside(attempt, drawn)
     command = m.RunMuted(attempt.drawn, OUTPUT, WITNESSES, drawn.seed, secrets.randbits(31), drawn.sizes, filled=False)
     attempt.talk.run_left = min(attempt.talk.run_left, MUTED_S)
     shown = _mute(attempt, command)
@@ -62,8 +63,12 @@ def intervene(attempt: Attempt, vary: bool) -> None:
         _look_at_calls(attempt, drawn.seed, drawn.shareable)
 
 
-def _run_beside(attempt: Attempt, drawn: m.Drawn) -> None:
-    """Raises `VerdictReached` where the output is not there yet for who looks at it on the current stream."""
+def _run_beside(attempt: Attempt) -> None:
+    """Raises `VerdictReached` where the output is not there yet for who looks at it on the current stream. On inputs of
+    its own: who remembers answers by the values of inputs would know those of the muted forward from here."""
+    drawn = attempt.set_up(BUSY)
+    if drawn.evolves:
+        return
     with attempt.record.clock("run"):
         ran = attempt.talk.ask(m.RunBeside(attempt.drawn, OUTPUT, drawn.seed, drawn.rng), m.RanBeside)
     if not ran.wrote:
