@@ -55,8 +55,8 @@ def flops_of(node: Node, known: Mapping[str, Node]) -> int:
         query, key = known[given[0].name].spec, known[given[1].name].spec
         return 4 * query.numel * key.shape[-2]
     if kind == "recurrent":
-        steps = size // node.output[0].shape[-1]  # type: ignore[index, union-attr] - of all sequences
-        return 2 * steps * sum(known[one.name].spec.numel for one in given[2])
+        weights = [known[one.name].spec for one in given[2]]
+        return 2 * sum(one.numel for one in weights) * (size // weights[1].shape[-1])  # of every step of each sequence
     sources = [known[use].output for use in node.uses]
     return max(size, *(one.numel for one in sources if isinstance(one, Spec)), 0)
 

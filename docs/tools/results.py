@@ -304,7 +304,9 @@ def scaling_tokens() -> str:
         cells = [f"{one['percent']:.1f} [{one['interval'][0]:.0f}, {one['interval'][1]:.0f}]" for one in shares]
         loss = f"{row['heldout_loss'][-1]['val_loss']:.3f}"
         found.append((f"{row['parameters'] / 1e6:.1f} million", f"{row['seconds']:.0f}", *cells, loss))
-    return table("parameters | seconds | held-out, % | plain modules, % | fresh modules, % | held-out loss a token", found)
+    return table(
+        "parameters | seconds | held-out, % | plain modules, % | fresh modules, % | held-out loss a token", found
+    )
 
 
 @part

@@ -37,7 +37,7 @@ class Recurrent(Scanned):
 
 
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
-def _recurrent(node: Node, given: list[Any], options: Keywords) -> tuple[Value, ...]:
+def _recurrent(node: Node, given: list[Any], options: Keywords) -> Any:
     x, starts, weights, has_biases, layers, _, _, bidirectional, batch_first = given
     w_in, w_own, b_in, b_own = (*weights, None, None)[:4]
     if layers != 1 or bidirectional or batch_first or len(weights) != (4 if has_biases else 2) or len(x.shape) != 3:
@@ -53,11 +53,11 @@ def _recurrent(node: Node, given: list[Any], options: Keywords) -> tuple[Value, 
         shape, x.dtype, entering, 0, node.base, tuple(viewed(one, (rows, width)) for one in known), w_own, b_own
     )
     seen = rearranged(states, (steps, rows, width), lambda dims: (dims[0], "0", *dims[1:]))
-    last = str(steps - 1)
-    ends = [
-        rearranged(states, (1, rows, width), lambda dims, at=at: (last, str(at), *dims[1:])) for at in range(len(known))
-    ]
-    return (seen, *ends)
+
+    def end(which: int) -> Value:
+        return rearranged(states, (1, rows, width), lambda dims: (str(steps - 1), str(which), *dims[1:]))
+
+    return (seen, *map(end, range(len(known))))
 
 
 def one_step(name: str, of: Recurrent, store: Store) -> KernelText:

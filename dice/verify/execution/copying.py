@@ -26,7 +26,7 @@ def copied(model: Any) -> Any:
     found = copy.deepcopy(model, memo)
     functions: Memo = {}
     for part in modules:
-        own = vars(memo[id(part)])
+        own: dict[str, Any] = memo[id(part)].__dict__
         for name, value in vars(part).items():
             if isinstance(value, dict):
                 own[name].update({key: _own(one, memo, functions) for key, one in value.items() if _is_code(one)})

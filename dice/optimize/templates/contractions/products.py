@@ -71,7 +71,7 @@ def with_bias(node: Node, value: Value, bias: Value | None) -> Value:
 @rule("linear")
 def _linear(node: Node, given: list[Any], options: Keywords) -> Value:
     bias = given[2] if len(given) > 2 else options.get("bias")
-    return linear(node, *given[:2], bias)
+    return linear(node, given[0], given[1], bias)
 
 
 def linear(node: Node, value: Value, weight: Value, bias: Value | None) -> Value:
