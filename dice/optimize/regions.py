@@ -17,6 +17,7 @@ from dice.optimize.operators import LEFT, OWN_KERNEL, ROWS, kind_of, row_of
 from dice.optimize.region import Region, Update
 
 MOST_NODES = 48  # of one region
+MANY_STEPS = 16  # parts that are taken of one tensor, one after the other: a loop of Python's over its rows
 
 # Kind of a region so far -> kinds of work that may join it, behind what it computes.
 FOLLOWS: Mapping[str, frozenset[str]] = {
@@ -53,6 +54,17 @@ def _is_empty(node: Node) -> bool:
     return is_work and isinstance(node.output, Spec) and node.output.numel == 0
 
 
+def _steps(graph: Graph) -> frozenset[str]:
+    """The parts that a loop takes of one tensor, a step each. They stay PyTorch's, for which they are nothing: so the
+    work of all steps is the same region, where each part's place would make another one of it."""
+    parts: dict[str, list[str]] = {}
+    cut = {node.name for node in graph.nodes if node.base in ("unbind", "split", "chunk", "tensor_split")}
+    for node in graph.nodes:
+        if node.base == "select" or (node.operator == "getitem" and node.arguments[0].name in cut):
+            parts.setdefault(node.arguments[0].name, []).append(node.name)
+    return frozenset(name for names in parts.values() if len(names) >= MANY_STEPS for name in names)
+
+
 class _Cutter:
     def __init__(self, graph: Graph, left: frozenset[str]):
         self.graph, self.nodes = graph, graph.by_name()
@@ -75,8 +87,9 @@ class _Cutter:
         """What is computed of made numbers alone, such as a mask of indices, is made where it is read, as they are."""
         kinds: dict[str, str] = {}
         made: set[str] = set()
+        steps = _steps(self.graph)
         for node in self.graph.nodes:
-            is_left = node.name in left or self._has_complex(node) or _is_empty(node)
+            is_left = node.name in left | steps or self._has_complex(node) or _is_empty(node)
             kind = "other" if is_left else kind_of(node)
             is_made = kind == "creation" or (bool(node.uses) and made.issuperset(node.uses))
             if is_made and kind in ("creation", "view", "pointwise", *ROWS):

@@ -283,3 +283,36 @@ def test_what_an_einsum_without_an_arrow_costs() -> None:
     nodes = {name: Node(name, "input", (name,), {}, Spec((4, 5), "float32")) for name in "xy"}
     einsum = Node("z", "aten.einsum.default", ("ij,kj", [Ref("x"), Ref("y")]), {}, Spec((4, 4), "float32"))
     assert flops_of(einsum, nodes) == 2 * 16 * 5
+
+
+@pytest.mark.parametrize("form", ["index", "unbind", "later"])
+def test_the_steps_of_a_loop_are_one_region(form: str) -> None:
+    """Where a step's place were part of its region, each step would be another one."""
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            x = torch.exp(x)
+            steps = x.unbind(0) if form == "unbind" else [x[t] if form == "index" else x[:, t] for t in range(20)]
+            for step in steps:
+                h = torch.tanh(self.own(h) + step)
+            return h
+
+    x = torch.randn((4, 20, 8) if form == "later" else (20, 4, 8))
+    graph = export_graph(Loop(), (x, torch.randn(4, 8)), {}, Device("emulated"), own_file=__name__).graph
+    regions = cut(graph)
+    assert len(regions) == 21
+    assert len({region.key for region in regions}) == 2
+
+
+def test_few_parts_of_a_tensor_are_read_where_they_are() -> None:
+    class Parts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[0] * torch.sigmoid(x[1]) + x[2]
+
+    graph = export_graph(Parts(), (torch.randn(3, 4),), {}, Device("emulated"), own_file=__name__).graph
+    (region,) = cut(graph)
+    assert len(region.inputs) == 1
