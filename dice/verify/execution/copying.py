@@ -26,6 +26,8 @@ def copied(model: Any) -> Any:
     found = copy.deepcopy(model, memo)
     functions: Memo = {}
     for part in modules:
+        if id(part) not in memo:  # a class that copies itself, as TorchScript's
+            continue
         own: dict[str, Any] = memo[id(part)].__dict__
         for name, value in vars(part).items():
             if isinstance(value, dict):

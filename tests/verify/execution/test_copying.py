@@ -112,7 +112,16 @@ class OfItself(Lambda):
         self.function = again
 
 
-KINDS = [Lambda, Itself, Default, Partial, PartialOfLambda, Wrapped, Listed, Named, Hooked, OfItself]
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.jit.script(nn.Linear(3, 3))  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+KINDS = [Lambda, Itself, Default, Partial, PartialOfLambda, Wrapped, Listed, Named, Hooked, OfItself, Scripted]
 
 
 @pytest.mark.parametrize("kind", KINDS)
