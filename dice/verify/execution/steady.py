@@ -39,6 +39,7 @@ SHUFFLED = "shuffled"
 LEAVES = (torch.Tensor, bool, int, float, str)
 TEXT, HALVED = "text ", "halved"
 BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
+ALL_BRIMMING = "all brimming "  # begins the kind, before the place and the range of each such leaf
 DISTINCT = 0.75  # of the numbers of a tensor: fewer repeat themselves in every draw
 LONGEST_WORD, MOST_WORDS = 40, 12
 USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares with nothing is its `else`
@@ -172,6 +173,11 @@ def _texts(node: ast.expr) -> list[object]:
 
 def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
     """The same tree with the leaf at `place` of that kind. The seed decides the values."""
+    if kind.startswith(ALL_BRIMMING):
+        numbers = list(map(int, kind.removeprefix(ALL_BRIMMING).split()))
+        for own, low, high in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+            value = replaced(value, own, f"{BRIMMING}{low} {high}", seed + own)
+        return value
     generator = torch.Generator().manual_seed(seed)
     count = iter(range(1 << 30))
 

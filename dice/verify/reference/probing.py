@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -117,9 +118,16 @@ def steady_inputs(
     for place in steady.copies(drawn, again):
         kind = steady.SHUFFLED
         found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
+    most = torch.iinfo(torch.int32).max
+    if len(subject.ranges) > 1:
+        together = math.prod(high for _, high in subject.ranges.values())
+        is_over = together * max(leaves[place].numel() for place in subject.ranges) > most
+        ends = " ".join(f"{place} {low} {high}" for place, (low, high) in subject.ranges.items())
+        place, kind = min(subject.ranges), f"{steady.ALL_BRIMMING}{ends}"
+        found += [(place, kind)] if is_over and _matters(forward, drawn, expected, place, kind, seed) else []
     for place, (low, high) in subject.ranges.items():
         brim = f"{steady.BRIMMING}{low} {high}"
-        overflows = leaves[place].numel() * high > torch.iinfo(torch.int32).max
+        overflows = leaves[place].numel() * high > most
         if overflows and _matters(forward, drawn, expected, place, brim, seed):
             found.append((place, brim))
         kind = f"{CROWDED}{low} {high}"

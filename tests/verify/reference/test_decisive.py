@@ -6,7 +6,7 @@ import problem_texts as texts
 import pytest
 
 from dice.verify.execution.seldom import MEETING
-from dice.verify.execution.steady import BRIMMING
+from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
 from tests.verify.reference.conftest import SECRET, Make
 
 DECISIVE = {  # forward, and the families that its operators decide between
@@ -90,6 +90,19 @@ def test_inputs_meet_the_parameters_that_they_are_compared_with(make: Make, expr
     steps = make(LEVELS.format(expression=expression)).plan(SECRET, 5)
     found = [step.family.removeprefix(MEETING) for step in steps if step.family.startswith(MEETING)]
     assert tuple(found) == COMPARED[expression]
+
+
+def test_products_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
+    """Neither input alone makes a sum of 2^31, for the other's values are of both signs."""
+    drawn = "torch.randint(-{0}, {0}, (batch_size, 40), dtype=torch.int32)"
+    for high, found in ((10**5, 1), (100, 0)):
+        inputs = f"[{drawn.format(1000)}, {drawn.format(high)}]"
+        reference = make(texts.problem("return (x.long() * inputs[1].long()).sum(1)", inputs))
+        steps = [step for step in reference.plan(SECRET, 5) if step.kind.startswith(ALL_BRIMMING)]
+        assert len(steps) == found
+        for step in steps:
+            trial = reference.trial(SECRET, step)
+            assert trial is not None and int(trial.expected.abs().max()) > 2**31
 
 
 def test_sums_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
