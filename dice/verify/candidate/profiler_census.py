@@ -2,7 +2,8 @@
 
 A mode sees the operators that one thread calls, while it is active. The profiler sees every thread's, those within
 operators that a file registers itself (`torch.library`), and those that run while modes are switched off. Who stops it
-meanwhile loses what it began with, and that is missed.
+meanwhile loses what it began with, and that is missed. And which kernels the GPU spends a forward's time in, as CUPTI
+counts it through the same profiler.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch.autograd.profiler import profile
 
+from dice.verify.candidate import binding
 from dice.verify.ipc.operator_counts import OperatorCounts, family
 
 
@@ -107,3 +109,20 @@ def _close(open_calls: list[_Call]) -> None:
 def _is_view(name: str) -> bool:
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None) if name.startswith("aten::") else None
     return packet is not None and any(getattr(packet, overload).is_view for overload in packet.overloads())
+
+
+def gpu_times(run: Callable[[], object]) -> list[tuple[str, int, float]]:
+    """(name, calls, microseconds) of what the GPU did in `run`; empty where the machine does not let us count."""
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            run()
+            torch.cuda.synchronize()
+        events = profiler.key_averages()
+    except RuntimeError:
+        return []
+    found = [(str(event.key), int(event.count), float(event.self_device_time_total)) for event in events]
+    return [(_name(key), count, time) for key, count, time in found if time > 0]
+
+
+def _name(key: str) -> str:
+    return key if key.startswith(("Memcpy", "Memset")) else binding.function_name(key)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dice.verify import emulator
-from dice.verify.candidate import ageing, binding, graphs, other_work, profiler_census, profiling, threads
+from dice.verify.candidate import ageing, binding, graphs, other_work, profiler_census, threads
 from dice.verify.candidate.failures import WrongReturn
 from dice.verify.candidate.values import Values
 from dice.verify.emulator import guard, races
@@ -248,7 +248,9 @@ class Server(ABC):
 
     def _profile(self, command: m.ProfileForward) -> m.Profiled:
         inputs = self.values.read(command.inputs)
-        return m.Profiled(profiling.gpu_times(lambda: running.forward(self.model, inputs, command.seed, self.device)))
+        return m.Profiled(
+            profiler_census.gpu_times(lambda: running.forward(self.model, inputs, command.seed, self.device))
+        )
 
     def _timed(self, handler: Callable[[Any], object], command: object) -> None:
         """One step of timing, under PyTorch's defaults: as its users run it; so is the reference."""

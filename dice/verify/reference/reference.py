@@ -212,8 +212,7 @@ class Reference:
             del placed
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
-        tied = must_suit and (step.family in TIED or step.kind)
-        if tied and any(one(again, model, output, census) for one in (orders.decides, thresholds.decide)):
+        if must_suit and (step.family in TIED or step.kind) and _is_open(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         far = step.family in inputs.AWAY_FROM_ZERO
@@ -300,6 +299,11 @@ def _varied(drawn: Any, step: Step, seed: int, device: running.Device) -> Any:
     """The inputs as the step's family has them, on the device. Few are varied on the host: what looks at their values
     then waits for no GPU."""
     return device.place(inputs.vary(drawn if trees.elements(drawn) <= AT_HAND else device.place(drawn), step, seed))
+
+
+def _is_open(again: Callable[[], Any], model: Any, output: Any, census: evidence.Census) -> bool:
+    """Whether the order of equal values decides, or the rounding of a sum."""
+    return any(one(again, model, output, census) for one in (orders.decides, thresholds.decide))
 
 
 def _evolves(model: Any, again: Callable[[], Any], output: Any) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dice.verdict import Verdict
-from dice.verify.candidate import profiling
+from dice.verify.candidate import profiler_census
 from dice.verify.ipc import untrusted
 
 
@@ -29,5 +29,5 @@ def test_a_candidate_cannot_break_it(said: object) -> None:
 @pytest.mark.gpu
 def test_kernels_are_named_and_counted() -> None:
     x = torch.rand(1000, device="cuda")
-    times = profiling.gpu_times(lambda: torch.relu(x))
+    times = profiler_census.gpu_times(lambda: torch.relu(x))
     assert len(times) == 1 and times[0][1] == 1 and "elementwise" in times[0][0]
