@@ -14,6 +14,7 @@
 # kernelbench  MODEL over KernelBench under three protocols, with the report
 # scores       KernelBench's own scripts on the same answers (kernelbench_scores.py), of the SCORES (120) smallest problems
 # verifier     agreement with KernelBench's evaluator, rates beside stock, 600 drawn pairs
+# contexts     how many processes a minute can make a CUDA context, a verdict's least cost (context_rate.py)
 # forms        several kernels for the same problem side by side (kernel_forms.py)
 # products     large products by rule, plainly and on tensor cores, beside PyTorch's (products_gpu.py)
 # streams      kernels by rule that memory bounds, beside PyTorch's (streams_gpu.py)
@@ -114,6 +115,10 @@ verifier() {
         --budget 150 --out "$out"
     logged sample "$python" "$here/synth_sample.py" --pairs 600 --seed 20261125 --backend cuda --timing-seconds 0 \
         --out "$out/sample.json" && mark verifier
+}
+
+contexts() {
+    logged contexts "$python" "$here/context_rate.py" --out "$work/contexts.json" && mark contexts
 }
 
 forms() {
