@@ -32,6 +32,7 @@ from dice.verify.execution.fake_cuda import DEVICE, Streams, Work, goes_to_host,
 from dice.verify.ipc.program import WAIT
 from dice.verify.tensors import transport
 
+Captured = tuple[dict[str, Any], list[torch.Tensor]]  # a program in JSON, and its literals
 META = torch.device("meta")
 _CUDA_IS_INITIALIZED: Callable[[], bool] = torch.cuda.is_initialized  # PyTorch's own
 _READS = "aten::_local_scalar_dense"
@@ -240,7 +241,7 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
     for name, (tensor, parameter) in state.items():
         told[name] = [transport.type_name(tensor), list(tensor.shape), parameter, -1]
 
-    def once() -> tuple[dict[str, Any], list[torch.Tensor]]:
+    def once() -> Captured:
         random_state, cpu_state = random.getstate(), torch.get_rng_state()
         inputs = transport.map_tensors(torch.clone, outline)
         recorder = Recorder({name: tensor for name, (tensor, _) in state.items()}, transport.tensors(inputs))
@@ -267,12 +268,25 @@ def capture(model: Any, outline: Any, known: dict[str, Any]) -> tuple[dict[str, 
     second = once()
     if not _same(first, second):
         raise NotCaptured("forward does something else the second time")
-    if counters.move_on() and not _same(second, once()):
-        raise NotCaptured("forward does something else once it was called often")
+    if counters.move_on():
+        later = _later(once, second)
+        counters.move_back()
+        if not _same(second, later):
+            raise NotCaptured("forward does something else once it was called often")
     return second
 
 
-def _same(one: tuple[dict[str, Any], list[torch.Tensor]], other: tuple[dict[str, Any], list[torch.Tensor]]) -> bool:
+def _later(once: Callable[[], Captured], before: Captured) -> Captured:
+    """What comes of a call then; what came before, where it fails, by which nobody gains anything."""
+    try:
+        return once()
+    except NotCaptured:
+        raise
+    except Exception:
+        return before
+
+
+def _same(one: Captured, other: Captured) -> bool:
     return one[0] == other[0] and all(map(_equal, one[1], other[1]))
 
 

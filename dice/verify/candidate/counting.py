@@ -24,19 +24,23 @@ class Counters:
     def __init__(self, model: Any):
         self._model = model
         self._before = self._look()
+        self._moved: list[Place] = []
 
     def _look(self) -> dict[Key, Place]:
         return dict(_numbers(self._model))
 
     def move_on(self) -> bool:
         """Move on whatever has risen since this was made; whether anything has."""
-        moved = False
         for key, (value, put) in self._look().items():
             before = self._before.get(key)
             if before is not None and type(before[0]) is type(value) and value > before[0]:
                 put(value + (value - before[0]) * LEAP)
-                moved = True
-        return moved
+                self._moved.append((value, put))
+        return bool(self._moved)
+
+    def move_back(self) -> None:
+        for value, put in self._moved:
+            put(value)
 
 
 def _numbers(model: Any) -> Iterator[tuple[Key, Place]]:
