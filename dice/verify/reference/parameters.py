@@ -31,7 +31,8 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
             or any(_is_copy(parameter, one) for one in before)
             or any(_are_lengths(parameter, one) for one in (*before, *after))
         ):
-            state[name] = _without_steady_part(parameter, other.get(name))
+            changed = _without_steady_part(parameter, other.get(name))
+            state[name] = state[name] if changed is None else changed
             continue
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
@@ -42,19 +43,23 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     return state
 
 
-def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor | None:
     """The parameter with other values in a part that is the same under another seed, such as the zeros of an
-    embedding's padding: a state may hold any. A part is whole rows, or `PART` of all: single numbers are by chance."""
+    embedding's padding: a state may hold any. A part is whole rows, or `PART` of all: single numbers are by chance.
+    None where it has no such part. Looked for bit by bit: a large parameter is there often enough by then."""
     own = parameter.detach()
-    if other is None or other.shape != own.shape or not parameter.requires_grad or not own.numel():
-        return own
-    same = own == other.to(own)
-    if int(same.sum()) < PART * own.numel():
-        same = same.flatten(1).all(1) if own.dim() > 1 else same[:0]
-    if not same.numel() or not bool(same.any()):
-        return own
+    if other is None or other.shape != own.shape or not parameter.requires_grad or not own.numel() or not own.dim():
+        return None
+    count, rows, step = 0, [], max(1, (1 << 20) * len(own) // own.numel())
+    for start in range(0, len(own), step):
+        same = own[start : start + step] == other[start : start + step].to(own)
+        count += int(same.sum())
+        rows.append(same.flatten(1).all(1) if own.dim() > 1 else same[:0])
+    part = own == other.to(own) if count >= PART * own.numel() else torch.cat(rows)
+    if not part.numel() or not bool(part.any()):
+        return None
     found = own.clone()
-    found[same] += (torch.rand_like(found[same]) - 0.5) * 2 * float(own.std())
+    found[part] += (torch.rand_like(found[part]) - 0.5) * 2 * float(own.std())
     return found
 
 
