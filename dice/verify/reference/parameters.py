@@ -10,7 +10,7 @@ import torch
 from dice.verify.reference.trial import State
 from dice.verify.tensors import trees
 
-PART = 0.01
+PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
 
@@ -54,12 +54,13 @@ def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) ->
     for start in range(0, len(own), step):
         same = own[start : start + step] == other[start : start + step].to(own)
         count += int(same.sum())
-        rows.append(same.flatten(1).all(1) if own.dim() > 1 else same[:0])
-    part = own == other.to(own) if count >= PART * own.numel() else torch.cat(rows)
-    if not part.numel() or not bool(part.any()):
+        rows += [same.flatten(1).all(1)] if own.dim() > 1 else []
+    is_large = count >= PART * own.numel()
+    if not is_large and not any(bool(one.any()) for one in rows):
         return None
-    found = own.clone()
-    found[part] += (torch.rand_like(found[part]) - 0.5) * 2 * float(own.std())
+    part = own == other.to(own) if is_large else torch.cat(rows)
+    found, moved = own.clone(), own[part]
+    found[part] = moved + (torch.rand_like(moved) - 0.5) * 2 * float(own.std())
     return found
 
 

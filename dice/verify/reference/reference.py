@@ -70,14 +70,14 @@ class Reference:
         """A second set of parameters from another seed, and the same with those made random that no seed changes
         (biases of 0, weights of 1, identities, running means and variances, tables), for candidates that take
         parameters by the reference's names. None where the model has none, or many."""
-        count = sum(value.numel() for _, value in trees.taken(self.model, trees.state_of(self.model)))
+        own = self.model.state_dict()  # only looked at, so no copy: it may be large
+        count = sum(value.numel() for _, value in trees.taken(self.model, own))
         if not self.protocol.ours or not 0 < count <= FRESH_ELEMENTS or self._construct_s > FRESH_CONSTRUCT_S:
             return None
         model = self.subject.new_model(seed)
         self._fresh_attributes = trees.attributes_of(model)
         plain = trees.state_of(model)
-        varied = parameters.varied(model, plain, trees.state_of(self.model))
-        self.fresh_states = plain, varied
+        self.fresh_states = plain, parameters.varied(model, plain, own)
         return self.fresh_states
 
     def plan(self, secret: int, trials: int, vary: bool = True) -> tuple[Step, ...]:
