@@ -12,6 +12,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `small` | divided by 32 | a forgotten epsilon, or another |
 | `large` | centred, times 200 or more: the largest reaches 400 | overflow in exp, softmax without its maximum |
 | `large as drawn` | the same, not centred: where `large` does not suit, and first for float16 | sums that overflow |
+| `rather large` | centred, times 20: where neither suits | loops that end too early |
 | `ties` | rounded to few values, the ends of some rows alike | zero variance, equal keys, a look at a few values |
 | `zeros` | zero | division by norms, forgotten biases |
 | `offset` | moved to minus 30 times their spread; zeros stay zero | a maximum that begins at zero |
@@ -25,7 +26,8 @@ families, each used only where the reference itself stays finite and as exact as
 | `input i amplified` | input i times 10 to 10,000 | kernels that ignore an input of little influence |
 | `input i with other values` | where all draws leave it alike (`steady.py`) | kernels that ignore it |
 | `past N` | moved by 2 N, where the reference compares with N and no draw decides otherwise | a branch left out |
-| `halves` | multiples of a power of two, before what rounds | halves that are rounded away from zero |
+| `halves` | multiples of powers of two, before what rounds | halves that are rounded away from zero |
+| `drifting` | rising or falling, before decisions on sums | a decision by a part of the values |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
@@ -57,7 +59,7 @@ AMPLIFY = (10.0, 100.0, 1e3, 1e4)
 SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they are small
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
-LARGE_AS_DRAWN = "large as drawn"
+LARGE_AS_DRAWN, RATHER_LARGE, RATHER = "large as drawn", "rather large", 20.0
 OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
 FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
 BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
@@ -90,6 +92,7 @@ _MINIMA |= {"scatter_reduce", "index_reduce", "segment_reduce"}
 _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "adaptive_max_pool", "fractional_max_pool")}
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
+_AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 # Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
 COMPARING = frozenset({"gt", "ge", "lt", "le"})
 ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian", "eq", "ne"})
@@ -122,8 +125,8 @@ def plan(
         families[1 - len(rotated) :] = rotated[1:]
     steps = [Step(f"trial {number}", family) for number, family in enumerate(families[:trials])]
     used = {step.family for step in steps}
-    if cheap and trials > 1:
-        more = (*rotated, "small", *rare)
+    if trials > 1:
+        more = (*((*rotated, "small") if cheap else ()), *rare)
         steps += [Step(f"extra {family}", family, core=False) for family in more if family not in used]
     steps += [Step(f"extra {family}", family, core=False) for family in beyond]
     for index, factor in amplified:
@@ -136,9 +139,13 @@ def plan(
     return (*first, *(step for step in steps if step.family != "fresh"))
 
 
-def rare(drawn: Any) -> tuple[str, ...]:
-    """Those of `seldom.FAMILIES` that these inputs have another form for."""
-    return tuple(one for one in seldom.FAMILIES if trees.changed(vary(drawn, Step("", one)), drawn))
+def rare(drawn: Any, cheap: bool) -> tuple[str, ...]:
+    """Those of `seldom.FAMILIES` that these inputs have another form for; where trials are not `cheap`, those of masks
+    alone."""
+    families = seldom.FAMILIES if cheap else (seldom.HOLLOW,)
+    if not cheap and all(tensor.dtype != torch.bool for tensor in transport.tensors(drawn)):
+        return ()
+    return tuple(one for one in families if trees.changed(vary(drawn, Step("", one)), drawn))
 
 
 def beyond_sentinels(families: Collection[str], measured: int) -> tuple[str, ...]:
@@ -162,8 +169,9 @@ def decisive(
     an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side.
     `met`: numbers with which inputs are compared as they are, by the input's index."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
+    drifting = (seldom.DRIFTING,) if COMPARING.intersection(families) and _AGGREGATES.intersection(families) else ()
     meetings = (f"{seldom.MEETING}{index}: {' '.join(map(str, found))}" for index, found in (met or {}).items())
-    return (*halves, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds), *meetings)
+    return (*halves, *drifting, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds), *meetings)
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
@@ -226,7 +234,7 @@ def alternatives(step: Step, in_half: bool) -> tuple[Step, ...]:
     if step.family != "large":
         return (step,)
     forms = (step, replace(step, family=LARGE_AS_DRAWN))
-    return forms[::-1] if in_half else forms
+    return (*(forms[::-1] if in_half else forms), replace(step, family=RATHER_LARGE))
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
@@ -448,12 +456,23 @@ def _is_formed(tensor: torch.Tensor) -> bool:
 
 
 def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
-    """The nearest multiples of a power of two: where that is multiplied by others, many halves are among them."""
+    """The nearest multiples of a power of two, of which sums are exact."""
     spread = float(tensor.float().std())
     if not 0 < spread < math.inf:
         return tensor
     step = 2.0 ** (math.floor(math.log2(spread)) - FINENESS)
     return (tensor / step).round_().mul_(step)
+
+
+def _halves(tensor: torch.Tensor) -> torch.Tensor:
+    """The nearest multiples of powers of two, coarse and fine ones in turns: whatever of these they are divided by,
+    many halves are among them."""
+    spread = float(tensor.float().std())
+    if not 0 < spread < math.inf:
+        return tensor
+    finer = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % (FINENESS + 4)
+    steps = torch.exp2(math.floor(math.log2(spread)) - finer.to(tensor.dtype))
+    return (tensor / steps).round_().mul_(steps)
 
 
 _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -462,9 +481,11 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "small": lambda tensor: tensor * SMALL,
     "large": lambda tensor: _large(_centre(tensor)),
     LARGE_AS_DRAWN: _large,
+    RATHER_LARGE: lambda tensor: _centre(tensor) * RATHER,
     "ties": _tie,
     "zeros": torch.zeros_like,
-    HALVES: _dyadic,
+    HALVES: _halves,
+    seldom.DRIFTING: lambda tensor: tensor if _is_formed(tensor) else seldom.drifting(tensor),
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: _offset(tensor, -AWAY),
     OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),

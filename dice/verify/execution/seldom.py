@@ -6,6 +6,7 @@
 | `rows alike` | of inputs of one shape some rows the same | a branch for what is near, a division by a distance |
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
 | `values met by input ...` | some of the numbers with which the input is compared | an edge on the wrong side |
+| `drifting` | their mean as it is, from one side of zero to the other | a mean taken of the first values |
 
 Each is a trial of its own, since the reference may bear one and not another.
 """
@@ -17,7 +18,9 @@ from collections.abc import Sequence
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
+DRIFTING = "drifting"
 FAMILIES = (OUTLIERS, ALIKE, HOLLOW)
+DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
 EVERY = 3  # of the rows one is changed, which leaves the others as the problem draws them
 MET = 0.05  # of the values
@@ -40,6 +43,16 @@ def with_rows_of(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     rows = _rows(tensor)
     rows[1::EVERY] = _rows(other)[1::EVERY]
     return rows.reshape(tensor.shape)
+
+
+def drifting(tensor: torch.Tensor) -> torch.Tensor:
+    """The values begin on the other side of zero than their mean, which stays, and end as far beyond it: over all
+    rows, and within each."""
+    spread, mean = float(tensor.float().std()), float(tensor.float().mean())
+    way = (DRIFT * spread + abs(mean)) * (1.0 if mean > 0 else -1.0)
+    within = torch.linspace(-1, 1, tensor.shape[-1], device=tensor.device)
+    over = torch.linspace(-1, 1, tensor.numel(), device=tensor.device).reshape(tensor.shape)
+    return (tensor + way * (over + within)).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,13 +12,13 @@ inputs that every draw makes a copy of an earlier one.
 | `cleared` | masks: bools, 0 and 1, 0 and minus infinity | a quarter of what is set is cleared, but one in each row |
 | `set` | masks of bools or floats in which nothing is set | a quarter of it is |
 | `shorter` | equal whole numbers, as lengths | from 1 up to that number |
-| `repeated` | whole numbers that rise, as offsets | the ends stay, some between them repeat their neighbour |
+| `repeated` | whole numbers that rise, as offsets, alike or not | the ends stay, some between them repeat their neighbour |
 | `shuffled` | other whole numbers, and copies of another input | in another order |
 | `moved` | numbers, zeros, ones, values that are all equal | off by up to a half |
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |
 | `text ...` | a text | another one that the problem's code compares texts with |
 | `negated` | a Python bool | the other |
-| `brimming ...` | whole numbers drawn one by one from a range, of which sums overflow 32 bits | the highest of them |
+| `brimming ...` | whole numbers drawn from a range, of which sums overflow 32 bits, or twice theirs | the highest |
 | `crowded ...` | whole numbers drawn one by one from a range, by chance all different | few of them, with both ends |
 | `halved` | an argument of the constructor that is no whole number | half of it |
 """
@@ -35,7 +35,7 @@ from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED
 
 CLEARED = 0.25  # of what is set in a mask
-SHUFFLED = "shuffled"
+SHUFFLED, REPEATED = "shuffled", "repeated"
 LEAVES = (torch.Tensor, bool, int, float, str)
 TEXT, HALVED = "text ", "halved"
 BRIMMING, BRIM = "brimming ", 8  # begins the kind, before the range; of which the last such part is the brim
@@ -81,6 +81,14 @@ def copies(one: Any, other: Any) -> list[int]:
         if alike:
             found.append(place)
     return found
+
+
+def rising(one: Any, other: Any) -> list[int]:
+    """The places of whole numbers that rise in two draws, and not by the same steps, as offsets do: two of them may be
+    equal as well."""
+    ours, theirs = list(leaves(one)), list(leaves(other))
+    pairs = enumerate(zip(ours, theirs, strict=False)) if len(ours) == len(theirs) else ()
+    return [place for place, pair in pairs if all(map(_is_rising_tensor, pair)) and not _is_same(*pair)]
 
 
 def kinds(leaf: Any, words: Sequence[str] = ()) -> list[list[str]]:
@@ -278,6 +286,10 @@ def _is_rising(tensor: torch.Tensor) -> bool:
     return _is_whole(tensor) and tensor.dim() == 1 and len(tensor) > 2 and bool((tensor[1:] > tensor[:-1]).all())
 
 
+def _is_rising_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and _is_rising(leaf)
+
+
 def _is_shuffled(tensor: torch.Tensor) -> bool:
     finite = tensor.is_floating_point() and bool(torch.isfinite(tensor).all())
     whole = _is_whole(tensor) or (finite and bool((tensor == tensor.round()).all()))
@@ -333,7 +345,7 @@ _TENSORS: dict[str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor
     "cleared": (_is_filled_mask, _cleared),
     "set": (_is_empty_mask, _set),
     "shorter": (_is_length, _shorter),
-    "repeated": (_is_rising, _repeated),
+    REPEATED: (_is_rising, _repeated),
     SHUFFLED: (_is_shuffled, _shuffled),
     "moved": (_is_constant, _moved),
 }

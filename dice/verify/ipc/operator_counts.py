@@ -21,6 +21,8 @@ Number = TypeVar("Number", int, float)
 # Elements that a call adds up, sends through curves, puts in order; and of the first those that it makes as it adds.
 Essence = tuple[int, int, int, int]
 NO_ESSENCE: Essence = (0, 0, 0, 0)
+CONTRACTION = "contraction"
+SCORE_BYTES = 8  # read and written, of an attention's score
 CAST = "cast"  # between whole numbers and floats, which rounds
 TRANSFORM, COMPLEX_PRODUCT = "fft", "complex product"  # parts of a convolution by Fourier transforms; counted as calls
 
@@ -28,7 +30,7 @@ _CONTRACTIONS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv
 _CONTRACTIONS += ("outer", "linear", "matmul", "einsum", "tensordot", "bilinear", "_trilinear", "chain_matmul")
 _CONTRACTIONS += ("_addmm_activation",)
 _SAME = {  # operators that are another's special case
-    **dict.fromkeys(_CONTRACTIONS, "contraction"),
+    **dict.fromkeys(_CONTRACTIONS, CONTRACTION),
     **dict.fromkeys(("clamp_min", "threshold", "clamp", "clamp_max", "hardtanh", "relu6", "maximum"), "relu"),
     **dict.fromkeys(("rsub", "sub"), "add"),
     **dict.fromkeys(("amax", "amin", "aminmax", "min"), "max"),
@@ -81,7 +83,7 @@ def family(operator: str) -> str:
     if base in _NO_WORK or base.startswith(_NO_WORK_STARTS):
         return ""
     if "conv" in base or base.startswith(("_fft", "fft_")) or "scaled_dot_product" in base or base in _CONTRACTIONS:
-        return "contraction"
+        return CONTRACTION
     base = base.removeprefix("_safe").removeprefix("_").removeprefix("native_").removeprefix("cudnn_")
     return _SAME.get(base, base)
 
@@ -138,6 +140,28 @@ class OperatorCounts:
                 work.essences[untrusted.text(name, 100)] = [_essence(one) for one in essences[:MAX_CALLS]]
         work.host = _count(data.get("host"))
         return work
+
+
+def taken_apart(work: OperatorCounts, reference: OperatorCounts) -> OperatorCounts:
+    """The counts with attention by one call as the products, the factor and the softmax that a reference spells out,
+    where that one does. Such a call is the contraction that has curves."""
+    fused = [call for call in work.essences.get(CONTRACTION, []) if call[1]]
+    if not fused or not reference.elements["softmax"] or any(c[1] for c in reference.essences.get(CONTRACTION, [])):
+        return work
+    apart = OperatorCounts(Counter(work.elements), Counter(work.calls), dict(work.costs), dict(work.essences), work.host)
+    apart.costs[CONTRACTION], apart.essences[CONTRACTION] = [], []
+    calls = zip(work.costs.get(CONTRACTION, []), work.essences[CONTRACTION], strict=False)
+    for cost, (sums, scores, orders, made) in calls:
+        if not scores:
+            append(apart.costs[CONTRACTION], cost)
+            apart.essences[CONTRACTION].append((sums, scores, orders, made))
+            continue
+        apart.calls[CONTRACTION] -= 1
+        for _ in range(2):
+            apart.note(CONTRACTION, scores, cost // 2, (sums // 2, 0, 0, made // 2))
+        apart.note("softmax", scores, SCORE_BYTES * scores, (2 * scores, scores, 0, 0))
+        apart.note("mul", scores, SCORE_BYTES * scores)
+    return apart
 
 
 def append(calls: list[Number], value: Number) -> None:

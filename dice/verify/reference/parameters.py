@@ -11,13 +11,16 @@ from dice.verify.reference.trial import State
 from dice.verify.tensors import trees
 
 PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
+REACH = 1.25
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
 
 def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
-    hold one value everywhere, or follow from another one. Constants move by up to a half; what has a form of its own,
-    by as much as its values differ, and what rises or falls goes on to do so between the same ends."""
+    hold one value everywhere, or follow from another one. Constants move by up to a half, or `REACH` where they are less
+    than one, as slopes are; what has a form of its own, by as much as its values differ, and what rises or falls goes
+    on to do so between the same ends. Weights that are all above zero, or all below, get either sign, as training may
+    give them."""
     state = dict(plain)
     taken = list(trees.taken(model, other))
     for place, (name, parameter) in enumerate(taken):
@@ -37,10 +40,21 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
         if not parameter.requires_grad and _is_sorted(parameter):
             state[name] = _warped(parameter.detach())
         else:
-            spread = float(parameter.detach().double().std()) if parameter.numel() > 1 else 0.0
-            offset = (torch.rand_like(parameter) - 0.5) * (2 * spread if spread > 0 else 1.0)
-            state[name] = parameter.detach() + offset
+            state[name] = _moved(parameter.detach())
+    for name, parameter in taken:
+        if parameter.requires_grad and parameter.is_floating_point() and _has_one_sign(parameter.detach()):
+            state[name] = torch.where(torch.rand_like(parameter) < 0.5, -state[name], state[name])
     return state
+
+
+def _moved(value: torch.Tensor) -> torch.Tensor:
+    spread = float(value.double().std()) if value.numel() > 1 else 0.0
+    reach = REACH if 0 < float(value.abs().max()) < 1 else 0.5
+    return value + (2 * torch.rand_like(value) - 1) * (spread if spread > 0 else reach)
+
+
+def _has_one_sign(value: torch.Tensor) -> bool:
+    return bool(value.numel()) and bool(value[(0,) * value.dim()] != 0) and bool((value.sign() == value.sign().flatten()[0]).all())
 
 
 def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor | None:

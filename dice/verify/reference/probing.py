@@ -29,6 +29,7 @@ _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and
 # Losses of labels, which are their second argument; their fifth is the label that does not count.
 NO_LABEL = -100.0  # PyTorch's own, which hardly anybody means
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
+SHORT = 2  # bytes of a whole number
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
 
 
@@ -118,7 +119,12 @@ def steady_inputs(
     for place in steady.copies(drawn, again):
         kind = steady.SHUFFLED
         found += [(place, kind)] if _matters(forward, drawn, expected, place, kind, seed) else []
+    for place in steady.rising(drawn, again):
+        if _matters(forward, drawn, expected, place, steady.REPEATED, seed) and _tells_equal_ones(forward, drawn):
+            found.append((place, steady.REPEATED))
     most = torch.iinfo(torch.int32).max
+    if all(leaves[place].dtype.itemsize <= SHORT for place in subject.ranges):
+        most = torch.iinfo(torch.int16).max  # who adds them up in twice their bits
     if len(subject.ranges) > 1:
         together = math.prod(high for _, high in subject.ranges.values())
         is_over = together * max(leaves[place].numel() for place in subject.ranges) > most

@@ -116,7 +116,7 @@ class Reference:
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
-        rare = inputs.rare(drawn) if cheap else ()
+        rare = inputs.rare(drawn, cheap) if cheap or second is not None else ()
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:

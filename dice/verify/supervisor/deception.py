@@ -58,6 +58,7 @@ class DeceptionEvidence:
         reference, candidate = OperatorCounts.from_json(drawn.work), OperatorCounts.from_json(ran.work)
         for name in static_families:
             candidate.elements[name] = max(candidate.elements[name], reference.elements[name])
+        candidate = operator_counts.taken_apart(candidate, reference)
         self.trials += 1
         self.reference, self.candidate = reference, candidate
         kind = operator_counts.census_kind(reference, candidate, drawn.input_elements)

@@ -11,7 +11,7 @@ from typing import Any
 from dice.verdict import Backend, Finding, Outcome, Replaced, Stage, Timing, Verdict
 from dice.verify.ipc import replaced
 from dice.verify.ipc.messages import Drawn, Judged, Ran
-from dice.verify.ipc.operator_counts import OperatorCounts
+from dice.verify.ipc.operator_counts import OperatorCounts, taken_apart
 from dice.verify.supervisor.deception import DeceptionEvidence
 
 
@@ -103,7 +103,7 @@ class Record:
         for name in static_families:
             candidate.elements[name] = max(candidate.elements[name], reference.elements[name])
             candidate.costs[name] = [*reference.costs.get(name, ())]
-        self.work = reference, candidate
+        self.work = reference, taken_apart(candidate, reference)
 
     @property
     def replaced(self) -> Replaced | None:

@@ -8,6 +8,8 @@ DICE_TLS bool dice_lockstep;
 namespace dice_emu {
 
 constexpr unsigned kPatience = 1 << 10;  // meetings of a warp that go on before all others: it may wait for these
+// NaN, and a very large and a very small number, of four bytes and of eight: a maximum takes no notice of a NaN.
+constexpr uint64_t kAbsent[] = {~0ull, 0x7F0000007F000000ull, 0xFF000000FF000000ull};
 constexpr int64_t kLockstepCredit = 1 << 16;  // stores after which a thread waits for others, until the order is set again
 static std::atomic<int64_t> lockstep_credit{kLockstepCredit};
 void renew_lockstep_credit() { lockstep_credit = kLockstepCredit; }
@@ -121,7 +123,7 @@ void Worker::compute(const Meeting& meeting, Thread* lanes) {
     case kShfl:  // a lane outside the meeting has no defined value: hand out poison
       each([&](Thread& thread) {
         const bool there = arrived >> (thread.source_lane & 31) & 1;
-        thread.result = there ? lanes[thread.source_lane & 31].value : ~0ull;
+        thread.result = there ? lanes[thread.source_lane & 31].value : kAbsent[thread.linear % 3];
       });
       break;
     case kSync:
