@@ -411,7 +411,9 @@ class _Bounds:
     def allowed(self, size: torch.Tensor) -> torch.Tensor:
         if not self.small:
             return size * self.rtol + self.atol
-        return size * self.rtol + torch.where((size > 0) & (size < self.small), self.small_atol, self.atol)
+        # Numbers as tensors of the sizes' type: they may be too large for float32, which plain ones would become.
+        small_atol, atol = size.new_tensor(self.small_atol), size.new_tensor(self.atol)
+        return size * self.rtol + torch.where((size > 0) & (size < self.small), small_atol, atol)
 
 
 def _bounds(leaf: _Leaf, totals: _Totals, dtype: torch.dtype) -> _Bounds:

@@ -99,7 +99,7 @@ class BlockScope {
 #define DICE_ATOMIC_EXCH(T)                                                                          \
   inline T atomicExch(T* address, T value) {                                                         \
     dice_emu::maybe_relax();                                                                         \
-    const dice_emu::Merged merged(address, true);                                                    \
+    const dice_emu::Merged merged(address, value == 0); /* a lock is opened; else a flag is raised */ \
     T old;                                                                                           \
     __atomic_exchange(address, &value, &old, __ATOMIC_SEQ_CST);                                      \
     return old;                                                                                      \
