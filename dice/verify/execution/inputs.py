@@ -28,6 +28,7 @@ families, each used only where the reference itself stays finite and as exact as
 | `past N` | moved by 2 N, where the reference compares with N and no draw decides otherwise | a branch left out |
 | `halves` | multiples of powers of two, before what rounds | halves that are rounded away from zero |
 | `drifting` | rising or falling, before decisions on sums | a decision by a part of the values |
+| `even` | multiples of one power of two | |
 | `rearranged` | the same in another order, the ends of rows as before | answers remembered by a sum or by ends |
 | `not finite` | a NaN and two infinities among the problem's own | a label only: what the reference makes of them |
 | `NaN and infinite` | the same, where the reference asks for them | kernels that do not ask |
@@ -80,7 +81,7 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 PAST = "past "  # and the number with which the reference compares
-HALVES, FINENESS = "halves", 5  # so many halvings of the spread
+HALVES, EVEN, FINENESS = "halves", "even", 5  # so many halvings of the spread
 REARRANGED = (
     "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
 )
@@ -484,6 +485,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     RATHER_LARGE: lambda tensor: _centre(tensor) * RATHER,
     "ties": _tie,
     "zeros": torch.zeros_like,
+    EVEN: _dyadic,
     HALVES: _halves,
     seldom.DRIFTING: lambda tensor: tensor if _is_formed(tensor) else seldom.drifting(tensor),
     REARRANGED: _rearranged,

@@ -148,7 +148,9 @@ def taken_apart(work: OperatorCounts, reference: OperatorCounts) -> OperatorCoun
     fused = [call for call in work.essences.get(CONTRACTION, []) if call[1]]
     if not fused or not reference.elements["softmax"] or any(c[1] for c in reference.essences.get(CONTRACTION, [])):
         return work
-    apart = OperatorCounts(Counter(work.elements), Counter(work.calls), dict(work.costs), dict(work.essences), work.host)
+    apart = OperatorCounts(
+        Counter(work.elements), Counter(work.calls), dict(work.costs), dict(work.essences), work.host
+    )
     apart.costs[CONTRACTION], apart.essences[CONTRACTION] = [], []
     calls = zip(work.costs.get(CONTRACTION, []), work.essences[CONTRACTION], strict=False)
     for cost, (sums, scores, orders, made) in calls:

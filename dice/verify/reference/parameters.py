@@ -54,7 +54,11 @@ def _moved(value: torch.Tensor) -> torch.Tensor:
 
 
 def _has_one_sign(value: torch.Tensor) -> bool:
-    return bool(value.numel()) and bool(value[(0,) * value.dim()] != 0) and bool((value.sign() == value.sign().flatten()[0]).all())
+    return (
+        bool(value.numel())
+        and bool(value[(0,) * value.dim()] != 0)
+        and bool((value.sign() == value.sign().flatten()[0]).all())
+    )
 
 
 def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor | None:

@@ -31,7 +31,14 @@ FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more
 AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-TIED = ("ties", "zeros", inputs.HALVES, inputs.REARRANGED, *seldom.FAMILIES)  # families with many equal values
+TIED = (
+    "ties",
+    "zeros",
+    inputs.HALVES,
+    inputs.EVEN,
+    inputs.REARRANGED,
+    *seldom.FAMILIES,
+)  # families with many equal values
 
 
 class Reference:

@@ -30,7 +30,7 @@ MIXED = tuple(
     for number, pair in enumerate((("often", "often otherwise"), ("often otherwise", "often")))
 )
 # And the same values twice, in another order: who remembers them by a sum, an extreme or the ends of rows does so, too.
-EVEN = m.Step("often even", "halves", core=False)
+EVEN = m.Step("often even", "even", core=False)
 REARRANGED = m.Step("often rearranged", "rearranged", core=False, mixes=(EVEN.name,))
 # And the same values but for a few: who remembers them by a sample, wherever it is taken, gives the other answer.
 SPARSE = m.Step("often but for a few", m.FEW, core=False, mixes=("often", "often otherwise"))

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from dice.verify.candidate.profiler_census import recording, works
 from dice.verify.execution import evidence
-from dice.verify.ipc.operator_counts import OperatorCounts, census_kind, family
+from dice.verify.ipc.operator_counts import OperatorCounts, census_kind, family, taken_apart
 from dice.verify.tensors import near
 
 X = torch.rand(12, 70, generator=torch.Generator().manual_seed(1))
@@ -111,6 +111,17 @@ def given_away(witness: torch.Tensor, expected: torch.Tensor, earlier: tuple[tor
         last, (first,), (*(evidence.samples(tensor, 1) for tensor in earlier), last), evidence.counts([X])
     )
     return evidence.is_given_away(traces, [evidence.samples(witness, 1)])
+
+
+def test_attention_by_one_call_is_what_a_reference_spells_out() -> None:
+    q, k, v = torch.randn(3, 2, 4, 48, 16).unbind(0)
+    with evidence.Census() as spelt:
+        torch.softmax(q @ k.transpose(-1, -2) / 4, dim=-1) @ v
+    with evidence.Census() as fused:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    apart = taken_apart(fused.work, spelt.work)
+    assert census_kind(spelt.work, fused.work, 0) == "" and census_kind(spelt.work, apart, 0) == "replaced_nothing"
+    assert taken_apart(fused.work, fused.work) is fused.work and taken_apart(spelt.work, spelt.work) is spelt.work
 
 
 def test_a_sum_gives_its_mean_away_unless_the_reference_has_it_too() -> None:

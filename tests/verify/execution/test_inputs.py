@@ -8,9 +8,11 @@ import torch
 from dice.verify.execution.inputs import (
     ABOVE,
     BELOW,
+    EVEN,
     HALVES,
     LARGE,
     OPPOSED,
+    RATHER_LARGE,
     REARRANGED,
     ROTATED,
     SCALE,
@@ -21,6 +23,7 @@ from dice.verify.execution.inputs import (
     is_free,
     mixed,
     plan,
+    rare,
     vary,
 )
 from dice.verify.ipc.messages import FEW, Step
@@ -49,6 +52,19 @@ def test_families_are_what_they_say() -> None:
     assert float(changed("large").min()) < -0.4 * LARGE and float(changed("large").max()) > 0.4 * LARGE
     assert len(changed("ties").unique()) < 10
     assert not changed("zeros").any()
+    assert 8 < float(changed(RATHER_LARGE).abs().max()) < 12
+
+
+@pytest.mark.parametrize("grid", [1.0, 0.5, 0.25, 0.1, 0.125])
+def test_halves_are_met_on_grids_of_any_width(grid: float) -> None:
+    values = changed(HALVES) if grid < 0.2 else 8 * FLOATS
+    (found,) = vary([values], Step("", HALVES))
+    assert int(((found / grid) % 1 == 0.5).sum()) > 10
+
+
+def test_masks_are_filled_however_large_the_problem_is() -> None:
+    assert rare([FLOATS, FLOATS > 0.5], cheap=False) == ("hollow",) and not rare([FLOATS], cheap=False)
+    assert "hollow" in rare([FLOATS, FLOATS > 0.5], cheap=True) and "outliers" in rare([FLOATS], cheap=True)
 
 
 def test_values_beyond_sentinels_keep_their_order() -> None:
@@ -97,7 +113,7 @@ def test_few_elements_are_of_another_draw() -> None:
 
 def test_rearranged_values_have_their_sums_extremes_and_ends() -> None:
     for tensor in (FLOATS, FLOATS[:, :3], FLOATS[0]):
-        even, other = (vary([tensor], Step("", family))[0] for family in (HALVES, REARRANGED))
+        even, other = (vary([tensor], Step("", family))[0] for family in (EVEN, REARRANGED))
         assert torch.equal(even.sum(dim=0), other.sum(dim=0)) is (len(tensor) == 30)
         assert even.sum() == other.sum() and even.max() == other.max()
         assert even.reshape(-1)[0] == other.reshape(-1)[0] and even.reshape(-1)[-1] == other.reshape(-1)[-1]

@@ -46,6 +46,16 @@ def test_some_rows_of_masks_are_empty_and_some_distributions_have_zeros() -> Non
     assert torch.equal(ones.argmax(-1), shares.argmax(-1)) and torch.equal(measured, FLOATS)
 
 
+def test_drifting_values_keep_their_mean_and_begin_on_the_other_side_of_it() -> None:
+    for own in (FLOATS + 0.5, FLOATS - 0.5):
+        (found,) = changed(seldom.DRIFTING, own)
+        assert abs(float(found.mean() - own.mean())) < 1e-4
+        assert float(found[0, :4].mean()) * float(own.mean()) < 0 < float(found[-1, -4:].mean()) * float(own.mean())
+        assert bool((found[:, :4].mean(1) - found[:, -4:].mean(1)).sign().unique().numel() == 1)  # in each row
+    ordered = FLOATS.sort(-1).values
+    assert torch.equal(changed(seldom.DRIFTING, ordered)[0], ordered)
+
+
 def test_some_values_are_the_numbers_that_they_are_compared_with() -> None:
     found, rest = changed(f"{seldom.MEETING}0: 0.1 -3", FLOATS, FLOATS + 1, seed=4)
     met = found != FLOATS

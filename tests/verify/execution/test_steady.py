@@ -9,6 +9,7 @@ import torch
 
 from dice.verify.execution import steady
 
+FLOAT = torch.rand(4)
 SEED = 5
 MASK = torch.tril(torch.ones(6, 6))
 ADDED = torch.zeros(6, 6).masked_fill(MASK == 0, float("-inf"))
@@ -61,6 +62,13 @@ def test_a_cleared_mask_keeps_a_place_in_each_row_and_adds_none() -> None:
 def test_offsets_keep_their_ends_and_their_order() -> None:
     other = steady.replaced([torch.arange(0, 90, 10)], 0, "repeated", SEED)[0]
     assert int(other[0]) == 0 and int(other[-1]) == 80 and bool((other[1:] >= other[:-1]).all())
+
+
+def test_offsets_are_told_by_their_order_and_by_steps_that_differ() -> None:
+    one, other = torch.tensor([0, 3, 9, 17]), torch.tensor([0, 5, 6, 11])
+    assert steady.rising([FLOAT, one], [FLOAT, other]) == [1]
+    assert not steady.rising([one], [one]) and not steady.rising([one], [other.flip(0)])
+    assert not steady.rising([one, one], [other])
 
 
 def test_lengths_stay_within_what_was_drawn() -> None:

@@ -16,9 +16,10 @@ DECISIVE = {  # forward, and the families that its operators decide between
     "return torch.nan_to_num(torch.softmax(x.masked_fill(inputs[1] < 0, float('-inf')), -1))": set(),
     "return torch.where(torch.isfinite(x), x, inputs[1])": {"NaN and infinite"},
     "return torch.where(x == inputs[1], x, inputs[1])": set(),
-    "return torch.where(x.mean() > 50, x.abs(), x)": {"past 50"},
+    "return torch.where(x.mean() > 50, x.abs(), x)": {"past 50", "drifting"},
     "return torch.where(x < -20, x.abs(), x)": {"past -20"},
     "return x * 2 if x.max() < 1e3 else x": {"past 1000"},
+    "return torch.where(x.sum(1, keepdim=True) > 0, x, inputs[1])": {"drifting"},
     "return torch.where(x > 0.5, x, inputs[1]) + torch.where(x > 2, x, inputs[1])": set(),
 }
 
@@ -28,7 +29,9 @@ def test_values_between_which_operators_decide_are_tried(make: Make, forward: st
     """Of what was computed alone, whether it is finite is asked for another reason: a row that is masked altogether."""
     reference = make(texts.problem(forward, "[torch.randn(batch_size, 40), torch.randn(batch_size, 40)]"))
     steps = {step.family: step for step in reference.plan(SECRET, 5)}
-    found = {family for family in steps if family in ("halves", "NaN and infinite") or family.startswith("past")}
+    found = {
+        family for family in steps if family in ("halves", "drifting", "NaN and infinite") or family.startswith("past")
+    }
     assert found == DECISIVE[forward]
     for family in DECISIVE[forward]:
         assert reference.trial(SECRET, steps[family]) is not None
@@ -109,3 +112,23 @@ def test_sums_of_whole_numbers_that_overflow_are_tried(make: Make) -> None:
     for high, found in (("2**28", 1), ("2**10", 0)):
         source = texts.problem("return x.sum(1)", f"[torch.randint(0, {high}, (batch_size, 40), dtype=torch.int32)]")
         assert sum(step.kind.startswith(BRIMMING) for step in make(source).plan(SECRET, 5)) == found
+
+
+def test_products_of_bytes_that_overflow_twice_their_bits_are_tried(make: Make) -> None:
+    drawn = "torch.randint(-{0}, {0}, (batch_size, 64), dtype=torch.int8)"
+    for high, found in ((32, 1), (2, 0)):
+        inputs = f"[{drawn.format(high)}, {drawn.format(high)}]"
+        reference = make(texts.problem("return (x.float() * inputs[1].float()).sum(1)", inputs))
+        assert sum(step.kind.startswith(ALL_BRIMMING) for step in reference.plan(SECRET, 5)) == found
+
+
+def test_offsets_that_rise_by_chance_may_be_equal(make: Make) -> None:
+    """But not where the last of what is written to one place stays."""
+    rising = "torch.randint(1, 200, (6,)).unique().sort().values[:4]"
+    for forward, found in (
+        ("return torch.nn.functional.embedding_bag(inputs[1], x, inputs[2] - inputs[2][0])", 1),
+        ("return x.index_copy(0, inputs[2] % 16, x[:4])", 0),
+    ):
+        inputs = f"[torch.randn(batch_size, 8), torch.randint(0, batch_size, (300,)), {rising}]"
+        steps = make(texts.problem(forward, inputs)).plan(SECRET, 5)
+        assert sum(step.kind == "repeated" and step.place == 2 for step in steps) == found, forward

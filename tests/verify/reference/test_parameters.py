@@ -62,7 +62,9 @@ def test_what_no_seed_changes_is_varied_as_far_as_the_reference_bears_it(make: M
     assert reference.fresh_states is not None
     plain, varied = reference.fresh_states
     same = {name for name in plain if torch.equal(plain[name], varied[name])}
-    assert same == {"random", "mask", "rows"}
+    assert same == {"mask"}
+    for name in ("random", "rows"):  # all above zero, and another seed's as they are
+        assert torch.equal(varied[name].abs(), plain[name]) and bool((varied[name] < 0).any())
     assert bool((varied["places"].diff() > 0).all()) and bool((varied["falling"].diff() < 0).all())
     assert float(varied["under_root"].min()) >= 0
     assert 10 < float((varied["rising"] - plain["rising"]).abs().max()) < 700
@@ -111,3 +113,34 @@ def test_a_part_that_no_seed_changes_is_varied_alone(make: Make) -> None:
     assert not plain[2].any() and varied[2].all()
     others = torch.arange(9) != 2
     assert torch.equal(plain[others], varied[others])
+
+
+SLOPES = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = torch.nn.PReLU(64)
+        self.gain = torch.nn.Parameter(torch.ones(64))
+        self.root = torch.nn.Parameter(torch.rand(64) + 0.5)
+
+    def forward(self, x):
+        return self.act(x) * self.gain * self.root.sqrt()
+
+def get_inputs():
+    return [torch.randn(8, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_weights_of_one_sign_get_the_other_and_slopes_pass_one_as_far_as_the_reference_bears_it(make: Make) -> None:
+    reference = make(SLOPES)
+    reference.plan(SECRET, 5)
+    assert reference.fresh_states is not None
+    slopes, gain, root = (reference.fresh_states[True][name] for name in ("act.weight", "gain", "root"))
+    assert float(slopes.max()) > 1 and float(slopes.min()) < 0
+    assert float(gain.min()) < 0 < float(gain.max()) and float(gain.abs().min()) >= 0.5
+    assert float(root.min()) > 0

@@ -377,3 +377,13 @@ def test_a_small_column_of_a_run_in_tf32_may_differ_by_its_roundings() -> None:
     exact[:, 6] = expected[:, 6] = torch.randn(64) * 0.5
     other[:, 6] = torch.randn(64) * 0.5
     assert not compare(expected, other, exact=exact, tf32=True).equal
+
+
+def test_doubles_beyond_float32_are_compared_as_any_values_are() -> None:
+    """Small columns among huge ones have a tolerance of their own, and none of the numbers fits float32."""
+    expected = torch.logspace(-3, 60, 64, dtype=torch.float64).repeat(20, 1)
+    wrong = expected.clone()
+    wrong[:, -1] *= 1.5
+    assert compare(expected, expected.clone(), double=True).equal
+    assert compare(expected, expected * (1 + 1e-13), "dice", expected, double=True).equal
+    assert not compare(expected, wrong, double=True).equal
