@@ -167,6 +167,13 @@ def test_products(tmp_path: Path) -> None:
     check(tmp_path, several, x, w, v)
 
 
+def test_an_einsum_whose_order_is_chosen(tmp_path: Path) -> None:
+    """PyTorch adds the order to the call where opt_einsum is installed, and its Python takes none."""
+    x, w, v = torch.randn(2, 7, 5), torch.randn(2, 5, 6), torch.randn(2, 6, 4)
+    order = [1, 2, 0, 1]
+    check(tmp_path, lambda x, w, v: torch._VF.einsum("bij,bjk,bkl->bil", (x, w, v), path=order), x, w, v)  # type: ignore[attr-defined]
+
+
 def test_products_on_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To float32's precision, though they multiply numbers of ten bits; tiles that do not fit, factors that lie turned
     in memory, and sums in parts."""

@@ -30,6 +30,8 @@ from dice.verify.execution.running import Device
 
 ROUNDS = 5  # of a measurement; the median of all but the first counts
 _RANDOM = re.compile(r"\b(rand|randn|randint|randperm|bernoulli|normal|uniform|exponential|multinomial|poisson)")
+# Keywords that change nothing in what is computed; of an einsum the order of its products, where opt_einsum is there.
+_IDLE = ("pin_memory", "path")
 
 
 def export_graph(
@@ -345,7 +347,7 @@ class Reader:
             )
         space, name = node.target._schema.name.split("::")
         target = f"{space}.{name}.{node.target._overloadname or 'default'}"
-        options = {key: self._term(value) for key, value in node.kwargs.items() if key != "pin_memory"}
+        options = {key: self._term(value) for key, value in node.kwargs.items() if key not in _IDLE}
         is_random = bool(_RANDOM.match(name)) or ("dropout" in name and _is_on(node))
         return Node(
             self._name(node),

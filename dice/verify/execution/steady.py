@@ -12,7 +12,7 @@ inputs that every draw makes a copy of an earlier one.
 | `cleared` | masks: bools, 0 and 1, 0 and minus infinity | a quarter of what is set is cleared, but one in each row |
 | `set` | masks of bools or floats in which nothing is set | a quarter of it is |
 | `shorter` | equal whole numbers, as lengths | from 1 up to that number |
-| `repeated` | whole numbers that rise, as offsets, alike or not | the ends stay, some between them repeat their neighbour |
+| `repeated` | whole numbers that rise, as offsets, alike or not | the ends stay, some between repeat their neighbour |
 | `shuffled` | other whole numbers, and copies of another input | in another order |
 | `moved` | numbers, zeros, ones, values that are all equal | off by up to a half |
 | `more`, `less`, `far` | a Python whole number | one more, one less; three more than twice |

@@ -17,10 +17,10 @@ MOST_BORNE = 64  # tensors that are varied one by one, where all at once make th
 
 def varied(model: torch.nn.Module, plain: State, other: State) -> State:
     """`plain`, the state of `model`, with those made random that are the same in `other`, which another seed made, or
-    hold one value everywhere, or follow from another one. Constants move by up to a half, or `REACH` where they are less
-    than one, as slopes are; what has a form of its own, by as much as its values differ, and what rises or falls goes
-    on to do so between the same ends. Weights that are all above zero, or all below, get either sign, as training may
-    give them."""
+    hold one value everywhere, or follow from another one. Constants move by up to a half, or `REACH` where they are
+    less than one, as slopes are; what has a form of its own, by as much as its values differ, and what rises or falls
+    goes on to do so between the same ends. Weights that are all above zero, or all below, get either sign, as training
+    may give them."""
     state = dict(plain)
     taken = list(trees.taken(model, other))
     for place, (name, parameter) in enumerate(taken):

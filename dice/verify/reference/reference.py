@@ -58,8 +58,8 @@ class Reference:
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
         self._fresh_attributes: dict[tuple[str, str], Any] = {}  # what else the other seed makes, as it was made
-        self._construct_s = 0.0
-        self._careful = False
+        self.cost = 0  # of its forward, as `operator_cost.estimated` has it, once trials are planned
+        self._construct_s, self._careful = 0.0, False
         self._in_half = False  # whether inputs are float16
         self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
 
@@ -116,9 +116,9 @@ class Reference:
             )
             fresh = self.fresh_states
             if fresh is not None:
-                bears = functools.partial(self._bears, drawn=drawn, seed=seed)
-                self.fresh_states = fresh[False], parameters.borne(*fresh, bears)
+                self.fresh_states = fresh[False], parameters.borne(*fresh, lambda one: self._bears(one, drawn, seed))
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
+        self.cost = sum(map(sum, census.work.costs.values()))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))

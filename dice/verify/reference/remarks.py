@@ -35,6 +35,7 @@ from dice.verify.tensors.compare import Comparison
 MOST_ARGUMENTS = 12  # looked at, each by constructing a model or two
 MOST_PARAMETERS = 4_000_000  # of a model that is constructed so often
 MOST_ELEMENTS = 1 << 22  # of inputs: more would take long on the CPU
+MOST_COST = 1 << 28  # of a forward there, in bytes that could be moved meanwhile: a network's takes seconds
 SECONDS = 3.0  # for all that is tried there
 NOT_FINITE = (inputs.NOT_FINITE, inputs.ONE_NAN)  # families
 _ARGUMENTS = Step(
@@ -61,7 +62,8 @@ class Remarks:
     """The steps that may earn a label, and their trials. `other`: the reference with other arguments, where some
     matter.
 
-    What suits the problem is found on the CPU: a GPU's context ends with the first index that a NaN has led astray.
+    What suits the problem is found on the CPU: a GPU's context ends with the first index that a NaN has led astray. So
+    nothing is looked for where a forward would keep many cores busy for long, and others waiting for this process.
     """
 
     def __init__(self, reference: Reference):
@@ -73,6 +75,8 @@ class Remarks:
         subject = self._reference.subject
         if not subject.protocol.ours or subject.sizes.inputs > 4 * MOST_ELEMENTS:
             return ()
+        if self._reference.cost > MOST_COST and not self._reference.device.emulated:
+            return (_FAR,)
         with contextlib.suppress(workload.Enough, ReferenceFailed), workload.within(SECONDS):
             self.other = self._find_other(secret, seed)
         return (_FAR, *((_ARGUMENTS,) if self.other is not None else ()), _SPECIAL)

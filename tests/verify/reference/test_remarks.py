@@ -11,7 +11,7 @@ import torch
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge
 from dice.verify.reference.reference import Reference
-from dice.verify.reference.remarks import Remarks, judge_special
+from dice.verify.reference.remarks import MOST_COST, Remarks, judge_special
 from dice.verify.reference.trial import Trial
 from tests.verify.reference.conftest import SECRET, Make
 
@@ -43,6 +43,18 @@ def planned(reference: Reference) -> tuple[Remarks, dict[str, Step]]:
 
 def flat(arguments: Any) -> list[Any]:
     return [leaf for one in arguments for leaf in (one if isinstance(one, list) else [one])]
+
+
+def test_nothing_is_looked_for_on_the_host_where_a_forward_takes_long_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = make(texts.problem("return F.leaky_relu(x, self.kept)", ROWS, KEEPS, "[0.01]"))
+    reference.plan(SECRET, 3)
+    assert 0 < reference.cost < MOST_COST and len(Remarks(reference).plan(SECRET, 1)) == 3
+    reference.cost = MOST_COST + 1
+    assert len(Remarks(reference).plan(SECRET, 1)) == 3  # emulated, it runs there anyway
+    monkeypatch.setattr(reference.device, "emulated", False)
+    assert [step.remark for step in Remarks(reference).plan(SECRET, 1)] == ["inexact_far_from_zero"]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
