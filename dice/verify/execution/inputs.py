@@ -48,24 +48,28 @@ from typing import Any
 import torch
 
 from dice.verify.execution import seldom, steady
+from dice.verify.execution.changes import (
+    ABOVE,
+    BELOW,
+    CHANGES,
+    FAR_ABOVE,
+    FAR_BELOW,
+    HALVES,
+    LARGE_AS_DRAWN,
+    OFFSET,
+    OFFSET_ABOVE,
+    RATHER_LARGE,
+    TOGETHER,
+    is_formed,
+    offset,
+)
 from dice.verify.ipc.messages import FEW, Step
 from dice.verify.tensors import transport, trees
 
-SCALE = 3.0
-SMALL = 1 / 32  # not less: exp(x) - 1 is right enough in place of expm1(x)
-LARGE, LARGEST = 200.0, 400.0  # the factor; the least that the largest value becomes
-LARGEST_HALF = 1000.0  # the same for float16: sums of some hundred overflow in it
-TIE_STEPS = 2.0  # steps of equal values per standard deviation
 AMPLIFY = (10.0, 100.0, 1e3, 1e4)
 SHRINK = (0.1, 0.01, 1e-3, 1e-4, 1e-6)  # caps and thresholds matter when they are small
 SAMPLE = 1 << 16  # elements looked at to tell measurements from labels
 NUDGE = 4.0  # roundings
-LARGE_AS_DRAWN, RATHER_LARGE, RATHER = "large as drawn", "rather large", 20.0
-OFFSET, OFFSET_ABOVE, AWAY = "offset", "offset above", 30.0  # times the spread
-FAR_BELOW, FAR_ABOVE, FAR = "far below zero", "far above zero", 1000.0
-BELOW, ABOVE, TOGETHER = "below sentinels", "above sentinels", "far below, near together"
-SENTINEL, SENTINEL_HALF = 3e8, 2e4  # not more: from 1e9 on are what masks write
-TOGETHER_AT, TOGETHER_WIDTH = 1.2e5, 16.0  # a softmax may subtract the maximum of all rows, and rounds no further away
 OPPOSED, OPPOSED_NEARER = "opposed", "opposed nearer"
 _OPPOSED = {OPPOSED: 60.0, OPPOSED_NEARER: 30.0}  # spreads: a product of 64 such numbers is a sentinel, and rounds well
 AWAY_FROM_ZERO = (
@@ -81,10 +85,6 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 PAST = "past "  # and the number with which the reference compares
-HALVES, EVEN, FINENESS = "halves", "even", 5  # so many halvings of the spread
-REARRANGED = (
-    "rearranged"  # the same multiples in another order: sums, extremes and the ends of rows stay what they were
-)
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
@@ -165,14 +165,24 @@ def decisive(
     asks: bool,
     bounds: Collection[float] = (),
     met: Mapping[int, Collection[float]] | None = None,
+    ordered: Collection[int] = (),
 ) -> tuple[str, ...]:
     """Families of values between which the operators of a reference decide, and which a draw seldom holds. `asks`: of
     an input whether it is finite. `bounds`: numbers of which all values that it compared with them lie on one side.
-    `met`: numbers with which inputs are compared as they are, by the input's index."""
+    `met`: numbers with which inputs are compared as they are, by the input's index. `ordered`: the inputs of which the
+    places of the largest are asked for, as they are."""
     halves = (HALVES,) if _ROUNDINGS.intersection(families) else ()
     drifting = (seldom.DRIFTING,) if COMPARING.intersection(families) and _AGGREGATES.intersection(families) else ()
     meetings = (f"{seldom.MEETING}{index}: {' '.join(map(str, found))}" for index, found in (met or {}).items())
-    return (*halves, *drifting, *([ASKED_FOR] if asks else []), *(f"{PAST}{bound:g}" for bound in bounds), *meetings)
+    near = (f"{seldom.NEAR_TIES}{index}" for index in ordered)
+    return (
+        *halves,
+        *drifting,
+        *near,
+        *([ASKED_FOR] if asks else []),
+        *(f"{PAST}{bound:g}" for bound in bounds),
+        *meetings,
+    )
 
 
 def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
@@ -191,10 +201,12 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         index, *numbers = step.family.removeprefix(seldom.MEETING).replace(":", "").split()
         generator = torch.Generator().manual_seed(seed)
         return _at(inputs, int(index), lambda tensor: seldom.meeting(tensor, [*map(float, numbers)], generator))
+    if step.family.startswith(seldom.NEAR_TIES):
+        return _at(inputs, int(step.family.removeprefix(seldom.NEAR_TIES)), seldom.with_near_ties)
     if step.family.startswith(PAST):
         distance = 2 * float(step.family.removeprefix(PAST))
         return _measured(inputs, lambda tensor: tensor + distance)
-    change = _CHANGES.get(step.family)
+    change = CHANGES.get(step.family)
     return inputs if change is None else _measured(inputs, change)
 
 
@@ -205,7 +217,7 @@ def _with_seldom(inputs: Any, family: str) -> Any:
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if family == seldom.HOLLOW:
             return seldom.hollow(tensor)
-        if not is_free(tensor) or tensor.is_complex() or not tensor.dim() or _is_formed(tensor):
+        if not is_free(tensor) or tensor.is_complex() or not tensor.dim() or is_formed(tensor):
             return tensor
         if family == seldom.OUTLIERS:
             return seldom.with_outliers(tensor)
@@ -364,136 +376,10 @@ def is_scalar(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() == 1 and tensor.dtype.itemsize > 1
 
 
-def _large(tensor: torch.Tensor) -> torch.Tensor:
-    largest = float(tensor.abs().max())
-    if not largest > 0:
-        return tensor
-    if tensor.dtype == torch.float16:  # which holds little more
-        return tensor * (LARGEST_HALF / largest)
-    return tensor * max(LARGE, LARGEST / largest)
-
-
-def _centre(tensor: torch.Tensor) -> torch.Tensor:
-    count = int(torch.count_nonzero(tensor))
-    if not count or 0.05 < int(torch.count_nonzero(tensor > 0)) / count < 0.95:
-        return tensor
-    mean = float(tensor.sum(dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32)) / count
-    return (tensor - mean).masked_fill_(tensor == 0, 0.0)
-
-
-def _offset(tensor: torch.Tensor, spreads: float) -> torch.Tensor:
-    if tensor.dtype.itemsize < 4:  # which holds nothing of the spread so far from zero
-        return tensor
-    spread = float(tensor.float().std())
-    return (tensor + spreads * spread).masked_fill_(tensor == 0, 0.0)
-
-
-def _beyond(tensor: torch.Tensor, begin: float) -> torch.Tensor:
-    size = SENTINEL_HALF if tensor.dtype == torch.float16 else SENTINEL
-    return _between(tensor, begin * size, size)
-
-
-def _together(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.itemsize < 4:  # which holds no differences there
-        return tensor
-    return _between(tensor, -TOGETHER_AT - TOGETHER_WIDTH, TOGETHER_WIDTH)
-
-
-def _between(tensor: torch.Tensor, begin: float, width: float) -> torch.Tensor:
-    """The values in the same order, from `begin` on. Zeros stay zero."""
-    least, most = (float(value) for value in tensor.float().aminmax())
-    if not least < most:
-        return tensor
-    place = (tensor.float() - least) / (most - least)
-    return (place * width + begin).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
-
-
 def _opposed(inputs: Any, spreads: float) -> Any:
     signs = itertools.cycle((1.0, -1.0))
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        return _changed(lambda part: _offset(part, next(signs) * spreads), tensor) if is_free(tensor) else tensor
+        return _changed(lambda part: offset(part, next(signs) * spreads), tensor) if is_free(tensor) else tensor
 
     return transport.map_tensors(move, inputs)
-
-
-def _tie(tensor: torch.Tensor) -> torch.Tensor:
-    step = float(tensor.float().std()) / TIE_STEPS
-    if not step > 0:
-        return tensor
-    tied = (tensor / step).round_().mul_(step)
-    return tied if _is_formed(tensor) else _alike_at_ends(tied)
-
-
-def _alike_at_ends(tensor: torch.Tensor) -> torch.Tensor:
-    """The first two values and the last of every third row are its first one, and of the next rows the one that is
-    nearest to zero: who looks only there takes such a row for constant, or for empty. Changes the tensor."""
-    if tensor.shape[-1] < 4:
-        return tensor
-    ends, rows = [0, 1, tensor.shape[-1] - 1], tensor.reshape(-1, tensor.shape[-1])
-    nearest = rows.reshape(-1)[rows.abs().argmin()].clone()
-    rows[::3, ends] = rows[::3, :1].clone()
-    rows[1::3, ends] = nearest
-    return rows.reshape(tensor.shape)
-
-
-def _rearranged(tensor: torch.Tensor) -> torch.Tensor:
-    """The nearest such multiples, of which sums are exact in any order, with what lies between the ends of each row
-    turned round; of tensors with short rows, of the whole. Values that are where they are for a reason stay there."""
-    even = _dyadic(tensor)
-    long = even.shape[-1] > 3
-    rows = even if long else even.reshape(-1)
-    if _is_formed(tensor if long else tensor.reshape(-1)):
-        return even
-    return torch.cat((rows[..., :1], rows[..., 1:-1].flip(-1), rows[..., -1:]), dim=-1).reshape(tensor.shape)
-
-
-def _is_formed(tensor: torch.Tensor) -> bool:
-    """Whether a kernel may rely on where values are: zeros, rows in order, or a symmetric matrix."""
-    steps = tensor.diff(dim=-1)
-    if bool((tensor == 0).any()) or bool((steps >= 0).all()) or bool((steps <= 0).all()):
-        return True
-    return tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT)
-
-
-def _dyadic(tensor: torch.Tensor) -> torch.Tensor:
-    """The nearest multiples of a power of two, of which sums are exact."""
-    spread = float(tensor.float().std())
-    if not 0 < spread < math.inf:
-        return tensor
-    step = 2.0 ** (math.floor(math.log2(spread)) - FINENESS)
-    return (tensor / step).round_().mul_(step)
-
-
-def _halves(tensor: torch.Tensor) -> torch.Tensor:
-    """The nearest multiples of powers of two, coarse and fine ones in turns: whatever of these they are divided by,
-    many halves are among them."""
-    spread = float(tensor.float().std())
-    if not 0 < spread < math.inf:
-        return tensor
-    finer = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % (FINENESS + 4)
-    steps = torch.exp2(math.floor(math.log2(spread)) - finer.to(tensor.dtype))
-    return (tensor / steps).round_().mul_(steps)
-
-
-_CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "centred": _centre,
-    "scaled": lambda tensor: tensor * SCALE,
-    "small": lambda tensor: tensor * SMALL,
-    "large": lambda tensor: _large(_centre(tensor)),
-    LARGE_AS_DRAWN: _large,
-    RATHER_LARGE: lambda tensor: _centre(tensor) * RATHER,
-    "ties": _tie,
-    "zeros": torch.zeros_like,
-    EVEN: _dyadic,
-    HALVES: _halves,
-    seldom.DRIFTING: lambda tensor: tensor if _is_formed(tensor) else seldom.drifting(tensor),
-    REARRANGED: _rearranged,
-    OFFSET: lambda tensor: _offset(tensor, -AWAY),
-    OFFSET_ABOVE: lambda tensor: _offset(tensor, AWAY),
-    FAR_BELOW: lambda tensor: _offset(tensor, -FAR),
-    FAR_ABOVE: lambda tensor: _offset(tensor, FAR),
-    BELOW: lambda tensor: _beyond(tensor, -2),
-    ABOVE: lambda tensor: _beyond(tensor, 1),
-    TOGETHER: _together,
-}

@@ -6,6 +6,7 @@
 | `rows alike` | of inputs of one shape some rows the same | a branch for what is near, a division by a distance |
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
 | `values met by input ...` | some of the numbers with which the input is compared | an edge on the wrong side |
+| `near ties of input ...` | beside its largest and least values some that are a few roundings off | keys cut short |
 | `drifting` | their mean as it is, from one side of zero to the other | a mean taken of the first values |
 
 Each is a trial of its own, since the reference may bear one and not another.
@@ -18,7 +19,8 @@ from collections.abc import Sequence
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
-DRIFTING = "drifting"
+DRIFTING, NEAR_TIES = "drifting", "near ties of input "
+APART = 4  # roundings, of a near tie
 FAMILIES = (OUTLIERS, ALIKE, HOLLOW)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
@@ -53,6 +55,21 @@ def drifting(tensor: torch.Tensor) -> torch.Tensor:
     within = torch.linspace(-1, 1, tensor.shape[-1], device=tensor.device)
     over = torch.linspace(-1, 1, tensor.numel(), device=tensor.device).reshape(tensor.shape)
     return (tensor + way * (over + within)).to(tensor.dtype).masked_fill_(tensor == 0, 0.0)
+
+
+def with_near_ties(tensor: torch.Tensor) -> torch.Tensor:
+    """Along the last dimension and the first, somewhere behind the largest value one that is less by a few roundings,
+    and behind the least one that is larger."""
+    near = tensor.clone()
+    for dim in {0, tensor.dim() - 1} if tensor.dim() else ():
+        size = tensor.shape[dim]
+        for way in (-1, 1) if size > 3 else ():
+            least, largest = near.min(dim, keepdim=True), near.max(dim, keepdim=True)
+            own, other = (largest, least) if way < 0 else (least, largest)
+            place = (own.indices + size // 2) % size
+            place = torch.where(place == other.indices, (place + 1) % size, place)
+            near.scatter_(dim, place, own.values + way * APART * torch.finfo(tensor.dtype).eps * own.values.abs())
+    return near
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:

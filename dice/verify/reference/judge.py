@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from dice.verify.execution import evidence, running
+from dice.verify.execution.changes import HALVES
 from dice.verify.execution.copying import copied
-from dice.verify.execution.inputs import AWAY_FROM_ZERO, HALVES
+from dice.verify.execution.inputs import AWAY_FROM_ZERO
 from dice.verify.execution.seldom import MEETING
 from dice.verify.ipc.operator_counts import PART_SHARE
 from dice.verify.reference import input_rounding, orders, precision

@@ -28,6 +28,7 @@ _NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(
 _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
 # Losses of labels, which are their second argument; their fifth is the label that does not count.
 NO_LABEL = -100.0  # PyTorch's own, which hardly anybody means
+_ORDERING = frozenset({"argmax", "argmin", "topk", "sort", "kthvalue", "median", "max", "cummax", "cummin"})
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 SHORT = 2  # bytes of a whole number
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
@@ -146,7 +147,7 @@ class _Asked(OperatorMode):
     """Notes whether an operator asks of one of these inputs whether it is finite: who asks that of what it has computed
     itself, as of the softmax of a row that is masked altogether, has no NaN in mind that it was given. And notes the
     numbers with which operators compare values of which all lie on one side (`bounds`), and those with which they
-    compare an input as it is (`met`, by its index)."""
+    compare an input as it is (`met`, by its index), and which inputs they put in order as they are (`ordered`)."""
 
     def __init__(self, drawn: Any, ranges: Mapping[int, tuple[int, int]], state: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -154,6 +155,7 @@ class _Asked(OperatorMode):
         self.found = False
         self.bounds: dict[float, None] = {}
         self.met: dict[int, dict[float, None]] = {}
+        self.ordered: dict[int, None] = {}
         self._inputs = transport.tensors(drawn)
         places = [place for place, leaf in enumerate(steady.leaves(drawn)) if isinstance(leaf, torch.Tensor)]
         self._ranges = [ranges.get(place) for place in places]
@@ -169,6 +171,8 @@ class _Asked(OperatorMode):
             bound = float(args[-1])
             if NEAR < abs(bound) < FAR and bool(result.all()) == bool(result.any()):
                 self.bounds[bound] = None
+        if kind in _ORDERING and _gives_places(result) and (index := self._index(args[0])) >= 0:
+            self.ordered.update({index: None} if inputs.is_free(args[0]) else {})
         values, numbers = _compared(kind, args)
         is_given = kind in _LABELS and numbers != [NO_LABEL]  # a label that counts for nothing need not be drawn
         if kind in inputs.COMPARING:
@@ -215,6 +219,11 @@ def _compared(kind: str, args: Sequence[Any]) -> tuple[torch.Tensor | None, list
     return values, plain if len(plain) == len(numbers) <= MOST_EDGES else []
 
 
+def _gives_places(result: Any) -> bool:
+    """Whether an operator that puts values in order says where they were."""
+    return any(tensor.dtype == torch.int64 for tensor in transport.tensors(result))
+
+
 def _suits(number: float, tensor: torch.Tensor, known: tuple[int, int] | None) -> bool:
     """Whether an input may have the value: measured ones, and whole numbers in the range that they are drawn from, if
     it is `known`, or between those that are drawn. Where all are different, one that is there stays the only one."""
@@ -247,11 +256,12 @@ def decisive(
     that inputs are drawn from, by their places among `steady.leaves`. `state`: the reference's parameters and buffers,
     with which it may compare inputs, too."""
     asked = _Asked(drawn, ranges, state)
-    if (inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS).intersection(families):
+    looked_for = inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS | _ORDERING
+    if looked_for.intersection(families):
         with asked:
             forward(drawn)
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
-    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met)
+    return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered)
 
 
 def _tells_equal_ones(forward: Forward, drawn: Any) -> bool:

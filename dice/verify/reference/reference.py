@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import evidence, inputs, running, seldom
+from dice.verify.execution import changes, evidence, inputs, running, seldom
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
@@ -31,14 +31,8 @@ FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more
 AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
-TIED = (
-    "ties",
-    "zeros",
-    inputs.HALVES,
-    inputs.EVEN,
-    inputs.REARRANGED,
-    *seldom.FAMILIES,
-)  # families with many equal values
+# Families with many equal values.
+TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, *seldom.FAMILIES)
 
 
 class Reference:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from dice.verify.execution import inputs, steady
+from dice.verify.execution.changes import FAR_BELOW
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.reference import workload
@@ -46,7 +47,7 @@ _ARGUMENTS = Step(
     arguments=True,
 )
 _SPECIAL = Step("extra not finite", inputs.NOT_FINITE, core=False, remark="nan_or_infinity_differs")
-_FAR = Step("extra far", inputs.FAR_BELOW, core=False, remark="inexact_far_from_zero")
+_FAR = Step("extra far", FAR_BELOW, core=False, remark="inexact_far_from_zero")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Remarks:
         try:
             if step.arguments:
                 return self._with_other_arguments(secret, step)
-            if step.family == inputs.FAR_BELOW:
+            if step.family == FAR_BELOW:
                 return reference.trial(secret, step)
             with workload.within(SECONDS):
                 tried = (self._not_finite(secret, form) for form in inputs.alternatives(step, in_half=False))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dice.verify.execution.inputs import (
+from dice.verify.execution.changes import (
     ABOVE,
     BELOW,
     EVEN,
     HALVES,
     LARGE,
-    OPPOSED,
     RATHER_LARGE,
     REARRANGED,
-    ROTATED,
     SCALE,
     SMALL,
     TOGETHER,
+)
+from dice.verify.execution.inputs import (
+    OPPOSED,
+    ROTATED,
     beyond_sentinels,
     disturb,
     is_free,

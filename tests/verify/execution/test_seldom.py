@@ -56,6 +56,16 @@ def test_drifting_values_keep_their_mean_and_begin_on_the_other_side_of_it() -> 
     assert torch.equal(changed(seldom.DRIFTING, ordered)[0], ordered)
 
 
+def test_beside_extremes_lie_values_that_are_nearly_them() -> None:
+    for tensor in (FLOATS, FLOATS[0]):
+        near, rest = changed(f"{seldom.NEAR_TIES}0", tensor, tensor)
+        assert torch.equal(near.argmax(-1), tensor.argmax(-1)) or tensor.dim() > 1
+        gaps = near.sort(-1, descending=True).values
+        first, second, last, least = gaps[..., 0], gaps[..., 1], gaps[..., -2], gaps[..., -1]
+        assert bool((first > second).all()) and bool((last > least).all()) and torch.equal(rest, tensor)
+        assert bool(((first - second) < 1e-5).any()) and bool(((last - least) < 1e-5).any())
+
+
 def test_some_values_are_the_numbers_that_they_are_compared_with() -> None:
     found, rest = changed(f"{seldom.MEETING}0: 0.1 -3", FLOATS, FLOATS + 1, seed=4)
     met = found != FLOATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import problem_texts as texts
 import pytest
 
-from dice.verify.execution.seldom import MEETING
+from dice.verify.execution.seldom import MEETING, NEAR_TIES
 from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
 from tests.verify.reference.conftest import SECRET, Make
 
@@ -132,3 +132,23 @@ def test_offsets_that_rise_by_chance_may_be_equal(make: Make) -> None:
         inputs = f"[torch.randn(batch_size, 8), torch.randint(0, batch_size, (300,)), {rising}]"
         steps = make(texts.problem(forward, inputs)).plan(SECRET, 5)
         assert sum(step.kind == "repeated" and step.place == 2 for step in steps) == found, forward
+
+
+@pytest.mark.parametrize(
+    ("forward", "found"),
+    [
+        ("return x.argmax(1)", True),
+        ("return x.topk(3, dim=1)[1]", True),
+        ("return x.max(0)", True),
+        ("return x.amax(1)", False),
+        ("return (x * 0.3 + 1).argmax(1)", False),  # where a rounding would decide
+    ],
+)
+def test_near_ties_are_tried_where_places_of_an_input_itself_are_asked_for(
+    make: Make, forward: str, found: bool
+) -> None:
+    reference = make(texts.problem(forward, "[torch.randn(batch_size, 40)]"))
+    families = {step.family: step for step in reference.plan(SECRET, 5)}
+    assert (f"{NEAR_TIES}0" in families) is found
+    if found:
+        assert reference.trial(SECRET, families[f"{NEAR_TIES}0"]) is not None

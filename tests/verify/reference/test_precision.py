@@ -8,7 +8,7 @@ import problem_texts as texts
 import pytest
 import torch
 
-from dice.verify.execution.inputs import TOGETHER
+from dice.verify.execution.changes import TOGETHER
 from dice.verify.execution.running import Device
 from dice.verify.ipc.messages import Step
 from dice.verify.reference.judge import judge, precision_label
