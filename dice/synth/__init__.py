@@ -37,7 +37,7 @@ __all__ = ["ALL_FAMILIES", "FAMILIES", "FURTHER", "PLAIN", "Pair", "Styles", "ge
 
 LARGE_SHARE = 0.35  # of training pairs whose problem is printed with large sizes; held-out ones never are
 CANONICAL_SHARE = 0.3  # of wide pairs that are tried in the given form: three of five have it
-FURTHER_SHARE = 0.25  # of wide pairs that are of the families that plain pairs have not
+FURTHER_SHARE = 0.4  # of wide pairs that are of the families that plain pairs have not
 Families = Mapping[str, tuple[ModuleType, float]]
 ALL_FAMILIES: Families = FAMILIES | FURTHER
 
@@ -76,12 +76,13 @@ class Styles:
             pair = replace(pair, not_canonical=asked)
         sources = (pair.problem.source,) if pair.check_source is None else (pair.problem.source, pair.check_source)
         chosen = frozenset(self.without)
+        apart: frozenset[str] = getattr(ALL_FAMILIES[pair.family][0], "STYLES_APART", frozenset())
         found = rewritten(
             sources,
             pair.kernel.source,
             random.Random(f"{key}:wide"),
-            without=chosen if hidden else frozenset(),
-            always=frozenset() if hidden else chosen,
+            without=apart | chosen if hidden else apart,
+            always=frozenset() if hidden else chosen - apart,
         )
         return replace(
             pair,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dice.synth.families.elements import broadcast, combine, elementwise, glu, mask, pointwise, position, selection
+from dice.synth.families.elements import (
+    broadcast,
+    combine,
+    elementwise,
+    formula,
+    glu,
+    mask,
+    pointwise,
+    position,
+    selection,
+)
 from dice.synth.families.networks import fusion, network
 from dice.synth.families.places import indexing, layout, scatter
 from dice.synth.families.products import attention, contraction, linear, matmul, vector
@@ -49,6 +59,7 @@ FAMILIES: dict[str, tuple[ModuleType, float]] = {
 
 # Families that wide pairs have beside those: plain draws stay what the shipped model was trained on.
 FURTHER: dict[str, tuple[ModuleType, float]] = {
+    formula.NAME: (formula, 40.0),
     combine.NAME: (combine, 6.0),
     selection.NAME: (selection, 8.0),
     order.NAME: (order, 7.0),
