@@ -98,7 +98,7 @@ def begun(hosts: room.Hosts, job: Job) -> list[Any]:
             found.append(error)
 
     threading.Thread(target=work, daemon=True).start()
-    wait_until(lambda: job.asked)
+    wait_until(lambda: job.asked and job.asked[0].member.actor.asked)  # the member is noted before it is asked
     return found
 
 

@@ -12,6 +12,7 @@ from dice.verify.tensors import trees
 
 PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
 REACH = 1.25
+MOST_SIGNED = 1 << 22  # elements
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
 
@@ -49,16 +50,17 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
 
 def _moved(value: torch.Tensor) -> torch.Tensor:
     spread = float(value.double().std()) if value.numel() > 1 else 0.0
-    reach = REACH if 0 < float(value.abs().max()) < 1 else 0.5
-    return value + (2 * torch.rand_like(value) - 1) * (spread if spread > 0 else reach)
+    least, most = value.aminmax()
+    reach = REACH if 0 < max(-float(least), float(most)) < 1 else 0.5
+    return value + (torch.rand_like(value) - 0.5) * (2 * (spread if spread > 0 else reach))
 
 
 def _has_one_sign(value: torch.Tensor) -> bool:
-    return (
-        bool(value.numel())
-        and bool(value[(0,) * value.dim()] != 0)
-        and bool((value.sign() == value.sign().flatten()[0]).all())
-    )
+    """Of a parameter that is not large, which is read and kept once more for it: those of one sign are gains."""
+    if not 0 < value.numel() <= MOST_SIGNED:
+        return False
+    least, most = value.aminmax()
+    return bool(least > 0) or bool(most < 0)
 
 
 def _without_steady_part(parameter: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor | None:
