@@ -49,8 +49,10 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
 
 
 def _moved(value: torch.Tensor) -> torch.Tensor:
+    if not value.numel():
+        return value
     spread = float(value.double().std()) if value.numel() > 1 else 0.0
-    least, most = value.aminmax()
+    least, most = value.float().aminmax()
     reach = REACH if 0 < max(-float(least), float(most)) < 1 else 0.5
     return value + (torch.rand_like(value) - 0.5) * (2 * (spread if spread > 0 else reach))
 
@@ -59,7 +61,7 @@ def _has_one_sign(value: torch.Tensor) -> bool:
     """Of a parameter that is not large, which is read and kept once more for it: those of one sign are gains."""
     if not 0 < value.numel() <= MOST_SIGNED:
         return False
-    least, most = value.aminmax()
+    least, most = value.float().aminmax()
     return bool(least > 0) or bool(most < 0)
 
 

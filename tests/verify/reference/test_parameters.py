@@ -124,9 +124,11 @@ class Model(torch.nn.Module):
         self.act = torch.nn.PReLU(64)
         self.gain = torch.nn.Parameter(torch.ones(64))
         self.root = torch.nn.Parameter(torch.rand(64) + 0.5)
+        self.nothing = torch.nn.Parameter(torch.zeros(0))
+        self.half = torch.nn.Parameter(torch.ones(64, dtype=torch.float16))
 
     def forward(self, x):
-        return self.act(x) * self.gain * self.root.sqrt()
+        return self.act(x) * self.gain * self.root.sqrt() * self.half.float()
 
 def get_inputs():
     return [torch.randn(8, 64)]
