@@ -125,10 +125,10 @@ class Model(torch.nn.Module):
         self.gain = torch.nn.Parameter(torch.ones(64))
         self.root = torch.nn.Parameter(torch.rand(64) + 0.5)
         self.nothing = torch.nn.Parameter(torch.zeros(0))
-        self.half = torch.nn.Parameter(torch.ones(64, dtype=torch.float16))
+        self.short = torch.nn.Parameter(torch.ones(64, dtype=torch.float16))
 
     def forward(self, x):
-        return self.act(x) * self.gain * self.root.sqrt() * self.half.float()
+        return self.act(x) * self.gain * self.root.sqrt() * self.short.float()
 
 def get_inputs():
     return [torch.randn(8, 64)]
