@@ -66,8 +66,9 @@ class ModelNew(nn.Module):
 
 
 def test_a_candidate_has_memory_for_the_models_parameters() -> None:
-    """100 MB of them, made and copied, in 200 MB: at first that is too little, and how much they are is known then."""
-    options = Options(trials=1, timing=False, memory_mb=200)
+    """100 MB of them, made and copied, in 260 MB: at first that is too little (280 are, too), and how much they are is known
+    then. The reference, which may take four times as much, is well below that."""
+    options = Options(trials=1, timing=False, memory_mb=260)
     with Verifier(backend="emulated", options=options) as verifier:
         problem = Problem(MODEL, name="table")
         first = verifier.verify(problem, Kernel(KERNEL))
