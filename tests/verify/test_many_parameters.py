@@ -66,7 +66,7 @@ class ModelNew(nn.Module):
 
 
 def test_a_candidate_has_memory_for_the_models_parameters() -> None:
-    """100 MB of them, made and copied, in 260 MB: at first that is too little (280 are, too), and how much they are is known
+    """100 MB of them, made and copied, in 260 MB: that is too little at first (280 are), and how much they are is known
     then. The reference, which may take four times as much, is well below that."""
     options = Options(trials=1, timing=False, memory_mb=260)
     with Verifier(backend="emulated", options=options) as verifier:
