@@ -11,7 +11,7 @@ from dice.verify.reference.trial import State
 from dice.verify.tensors import trees
 
 PART = 0.01  # of a parameter, from which on it is no chance that it is the same under two seeds
-REACH = 1.25
+REACH = 1.75
 MOST_SIGNED = 1 << 22  # elements
 MOST_BORNE = 64  # tensors that are varied one by one, where all at once make the reference fail
 
@@ -43,7 +43,7 @@ def varied(model: torch.nn.Module, plain: State, other: State) -> State:
         else:
             state[name] = _moved(parameter.detach())
     for name, parameter in taken:
-        if parameter.requires_grad and parameter.is_floating_point() and _has_one_sign(parameter.detach()):
+        if parameter.requires_grad and parameter.is_floating_point() and _has_one_sign(state[name].detach()):
             state[name] = torch.where(torch.rand_like(parameter) < 0.5, -state[name], state[name])
     return state
 
