@@ -171,8 +171,9 @@ class _Asked(OperatorMode):
             bound = float(args[-1])
             if NEAR < abs(bound) < FAR and bool(result.all()) == bool(result.any()):
                 self.bounds[bound] = None
-        if kind in _ORDERING and _gives_places(result) and (index := self._index(args[0])) >= 0:
-            self.ordered.update({index: None} if inputs.is_free(args[0]) else {})
+        asks_for_places = kind in _ORDERING and _gives_places(result) and inputs.is_free(args[0])
+        if asks_for_places and (index := self._index(args[0])) >= 0:
+            self.ordered[index] = None
         values, numbers = _compared(kind, args)
         is_given = kind in _LABELS and numbers != [NO_LABEL]  # a label that counts for nothing need not be drawn
         if kind in inputs.COMPARING:
