@@ -11,8 +11,9 @@ processes, is ended when its time is up, and is left for the next call where too
     save      a checkpoint of the training's state: how long a step waits for it, how long it is written beside steps;
               export and loading of the model, with the memory of the process
     rl        a step: 64 prompts x 16 answers of 2,000 tokens, two tokens a forward; stored answers of the synthetic
-              corpus are verified beside it, because random weights write no kernels; then the update. What a run does
-              once, recording graphs and compiling, is done on two short answers before
+              corpus are verified beside it, because random weights write no kernels; the answers are scored with the
+              weights before the update while verdicts are waited for; then the update. What a run does once, recording
+              graphs and compiling, is done on two short answers before
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ sys.path.insert(0, str(ROOT))
 
 from dice.bench.train import TrainBenchPlan, needed_flops, random_rows  # noqa: E402
 from dice.decode.generate import DecodeConfig, generate  # noqa: E402
+from dice.decode.trace import Trace  # noqa: E402
 from dice.files.atomic import read_json, write_json  # noqa: E402
 from dice.model.checkpoint import load_model, save_model  # noqa: E402
 from dice.model.sdar import SDAR, SDARConfig  # noqa: E402
@@ -49,6 +51,7 @@ from dice.train.plan.choose import choose_recompute, recompute_for  # noqa: E402
 from dice.train.plan.gpus import peak_flops  # noqa: E402
 from dice.train.plan.memory import USABLE, Layout  # noqa: E402
 from dice.train.rl.policy import Policy  # noqa: E402
+from dice.train.rl.replay import Floats  # noqa: E402
 from dice.train.sft_objective import deal, split_noise, weighted_loss  # noqa: E402
 from dice.train.weights import Weights, stored_bytes, without_moments  # noqa: E402
 from dice.train.world import World, joined  # noqa: E402
@@ -222,7 +225,8 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     recipe = dice_8b_rl().policy
     # An answer is read once clean and once in each of the two rounds of its blocks, of which its ends may cut two.
     row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
-    config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128)
+    minibatch = recipe.minibatch if cuda else 2
+    config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128, minibatch=minibatch)
     dtype = torch.bfloat16 if cuda else torch.float32
     policy = Policy(weights, config, world=world, compute_dtype=dtype, say=say)
     del weights
@@ -237,6 +241,7 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     begun = time.perf_counter()
     first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
     every = [trace for part in world.all_gather(lambda: first) for trace in part]
+    policy.score(every)
     policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
     synchronize(world)
     start = time.perf_counter() - begun
@@ -250,25 +255,46 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     say(f"decoded in {decode:.0f} s")
     if cuda:
         torch.cuda.empty_cache()  # for the kernels, as the trainer does it
-    verification.join()
-    wait = time.perf_counter() - begun - decode
-    say(f"then waited {wait:.0f} s for verdicts")
     every = [trace for part in world.all_gather(lambda: traces) for trace in part]
+    every.sort(key=lambda trace: trace.prompt_ids)
     begun = time.perf_counter()
-    stats = policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
+    beside, old = scored(policy, [every[at : at + answers] for at in range(0, len(every), answers)], verification)
+    score = time.perf_counter() - begun
+    say(f"scored in {score:.0f} s, {beside} of {count} groups while verdicts were waited for")
+    begun = time.perf_counter()
+    verification.join()
+    world.all_gather(lambda: None)
+    wait = time.perf_counter() - begun
+    say(f"then waited {wait:.0f} s for verdicts")
+    begun = time.perf_counter()
+    stats = policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)], old)
     synchronize(world)
     update = time.perf_counter() - begun
-    names = ("start_s", "decode_s", "wait_s", "update_s", "verify_s", "peak_bytes")
+    names = ("start_s", "decode_s", "score_s", "wait_s", "update_s", "verify_s", "peak_bytes")
     used = float(torch.cuda.max_memory_allocated()) if cuda else 0.0
-    found: Figures = dict(
-        zip(names, world.all_reduce_max(start, decode, wait, update, verification.seconds, used), strict=True)
-    )
+    most = world.all_reduce_max(start, decode, score, wait, update, verification.seconds, used)
+    found: Figures = dict(zip(names, most, strict=True))
     peak = peak_flops(world.device)
     return found | {
+        "groups_scored_beside": beside, "outcomes_of_one_process": verification.outcomes,
+        "step_s": sum(found[name] for name in ("decode_s", "score_s", "wait_s", "update_s")),
         "answers": len(every), "tokens": sum(len(trace.token_ids) for trace in every), "update": stats.to_json(),
         "update_mfu": None if peak is None else stats.work / found["update_s"] / (peak * world.size),
-        "outcomes": verification.outcomes, "of_a_whole_step": len(every) / 1024, "gpus": world.size,
+        "of_a_whole_step": len(every) / 1024, "gpus": world.size,
     }  # fmt: skip
+
+
+def scored(policy: Policy, groups: list[list[Trace]], verification: Verification) -> tuple[int, list[Floats] | None]:
+    """How many groups' log-probabilities were computed before the last verdict came, and all of them, as the trainer
+    does it; None where the traces' own are taken."""
+    if not policy.must_score([trace for group in groups for trace in group]):
+        return 0, None
+    beside, old = 0, []
+    for group in groups:
+        old += policy.score(group)
+        (waiting,) = policy.world.all_reduce_max(verification.is_alive())
+        beside += int(waiting)
+    return beside, old
 
 
 class Verification(threading.Thread):

@@ -418,6 +418,39 @@ def test_old_probabilities_of_exact_traces_need_no_second_pass() -> None:
     assert many.updates == 8 and count == [1], "the first rows of the second batch alone"
 
 
+def test_scores_are_the_slow_references_and_serve_the_update() -> None:
+    """Responses of every layout, cut answers among them; what was scored before is not scored again."""
+    model, samples = tiny_model(), layouts()
+    traces = [trace for trace, _ in samples]
+    policy, other = policy_of(model), policy_of(model)
+    assert policy.must_score(traces) and not policy.must_score(traces[:4]), "a single update's are its own"
+    slow = log_probabilities_of(model, samples, SMALL)
+    for trace, scores, expected in zip(traces, policy.score(traces), slow, strict=True):
+        assert scores.tolist() == pytest.approx([*expected, *[0.0] * (len(trace.token_ids) - trace.kept)], abs=1e-5)
+    old = [scores for part in (traces[:3], traces[3:]) for scores in policy.score(part)]
+    counts = [passes(policy), passes(other)]
+    stats = [policy.update(samples, old), other.update(samples)]
+    assert counts == [[0], [1]]
+    assert stats[0].mismatch_mean == pytest.approx(stats[1].mismatch_mean, rel=1e-5)
+    assert stats[0].clip_fraction == stats[1].clip_fraction > 0
+    for ours, theirs in zip(policy.weights.params, other.weights.params, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    nothing = replace(traces[0], kept=0)
+    assert not policy.score([nothing])[0].any()
+
+
+def test_scores_are_asked_for_where_traces_disagree() -> None:
+    model = tiny_model(dtype=torch.float32)
+    traces = [trace for trace, _ in real_samples(model)]
+    said: list[str] = []
+    policy = Policy(
+        copy.deepcopy(model), replace(SMALL, old_logprobs="trace"), compute_dtype=torch.float32, say=said.append
+    )
+    assert not policy.must_score(traces) and not said
+    other = [replace(trace, logprobs=tuple(value - 0.01 for value in trace.logprobs)) for trace in traces]
+    assert policy.must_score(other) and "scored again" in said[0]
+
+
 def test_traces_of_another_policy_are_scored_again() -> None:
     model = tiny_model(dtype=torch.float32)
     samples = [

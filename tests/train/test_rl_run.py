@@ -279,6 +279,23 @@ def test_the_engine_writes_what_the_plain_loop_does(brief: RLConfig, tmp_path: P
     assert line["verify_s"] >= 0 and line["work"] > 0 and "mfu" not in line, "a CPU's peak is not known"
 
 
+@pytest.mark.slow  # two runs; `test_rl_policy.py` holds what is scored equal
+def test_when_verdicts_come_changes_no_weight(brief: RLConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All groups are scored before the last verdict, or none is: the same to the last bit."""
+    states, parts = [], []
+    for waiting in (True, False):
+        monkeypatch.setattr(verification.PendingVerdicts, "under_way", waiting)
+        out = tmp_path / str(waiting)
+        policy = replace(brief.policy, minibatch=2, old_logprobs="score")
+        train_rl(replace(brief, out=out, staleness=0, policy=policy))
+        states.append(load_model(out / "model").state_dict())
+        parts.append([line for line in metrics(out) if "updates" in line])
+    assert any(line["updates"] > 1 for line in parts[0])
+    assert all("score_s" in line for line in parts[0])
+    for name, weight in states[0].items():
+        assert torch.equal(weight, states[1][name]), name
+
+
 def test_steps_without_any_difference_update_nothing(
     config: RLConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

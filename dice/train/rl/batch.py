@@ -21,12 +21,18 @@ DENSE_ROW = 2048
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """Rows run at once, and their targets in row-major order: where they are, and what a loss needs to know [n]."""
+    """Rows run at once, and their targets in row-major order: where they are, and what a loss needs to know [n].
+
+    `sample`, `position`: which response each is of, and where in its text, the prompt included.
+    """
 
     rows: PackedReplays
     index: Tensor
     labels: Tensor
     sampled: Tensor
+    old: Tensor
+    sample: Tensor
+    position: Tensor
     advantage: Tensor
     weight: Tensor
 
@@ -53,8 +59,12 @@ class Minibatch:
         for rows in self.rows.split(self.micro_rows):
             here = rows.to(device).take(torch.arange(len(rows), device=device))
             index = here.trainable.flatten().nonzero().squeeze(1)
-            labels, sampled, sample = (part.flatten()[index] for part in (here.labels, here.sampled, here.sample))
-            yield Micro(here, index, labels, sampled.to(self.weight), self.advantage[sample], self.weight[sample])
+            columns = here.labels, here.sampled, here.old, here.sample, here.positions
+            labels, sampled, old, sample, position = (column.flatten()[index] for column in columns)
+            yield Micro(
+                here, index, labels, sampled.to(self.weight), old.to(self.weight), sample, position,
+                self.advantage[sample], self.weight[sample],
+            )  # fmt: skip
 
     @property
     def sampled(self) -> Tensor:

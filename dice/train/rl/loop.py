@@ -37,6 +37,7 @@ from dice.train.rl.episode import Episode, write_episodes
 from dice.train.rl.evaluation import HeldOut, measure
 from dice.train.rl.policy import Policy, PolicyConfig
 from dice.train.rl.released import released_infill
+from dice.train.rl.replay import Floats
 from dice.train.rl.requests import InfillPrompt, PromptBuilder
 from dice.train.rl.reward import advantages, reward
 from dice.train.rl.rollout import Batch, Rollouts, Write, write_here
@@ -181,6 +182,10 @@ def _policy_config(config: RLConfig, block_size: int, longest_prompt: int, vocab
     )  # fmt: skip
 
 
+Scores = dict[int, Floats]
+"""By a request's place, the log-probabilities of its response's tokens before the update, see `Policy.score`."""
+
+
 @dataclass
 class _Rollout:
     """A step's tasks, and the responses to them."""
@@ -227,8 +232,9 @@ class _Run:
                     reason = "stop_at_step"
                     break
                 batch = self._rollout()
+                scores = self._score(batch)
                 episodes = self._verified(batch)
-                stats = self._update(episodes)
+                stats = self._update(batch, episodes, scores)
                 self.curriculum.record(episodes)
                 del self.rollouts_ahead[self.step]
                 self.step += 1
@@ -270,35 +276,61 @@ class _Run:
                 self.rollouts_ahead[step] = _Rollout(picks, batch)
         return self.rollouts_ahead[self.step].batch
 
+    def _score(self, batch: Batch) -> Scores | None:
+        """Log-probabilities of the responses before the update, group by group while verdicts are still under way; None
+        where the update asks for none. Not beside kernels that are timed on the policy's GPU."""
+        traces = [batch.traces[index] for index in range(len(batch.requests))]
+        with self._part("score"):
+            if not self.policy.must_score(traces):
+                return None
+            scores: Scores = {}
+            for group in batch.groups():
+                waits = self.pool.at_once and batch.pending.under_way and not self.stopped.is_set()
+                (waits_somewhere,) = self.world.all_reduce_max(waits)
+                if not waits_somewhere:
+                    break
+                scores |= self._scores_of(group, batch)
+            return scores
+
+    def _scores_of(self, group: Sequence[int], batch: Batch) -> Scores:
+        return dict(zip(group, self.policy.score([batch.traces[index] for index in group]), strict=True))
+
     def _verified(self, batch: Batch) -> list[Episode]:
         """The batch's episodes, with verdicts, rewards, and advantages normalised within each problem's answers."""
         with self._part("wait"):
             verdicts = self.rollouts.verdicts(batch)
         (self.part_seconds["verify"],) = self.world.all_reduce_max(batch.pending.seconds)
         rewards = [reward(verdict, self.config) for verdict in verdicts]
-        groups = defaultdict(list)
-        for index, request in enumerate(batch.requests):
-            groups[request.group].append(index)
-        scores: dict[int, float | None] = {}
-        for group in groups.values():
-            scores |= zip(group, advantages([rewards[index] for index in group]), strict=True)
+        worth: dict[int, float | None] = {}
+        for group in batch.groups():
+            worth |= zip(group, advantages([rewards[index] for index in group]), strict=True)
         return [
             Episode(
                 self.step + 1, self.config.stage(self.step), request.group, request.sample, request.problem,
-                batch.traces[index], batch.kernels[index], verdicts[index], rewards[index], scores[index],
+                batch.traces[index], batch.kernels[index], verdicts[index], rewards[index], worth[index],
             )
             for index, request in enumerate(batch.requests)
         ]  # fmt: skip
 
-    def _update(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def _update(self, batch: Batch, episodes: Sequence[Episode], scores: Scores | None) -> dict[str, float]:
         """Move the policy; without a group that differs in itself there is nothing to move it by."""
-        by_problem = sorted(episodes, key=lambda one: one.group)  # neighbours share their prompt's row
-        learnt = [(one.trace, one.advantage) for one in by_problem if one.advantage is not None]
+        groups = batch.groups()
+        learnt = {  # problem after problem: neighbours share their prompt's row
+            index: advantage
+            for group in groups for index in group if (advantage := episodes[index].advantage) is not None
+        }  # fmt: skip
         if not learnt:
             self.log.say(f"step {self.step + 1:,}: no update, the rewards of every group are all equal.")
             return {}
+        old = None
+        if scores is not None:
+            with self._part("score"):
+                for group in groups:
+                    if learnt.keys() & set(group) and group[0] not in scores:
+                        scores |= self._scores_of(group, batch)
+            old = [scores[index] for index in learnt]
         with self._part("update"):
-            return asdict(self.policy.update(learnt))
+            return asdict(self.policy.update([(batch.traces[index], learnt[index]) for index in learnt], old))
 
     def _report(self, episodes: Sequence[Episode], stats: dict[str, float]) -> None:
         """Episodes and metrics of the step that has just been done."""

@@ -16,34 +16,32 @@ Several processes share the weights (FSDP2) and deal each minibatch's rows among
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dice.decode.trace import Trace
 from dice.errors import MachineError, UserError
-from dice.model.sdar import SDAR, SDARConfig
+from dice.model.sdar import SDAR
 from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
 from dice.train.plan.choose import choose_recompute
-from dice.train.plan.flops import training_flops
 from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
 from dice.train.rl.objective import token_terms
-from dice.train.rl.replay import Replay, replay
+from dice.train.rl.replay import Floats, Replay, replay
+from dice.train.rl.stats import Step, UpdateStats, summarize
 from dice.train.session import TrainingError
 from dice.train.weights import Weights
 from dice.train.world import World
 
 ScoredTrace = tuple[Trace, float]
 """A trace and its advantage, the same for all of its tokens."""
-
-
-# How far log-probabilities of a trace may be from the trainer's on average, by the type that both compute in.
-ROUNDING = {torch.bfloat16: 0.01, torch.float32: 1e-4, torch.float64: 1e-4}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,38 +119,6 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateStats:
-    """What one call of `Policy.update` did. Means are over targets, the tokens learned from.
-
-    `work`: the floating-point operations that it needed, of all processes (what was recomputed or scored not counted).
-    `mismatch_*`: |log-probability by the trainer before the first update - that recorded by the sampler|; rounding
-    only, where shrink is 1 and the sampler did not truncate. `nll`: the mean negative log-probability of the samples
-    before the first update. `tokens`: positions that one pass over the samples reads, padding not counted.
-    """
-
-    samples: int
-    skipped: int
-    updates: int
-    targets: int
-    tokens: int
-    work: float
-    rows: int
-    loss: float
-    kl: float
-    clip_fraction: float
-    ratio_max: float
-    grad_norm: float
-    grad_norm_max: float
-    nll: float
-    mismatch_mean: float
-    mismatch_p99: float
-    mismatch_max: float
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class _Before:
     """What must be known of a micro-batch's targets before the first update of a call [n].
 
@@ -162,16 +128,6 @@ class _Before:
 
     old: Tensor | None
     anchor: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One optimiser update; log-probabilities and advantages of this process's targets as columns [5, n], see
-    `_summary`."""
-
-    loss: float
-    grad_norm: float
-    columns: Tensor
 
 
 class Policy:
@@ -223,36 +179,78 @@ class Policy:
             self._sampler = self.weights.whole()
         return self._sampler
 
-    def update(self, samples: Sequence[ScoredTrace]) -> UpdateStats:
+    def must_score(self, traces: Sequence[Trace]) -> bool:
+        """Whether `update` will compute log-probabilities of samples like these with the weights as they are now.
+
+        Not where one optimiser update is all, whose own they are, nor where those in the traces are to be taken and are
+        the trainer's but for rounding, by the first rows.
+        """
+        replays = [self._replay(trace) for trace in traces if trace.kept]
+        if len(even_parts(self._sizes(replays), self.config.minibatch)) <= 1:
+            return False
+        if self.config.old_logprobs == "score":
+            return True
+        few = replays[: self.config.minibatch]
+        batch = self._minibatch([1.0] * len(few), few)
+        self._forget_sampler()
+        return not self._traces_agree(self._engine_for(batch), batch)
+
+    def score(self, traces: Sequence[Trace]) -> list[Floats]:
+        """The log-probability of each token of each of `traces` with the weights as they are now, as `update` takes it;
+        0 for tokens that are not kept. What it returns depends on `traces` alone, never on what else was scored."""
+        kept = [n for n, trace in enumerate(traces) if trace.kept]
+        found = [np.zeros(len(trace.token_ids), np.float32) for trace in traces]
+        if not kept:
+            return found
+        batch = self._minibatch([1.0] * len(kept), [self._replay(traces[n]) for n in kept])
+        engine = self._engine_for(batch)
+        self._forget_sampler()
+        with _advising(self.config):
+            parts = [(micro.sample, micro.position, self._score(engine, self.model, micro)) for micro in batch]
+        columns = torch.cat([torch.stack([column.double() for column in part]) for part in parts], 1)
+        sample, position, log_p = self.world.all_gather_cat(columns).cpu().numpy()
+        for number, place in enumerate(kept):
+            own = sample == number
+            found[place][position[own].astype(int) - len(traces[place].prompt_ids)] = log_p[own]
+        return found
+
+    def update(self, samples: Sequence[ScoredTrace], old: Sequence[Floats] | None = None) -> UpdateStats:
         """Learn from `samples` in one pass, in their order, one optimiser update per minibatch.
 
-        Samples with advantage 0 only add their KL penalty; without a penalty they are not even read, but still count in
-        the mean. Raises `ReplayError` or `TrainingError` (a `UserError`) before any change for unusable samples;
-        `TrainingError` without the update at hand for a loss or gradient that is not finite; `MachineError` when memory
-        runs out. Updates made before the error in the same call stay.
+        `old`: what `score` returned for their traces since the last update; without, they are scored as far as that is
+        needed. Samples with advantage 0 only add their KL penalty; without a penalty they are not even read, but still
+        count in the mean. Raises `ReplayError` or `TrainingError` (a `UserError`) before any change for unusable
+        samples; `TrainingError` without the update at hand for a loss or gradient that is not finite; `MachineError`
+        when memory runs out. Updates made before the error in the same call stay.
         """
         if any(not math.isfinite(advantage) for _, advantage in samples):
             raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
         reads_all = self.config.kl_coef > 0
-        learned = [(trace, advantage) for trace, advantage in samples if (advantage or reads_all) and trace.kept]
+        given: Sequence[Floats | None] = old or [None] * len(samples)
+        learned = [
+            (trace, advantage, known)
+            for (trace, advantage), known in zip(samples, given, strict=True)
+            if (advantage or reads_all) and trace.kept
+        ]
         if not learned:
             raise TrainingError("There is nothing to learn from: no samples, or all have the same reward.")
-        replays = [replay(trace, self.block_size, self.mask_id, self.config.shrink) for trace, _ in learned]
-        self._check_length(replays)
+        replays = [self._replay(trace, known) for trace, _, known in learned]
+        advantages = [advantage for _, advantage, _ in learned]
+        _check_length(replays, self.model.config.max_position_embeddings)
         responses = len(samples) / len(learned)  # for each replayed one
         batches = [
-            self._minibatch(learned[part], replays[part], responses)
+            self._minibatch(advantages[part], replays[part], responses)
             for part in even_parts(self._sizes(replays), self.config.minibatch)
         ]
         self._forget_sampler()
-        try:
-            steps = self._learn(batches)
-        except torch.OutOfMemoryError:
-            advice = f"micro_rows {self.config.micro_rows} of row_tokens {self.config.row_tokens}; lower either"
-            raise MachineError(f"The GPU's memory ran out with {advice}.") from None
+        with _advising(self.config):
+            steps = self._learn(batches, known=old is not None)
         if self.config.fresh_optimizer:
             self.weights.restart(torch.bfloat16)
-        return self._summary(steps, batches, len(samples), len(learned))
+        return summarize(
+            steps, batches, len(samples), len(learned), config=self.model.config, world=self.world,
+            clip_ratio=self.config.clip_ratio, scored=self.config.old_logprobs == "score" or old is not None,
+        )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
@@ -273,10 +271,14 @@ class Policy:
         self.model.unfuse()
         self._sampler = None
 
-    def _learn(self, batches: Sequence[Minibatch]) -> list[_Step]:
+    def _replay(self, trace: Trace, old: Floats | None = None) -> Replay:
+        return replay(trace, self.block_size, self.mask_id, self.config.shrink, old)
+
+    def _learn(self, batches: Sequence[Minibatch], known: bool) -> list[Step]:
         """The loop: everything that must be known of the weights as they are now, then one update per minibatch."""
-        engine = self._engine = self._engine or self._pick_engine(batches[0])
-        scored = self.config.old_logprobs == "score" or len(batches) == 1 or not self._traces_agree(engine, batches[1])
+        engine, config = self._engine_for(batches[0]), self.config
+        trusted = known or len(batches) == 1
+        scored = not trusted and (config.old_logprobs == "score" or not self._traces_agree(engine, batches[1]))
         before = [self._before(engine, batch, changed=batch is not batches[0], scored=scored) for batch in batches]
         return [self._update(engine, batch, known) for batch, known in zip(batches, before, strict=True)]
 
@@ -293,23 +295,22 @@ class Policy:
         for micro in batch:
             old = anchor = None
             if changed:
-                old = self._score(engine, self.model, micro) if scored else micro.sampled
+                old = self._score(engine, self.model, micro) if scored else micro.old
             if self.reference is not None:
-                with torch.no_grad():
-                    anchor = self._score(engine.of(self.reference), self.reference, micro)
+                anchor = self._score(engine.of(self.reference), self.reference, micro)
             known.append(_Before(old, anchor))
         if changed:
             self._check_sampled(torch.cat([one.old for one in known if one.old is not None]), batch.sampled)
         return known
 
-    def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> _Step:
+    def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> Step:
         self.model.zero_grad(set_to_none=True)
         self.weights.optimizer.zero_grad(set_to_none=False)
         total = batch.weight.new_zeros(())
         columns = []
         for micro, known in zip(batch, before, strict=True):
             found = score_tokens(
-                micro.states(engine), self.model.lm_head.weight, micro.labels, self._token_loss(micro, known),
+                micro.states(engine), self.model.lm_head.weight, micro.labels, _token_loss(self.config, micro, known),
                 self.distribution,
             )  # fmt: skip
             found.total.backward()
@@ -328,37 +329,29 @@ class Policy:
             )
         self.weights.update(self.config.lr, self.updates)
         self.updates += 1
-        return _Step(loss, norm, targets)
-
-    def _token_loss(self, micro: Micro, known: _Before) -> TokenLoss:
-        config, old, anchor = self.config, known.old, known.anchor
-
-        def loss(log_p: Tensor, part: slice) -> Tensor:
-            before = log_p.detach() if old is None else old[part]
-            base = before if anchor is None else anchor[part]
-            terms = token_terms(log_p, before, base, micro.advantage[part], config.clip_ratio)
-            gain = terms.surrogate
-            if config.mismatch_cap is not None:
-                gain = gain * (before - micro.sampled[part]).exp().clamp(max=config.mismatch_cap)
-            return micro.weight[part] * (config.kl_coef * terms.kl - gain)
-
-        return loss
+        return Step(loss, norm, targets)
 
     def _score(self, engine: Engine, model: SDAR, micro: Micro) -> Tensor:
-        """Log-probabilities of the targets [n]."""
-        # Run as for training, gradients on although unused: without, a compiled model would be compiled a second time.
-        return log_probabilities(micro.states(engine), model.lm_head.weight, micro.labels, self.distribution)
+        """Log-probabilities of the targets [n]. A compiled model is compiled a second time for it, without gradients:
+        with them it would hold the activations of a whole row, while kernels are verified on the same GPU."""
+        with torch.no_grad():
+            return log_probabilities(micro.states(engine), model.lm_head.weight, micro.labels, self.distribution)
 
-    def _minibatch(self, samples: Sequence[ScoredTrace], replays: Sequence[Replay], responses: float) -> Minibatch:
+    def _minibatch(self, advantages: Sequence[float], replays: Sequence[Replay], responses: float = 1.0) -> Minibatch:
         config = self.config
         wide = torch.promote_types(self.compute_dtype, torch.float32)
-        share = 1.0 / (responses * len(samples) * config.max_new_tokens)  # of each token in the loss
+        share = 1.0 / (responses * len(replays) * config.max_new_tokens)  # of each token in the loss
         return minibatch(
             replays,
-            torch.tensor([advantage for _, advantage in samples], dtype=wide, device=self.device),
-            torch.full((len(samples),), share, dtype=wide, device=self.device),
+            torch.tensor(advantages, dtype=wide, device=self.device),
+            torch.full((len(replays),), share, dtype=wide, device=self.device),
             self.world, row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
         )  # fmt: skip
+
+    def _engine_for(self, batch: Minibatch) -> Engine:
+        """Chosen once, by the first rows that there are."""
+        self._engine = self._engine or self._pick_engine(batch)
+        return self._engine
 
     def _pick_engine(self, batch: Minibatch) -> Engine:
         compiled = self.device.type == "cuda" if self.config.compile is None else self.config.compile
@@ -372,12 +365,6 @@ class Policy:
             recompute=recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
-    def _check_length(self, replays: Sequence[Replay]) -> None:
-        reach = self.model.config.max_position_embeddings
-        longest = max(int(one.positions.max()) + 1 for one in replays)
-        if longest > reach:
-            raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
-
     def _check_sampled(self, old: Tensor, sampled: Tensor) -> None:
         """Raises `TrainingError` where the sampler drew a token that the policy cannot draw."""
         mismatch = self.world.all_reduce_sum((old - sampled).abs().sum())
@@ -387,32 +374,40 @@ class Policy:
                 "written by this model, with this temperature and vocab_limit? The weights are unchanged."
             )
 
-    def _summary(self, steps: list[_Step], batches: list[Minibatch], samples: int, learned: int) -> UpdateStats:
-        new, old, anchor, sampled, advantage = self.world.all_gather_cat(torch.cat([step.columns for step in steps], 1))
-        terms = token_terms(new, old, anchor, advantage, self.config.clip_ratio)
-        # The first update's are always scored; those of later ones may have been taken from the traces.
-        first = self.world.all_gather_cat(steps[0].columns)
-        mismatch = ((old - sampled) if self.config.old_logprobs == "score" else first[1] - first[3]).abs().sort().values
-        norms = [step.grad_norm for step in steps]
-        return UpdateStats(
-            samples=samples,
-            skipped=samples - learned,
-            updates=len(steps),
-            targets=len(new),
-            tokens=sum(batch.rows.tokens_read for batch in batches),
-            work=work(batches, len(new), self.model.config),
-            rows=self.world.size * sum(len(batch.rows) for batch in batches),
-            loss=sum(step.loss for step in steps) / len(steps),
-            kl=float(terms.kl.mean()),
-            clip_fraction=float(terms.clipped.float().mean()),
-            ratio_max=float(terms.ratio.max()),
-            grad_norm=sum(norms) / len(norms),
-            grad_norm_max=max(norms),
-            nll=-float(old.mean()),
-            mismatch_mean=float(mismatch.mean()),
-            mismatch_p99=float(mismatch[int(0.99 * (len(mismatch) - 1))]),
-            mismatch_max=float(mismatch[-1]),
-        )
+
+@contextmanager
+def _advising(config: PolicyConfig) -> Iterator[None]:
+    """What to do where memory runs out."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        advice = f"micro_rows {config.micro_rows} of row_tokens {config.row_tokens}; lower either"
+        raise MachineError(f"The GPU's memory ran out with {advice}.") from None
+
+
+def _token_loss(config: PolicyConfig, micro: Micro, known: _Before) -> TokenLoss:
+    old, anchor = known.old, known.anchor
+
+    def loss(log_p: Tensor, part: slice) -> Tensor:
+        before = log_p.detach() if old is None else old[part]
+        base = before if anchor is None else anchor[part]
+        terms = token_terms(log_p, before, base, micro.advantage[part], config.clip_ratio)
+        gain = terms.surrogate
+        if config.mismatch_cap is not None:
+            gain = gain * (before - micro.sampled[part]).exp().clamp(max=config.mismatch_cap)
+        return micro.weight[part] * (config.kl_coef * terms.kl - gain)
+
+    return loss
+
+
+def _check_length(replays: Sequence[Replay], reach: int) -> None:
+    longest = max(int(one.positions.max()) + 1 for one in replays)
+    if longest > reach:
+        raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
+
+
+# How far log-probabilities of a trace may be from the trainer's on average, by the type that both compute in.
+ROUNDING = {torch.bfloat16: 0.01, torch.float32: 1e-4, torch.float64: 1e-4}
 
 
 def traces_agree(gaps: Tensor, limit: float, world: World, say: Callable[[str], None]) -> bool:
@@ -427,9 +422,3 @@ def traces_agree(gaps: Tensor, limit: float, world: World, say: Callable[[str], 
         f"rounding explains {limit:.2g}: all samples are scored again."
     )
     return False
-
-
-def work(batches: Sequence[Minibatch], targets: int, config: SDARConfig) -> float:
-    """Operations that one pass forward and backward needs, in all processes; padding is no work."""
-    pairs, tokens = sum(batch.rows.pairs_read for batch in batches), sum(batch.rows.tokens_read for batch in batches)
-    return training_flops(config, tokens=tokens, pairs=pairs, predicted=targets)

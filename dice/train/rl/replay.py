@@ -28,6 +28,7 @@ from dice.model.mask import CLEAN, BlockLayout
 from dice.train.packing import PackedRows
 
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 
 
 class ReplayError(UserError):
@@ -39,7 +40,7 @@ class Replay:
     """One response in the order in which it is read; all arrays but `prefix` have one entry for each token.
 
     `prefix` is the prompt up to its last whole block. `targets`: the tokens to predict, whose ids are in `labels` and
-    whose log-probabilities under the sampler in `sampled`.
+    whose log-probabilities under the sampler in `sampled`, and before the next update in `old`.
     """
 
     prefix: tuple[int, ...]
@@ -48,7 +49,8 @@ class Replay:
     views: Ints
     labels: Ints
     targets: npt.NDArray[np.bool_]
-    sampled: npt.NDArray[np.float32]
+    sampled: Floats
+    old: Floats
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,7 +65,7 @@ class Replay:
 class PackedReplays(PackedRows):
     """Rows of replayed responses: clean and noisy tokens side by side. `trainable` are the targets.
 
-    `labels`, `sampled` [N, L] belong to them; `sample` [N, L] is the number of the response that a token is of.
+    `labels`, `sampled`, `old` [N, L] belong to them; `sample` [N, L] is the number of the response that a token is of.
     `tokens_read`: positions that are no padding, in all rows of the update; `pairs_read`: (query, key) pairs that these
     attend to, the work of attention.
     """
@@ -72,6 +74,7 @@ class PackedReplays(PackedRows):
     prefixes: Tensor
     labels: Tensor
     sampled: Tensor
+    old: Tensor
     sample: Tensor
     tokens_read: int
     pairs_read: int
@@ -83,9 +86,10 @@ class PackedReplays(PackedRows):
         return BlockLayout(self.positions, self.documents, self.views, block_size, self.prefixes)
 
 
-def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -> Replay:
+def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1, old: Floats | None = None) -> Replay:
     """What to read and what to predict for one response, for a model with this block size and mask token.
 
+    `old`: the tokens' log-probabilities before the next update, where they are not to be those under the sampler.
     `shrink` joins every so many consecutive rounds of a block into one (TraceRL's s): fewer noisy copies, each
     predicting from what the first of its rounds saw. Tokens after `kept` are no targets, but stay where the sampler
     saw them; a round that revealed nothing else is left out. Given tokens are seen from the start, and are no targets.
@@ -109,6 +113,7 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
     tail = prompt - first
     tokens = by_block(trace.token_ids, trace.prompt_ids[first:], np.int32)
     sampled = by_block(trace.logprobs, [0.0] * tail, np.float32)
+    before = sampled if old is None else by_block(old, [0.0] * tail, np.float32)
     steps = by_block(trace.steps, [GIVEN] * tail, np.int64)
     rounds = _rounds(steps) // shrink
     answer = by_block(np.arange(len(trace.token_ids)) < trace.kept, [False] * tail, bool) & (steps != GIVEN)
@@ -127,6 +132,7 @@ def replay(trace: Trace, block_size: int, mask_token_id: int, shrink: int = 1) -
         labels=np.concatenate((clean, tokens[block].ravel())),
         targets=np.concatenate((clean.astype(bool), now.ravel())),
         sampled=np.concatenate((clean, sampled[block].ravel())).astype(np.float32),
+        old=np.concatenate((clean, before[block].ravel())).astype(np.float32),
     )
 
 
@@ -155,7 +161,8 @@ def pack_replays(
     rows += [[] for _ in range(-len(rows) % rows_multiple)]
     shape = (len(rows), row_tokens)
     column = {name: np.zeros(shape, dtype=np.int32) for name in ("tokens", "views", "labels", "sample")}
-    column |= {"trainable": np.zeros(shape, dtype=bool), "sampled": np.zeros(shape, dtype=np.float32)}
+    column |= {"trainable": np.zeros(shape, dtype=bool)}
+    column |= {name: np.zeros(shape, dtype=np.float32) for name in ("sampled", "old")}
     column["positions"] = np.tile(np.arange(row_tokens, dtype=np.int32) % block_size, (len(rows), 1))
     column["documents"] = np.zeros(shape, dtype=np.int32)
     column["prefixes"] = np.zeros(shape, dtype=np.int32)
@@ -178,6 +185,7 @@ def pack_replays(
             column["labels"][row, part] = one.labels
             column["trainable"][row, part] = one.targets
             column["sampled"][row, part] = one.sampled
+            column["old"][row, part] = one.old
             column["sample"][row, part] = index
             column["documents"][row, part] = document
             column["prefixes"][row, part] = numbers.get(one.prefix, document)

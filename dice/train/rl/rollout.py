@@ -6,6 +6,7 @@ Several processes write and verify a share each, and then know all of it.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -60,6 +61,13 @@ class Batch:
     pending: PendingVerdicts
     traces: dict[int, Trace] = field(default_factory=dict)
     kernels: dict[int, Kernel | None] = field(default_factory=dict)
+
+    def groups(self) -> list[list[int]]:
+        """The places of the requests of each problem, problem after problem."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for index, request in enumerate(self.requests):
+            found[request.group].append(index)
+        return [found[group] for group in sorted(found)]
 
     def take(self, index: int, answer: Answer) -> None:
         self.kernels[index], self.traces[index] = answer

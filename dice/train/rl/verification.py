@@ -81,6 +81,11 @@ class PendingVerdicts:
             self._thread.start()
 
     @property
+    def under_way(self) -> bool:
+        """Whether verdicts are still to come."""
+        return self._thread.is_alive()
+
+    @property
     def seconds(self) -> float:
         """From the first pair to the last verdict so far."""
         return max(0.0, self._ended - self._began) if self._began is not None else 0.0
