@@ -65,17 +65,19 @@ class EmulatedCompiler(Compiler):
         return [flag for flag in emulator.compile_flags(sanitize=True) if flag not in emulator.compile_flags()]
 
     def _user_flags(self, unit: Unit) -> list[str]:
-        """The user's definitions and language standard; optimisation is the emulator's own affair."""
+        """The user's definitions and language standard, and that lambdas may be the device's; optimisation is the
+        emulator's own affair. What is compiled with any of these takes no precompiled header."""
         flags = self.cuda_cflags if unit.language == "cuda" else self.cflags
-        return [flag for flag in flags if flag.startswith(("-D", "-U__CUDA_NO", "-std"))]
+        found = [flag for flag in flags if flag.startswith(("-D", "-U__CUDA_NO", "-std"))]
+        if unit.language == "cuda" and any(flag.lstrip("-") in EXTENDED_LAMBDA for flag in flags):
+            found.append("-D__CUDACC_EXTENDED_LAMBDA__=1")
+        return found
 
     def _flags(self, unit: Unit, headers: str) -> list[str]:
         user = self._user_flags(unit)
         base = [flag for flag in emulator.compile_flags() if not flag.startswith(("-Wl", "-std"))]
         chosen = standard(tuple(user), headers)
         cuda = [*NVCC_DEFINES, "-DDICE_EMULATED_CUDA"] if unit.language == "cuda" else []
-        if unit.language == "cuda" and any(flag.lstrip("-") in EXTENDED_LAMBDA for flag in self.cuda_cflags):
-            cuda.append("-D__CUDACC_EXTENDED_LAMBDA__=1")
         if headers == "full":
             full = ["-DDICE_FULL_HEADERS", *module_name(headers)]
             includes = full + include_flags(CUDA_API_HEADERS, *torch_includes(), emulator.include_dir, SHADOW_HEADERS)

@@ -157,6 +157,7 @@ class Server(ABC):
                 guard.label(tensor, f"input {index}")
         rng = self.values.generator_states(name, command.rng)
         before = running.fingerprints(self.model, buffers=True) if command.repeat else {}
+        state = self._given_buffers() if command.repeat else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
         begun = time.monotonic()
@@ -181,7 +182,7 @@ class Server(ABC):
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
         on_cpu = self.device.on_cpu(output)
-        deterministic, overwritten = self._repeat(output, command) if command.repeat else (False, False)
+        deterministic, overwritten = self._repeat(output, command, state) if command.repeat else (False, False)
         findings = None
         if self.runtime is not None and self.file.sanitize:
             findings = races.findings(self.runtime.dice_findings_json().decode())
@@ -199,9 +200,16 @@ class Server(ABC):
             findings=findings,
         )
 
-    def _repeat(self, output: Any, command: m.RunTrial) -> tuple[bool, bool]:
-        """The same inputs once more, the threads in another order: are the results the same bits? And were the first
-        ones overwritten?"""
+    def _given_buffers(self) -> dict[str, torch.Tensor]:
+        """Copies of those that are the reference's."""
+        return {name: buffer.clone() for name, buffer in _buffers(self.model).items() if name in self.given}
+
+    def _repeat(self, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
+        """The same inputs once more, the threads in another order and the buffers in the same `state`: are the results
+        the same bits? And were the first ones overwritten?"""
+        buffers = _buffers(self.model)
+        for name, value in state.items():
+            buffers[name].copy_(value)
         first = transport.map_tensors(torch.clone, output)
         inputs = self.values.read(command.inputs)
         rng = self.values.generator_states(command.inputs, command.rng)
@@ -232,7 +240,7 @@ class Server(ABC):
     def _often(self, command: m.RunOften) -> m.RanOften:
         inputs = [self.values.read(name) for name in command.inputs]
         buffers = _buffers(self.model)  # of which those of the reference are as they were, in each call
-        kept = {name: buffer.clone() for name, buffer in buffers.items() if name in self.given}
+        kept = self._given_buffers()
 
         def call(place: int) -> Any:
             for name, value in kept.items():

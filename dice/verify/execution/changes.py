@@ -139,6 +139,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros": torch.zeros_like,
     EVEN: _dyadic,
     HALVES: _halves,
+    seldom.BARE_CORNER: lambda tensor: tensor if is_formed(tensor) else seldom.bare_corner(tensor),
     seldom.DRIFTING: lambda tensor: tensor if is_formed(tensor) else seldom.drifting(tensor),
     REARRANGED: _rearranged,
     OFFSET: lambda tensor: offset(tensor, -AWAY),

@@ -85,6 +85,8 @@ NOT_FINITE, ONE_NAN = "not finite", "one nan"
 ASKED_FOR, ASKED_FOR_ONE = "NaN and infinite", "NaN among the"
 _ONE_NAN = {NOT_FINITE: ONE_NAN, ASKED_FOR: ASKED_FOR_ONE}
 PAST = "past "  # and the number with which the reference compares
+NEAR_AN_END = 0.1  # of the range of shares
+OUTLYING_ELEMENTS = 1 << 19  # of inputs, that are looked at for a row's end which is left out
 SPARSE = 4096  # of so many elements one is another's: a sample of them stays what it was
 # Families of operators that begin somewhere and keep what is larger, or smaller.
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
@@ -94,6 +96,12 @@ _POOLS = {f"{form}{dims}" for dims in ("2d", "3d") for form in ("max_pool", "ada
 _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_with_indices" for pool in _POOLS)})
 _ROUNDINGS = frozenset({"round"})
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
+_SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
+# Operators that eliminate, and those that have a pole or an edge at zero or one.
+_ELIMINATING = frozenset({"det", "slogdet", "inv", "solve", "lu_factor", "lu", "inv_ex", "solve_ex", "lu_factor_ex"})
+_ELIMINATING |= {f"{start}{name}" for start in ("linalg_", "_linalg_") for name in _ELIMINATING}
+POLES = frozenset({"log", "log2", "log10", "log1p", "logit", "binary_cross_entropy", "xlogy", "entr", "kl_div"})
+POLES |= {"atanh", "acos", "asin", "erfinv", "rsqrt", "reciprocal", "acosh"}
 # Operators that ask whether a value is finite; the last two where they compare a tensor with itself, as isfinite does.
 COMPARING = frozenset({"gt", "ge", "lt", "le"})
 ASKING = frozenset({"isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian", "eq", "ne"})
@@ -141,11 +149,11 @@ def plan(
 
 
 def rare(drawn: Any, cheap: bool) -> tuple[str, ...]:
-    """Those of `seldom.FAMILIES` that these inputs have another form for; where trials are not `cheap`, those of masks
-    alone."""
-    families = seldom.FAMILIES if cheap else (seldom.HOLLOW,)
-    if not cheap and all(tensor.dtype != torch.bool for tensor in transport.tensors(drawn)):
-        return ()
+    """Those of `seldom.FAMILIES` that these inputs have another form for; where trials are not `cheap`, outliers and
+    masks, and masks alone where they are dear."""
+    families: tuple[str, ...] = seldom.FAMILIES if cheap else (seldom.HOLLOW, seldom.OUTLIERS, seldom.LEVEL)
+    if not cheap and trees.elements(drawn) > OUTLYING_ELEMENTS:
+        families = (seldom.HOLLOW,) if any(one.dtype == torch.bool for one in transport.tensors(drawn)) else ()
     return tuple(one for one in families if trees.changed(vary(drawn, Step("", one)), drawn))
 
 
@@ -175,10 +183,14 @@ def decisive(
     drifting = (seldom.DRIFTING,) if COMPARING.intersection(families) and _AGGREGATES.intersection(families) else ()
     meetings = (f"{seldom.MEETING}{index}: {' '.join(map(str, found))}" for index, found in (met or {}).items())
     near = (f"{seldom.NEAR_TIES}{index}" for index in ordered)
+    spreads = bounds if _SPREADS.intersection(families) else ()
     return (
         *halves,
         *drifting,
         *near,
+        *([seldom.BARE_CORNER] if _ELIMINATING.intersection(families) else []),
+        *([seldom.NEARLY_EQUAL] if "isclose" in families else []),
+        *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
         *([ASKED_FOR] if asks else []),
         *(f"{PAST}{bound:g}" for bound in bounds),
         *meetings,
@@ -203,6 +215,11 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return _at(inputs, int(index), lambda tensor: seldom.meeting(tensor, [*map(float, numbers)], generator))
     if step.family.startswith(seldom.NEAR_TIES):
         return _at(inputs, int(step.family.removeprefix(seldom.NEAR_TIES)), seldom.with_near_ties)
+    if step.family.startswith(seldom.SPREAD):
+        wanted = 2 * abs(float(step.family.removeprefix(seldom.SPREAD)))
+        return _measured(inputs, lambda tensor: tensor * (wanted / max(float(tensor.float().std()), 1e-30)))
+    if step.family == seldom.NEARLY_EQUAL:
+        return _nearly_equal(inputs)
     if step.family.startswith(PAST):
         distance = 2 * float(step.family.removeprefix(PAST))
         return _measured(inputs, lambda tensor: tensor + distance)
@@ -213,17 +230,37 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
 def _with_seldom(inputs: Any, family: str) -> Any:
     """Each input with the values of one of `seldom.FAMILIES`, where it is of the kind that has them."""
     before: list[torch.Tensor] = []
+    count = itertools.count()
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
+        number = next(count)
         if family == seldom.HOLLOW:
             return seldom.hollow(tensor)
-        if not is_free(tensor) or tensor.is_complex() or not tensor.dim() or is_formed(tensor):
+        if family == seldom.LEFT_OUT:
+            return seldom.left_out(tensor) if seldom.is_coded(tensor) else tensor
+        measured = is_free(tensor) and not tensor.is_complex() and bool(tensor.dim()) and not is_formed(tensor)
+        if family == seldom.LEVEL:
+            return seldom.level(tensor, number) if measured or seldom.is_coded(tensor) else tensor
+        if family == seldom.ALIKE:
+            other = next((one for one in before if seldom.is_alike(tensor, one)), None)
+            before.extend([tensor] if measured or not tensor.is_floating_point() else [])
+            return tensor if other is None else seldom.with_rows_of(tensor, other)
+        if not measured:
             return tensor
-        if family == seldom.OUTLIERS:
-            return seldom.with_outliers(tensor)
-        other = next((one for one in before if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)), None)
+        return seldom.with_outliers(tensor, number) if family == seldom.OUTLIERS else seldom.empty(tensor, number)
+
+    return transport.map_tensors(change, inputs)
+
+
+def _nearly_equal(inputs: Any) -> Any:
+    """Each measured input with some values of the one before it, where that has its shape."""
+    before: list[torch.Tensor] = []
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        other = before[-1] if before else None
         before.append(tensor)
-        return tensor if other is None else seldom.with_rows_of(tensor, other)
+        suits = other is not None and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
+        return seldom.nearly_equal(tensor, before[-2]) if suits and is_free(tensor) else tensor
 
     return transport.map_tensors(change, inputs)
 
@@ -369,6 +406,14 @@ def is_free(tensor: torch.Tensor) -> bool:
     rows = tensor.reshape(-1, tensor.shape[-1])
     sums = rows[:: max(1, len(rows) * rows.shape[1] // SAMPLE)].float().sum(dim=-1)
     return rows.shape[1] < 2 or bool(((sums - 1).abs() > 1e-3).any())
+
+
+def is_share(tensor: torch.Tensor) -> bool:
+    """Whether its values look like shares or probabilities: between zero and one, and near to both."""
+    if not is_free(tensor) or tensor.is_complex():
+        return False
+    least, most = (float(value) for value in tensor.float().aminmax())
+    return 0 <= least < NEAR_AN_END and 1 - NEAR_AN_END < most <= 1
 
 
 def is_scalar(tensor: torch.Tensor) -> bool:

@@ -2,49 +2,124 @@
 
 | family | values | shows |
 |---|---|---|
-| `outliers` | in some rows one value 40 spreads away | a clip or a cap of what is computed from the row |
-| `rows alike` | of inputs of one shape some rows the same | a branch for what is near, a division by a distance |
+| `outliers` | in some rows one value 40 spreads away, also the last | a clip or a cap, a row's end left out |
+| `rows alike` | of two inputs some rows the same, or some ids | a branch for what is near, a division by a distance |
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
+| `level` | along each dimension one index of one value; rows of one whole number | a spread of zero, an overflow |
+| `empty` | along each dimension zeros at one index | a norm or a sum of zero |
+| `left out` | of whole numbers every second one is never met | a group without members, a node without edges |
 | `values met by input ...` | some of the numbers with which the input is compared | an edge on the wrong side |
 | `near ties of input ...` | beside its largest and least values some that are a few roundings off | keys cut short |
 | `drifting` | their mean as it is, from one side of zero to the other | a mean taken of the first values |
+| `spread past ...` | so far apart that their spread is twice the number | a branch for what is far apart |
+| `bare corner` | a zero in the first place of each matrix | an elimination that exchanges no rows |
+| `nearly equal` | some of an input's values are another's, but for a few roundings | `isclose` as equality |
 
 Each is a trial of its own, since the reference may bear one and not another.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
+LEVEL, EMPTY, LEFT_OUT = "level", "empty", "left out"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
+SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
 APART = 4  # roundings, of a near tie
-FAMILIES = (OUTLIERS, ALIKE, HOLLOW)
+FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
+FEW = 4  # indices of a dimension: fewer are no rows
+DISTINCT, SPARSE = 0.5, 4  # the share of values that are different in what is coded at most; the gaps between ids
 EVERY = 3  # of the rows one is changed, which leaves the others as the problem draws them
 MET = 0.05  # of the values
 SUM = 1e-3  # what the sum of a distribution may be off one by
 
 
-def with_outliers(tensor: torch.Tensor) -> torch.Tensor:
-    """A value far from the others in every third row: above them, or below where there are values below zero."""
+def with_outliers(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """A value far from the others in every third row, in half of these the last one: above them, or below where there
+    are values below zero; further with each of the inputs, by their `number`, since differences may be asked for."""
     rows = _rows(tensor)
     if rows.shape[1] < 8:
         return tensor
-    spread, numbers = float(tensor.float().std()), torch.arange(1 % len(rows), len(rows), EVERY, device=tensor.device)
-    signs = torch.where(numbers % 2 == 0, -1.0, 1.0) if bool((tensor < 0).any()) else torch.ones(len(numbers))
-    rows[numbers, (numbers * 7 + 3) % rows.shape[1]] = (OUTLYING * spread * signs).to(tensor)
+    away = OUTLYING * (1 + number / 2) * float(tensor.float().std())
+    numbers = torch.arange(1 % len(rows), len(rows), EVERY, device=tensor.device)
+    turns = torch.arange(len(numbers), device=tensor.device)
+    signs = torch.where(turns % 4 < 2, 1.0, -1.0) if bool((tensor < 0).any()) else torch.ones(len(numbers))
+    places = torch.where(turns % 2 == 0, rows.shape[1] - 1, (numbers * 7 + 3) % rows.shape[1])
+    rows[numbers, places] = (away * signs).to(tensor)
     return rows.reshape(tensor.shape)
 
 
 def with_rows_of(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Every third row is the other tensor's."""
-    rows = _rows(tensor)
-    rows[1::EVERY] = _rows(other)[1::EVERY]
+    """Every third row is one of the other tensor's, whose rows are as long; of ids every third."""
+    rows, others = (_rows(one) if tensor.is_floating_point() else one.clone().reshape(-1, 1) for one in (tensor, other))
+    places = torch.arange(1 % len(rows), len(rows), EVERY, device=rows.device)
+    rows[places] = others[places % len(others)]
     return rows.reshape(tensor.shape)
+
+
+def is_alike(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether rows of the other may stand in the tensor: measured values in rows as long, or ids of one range."""
+    if tensor.dtype != other.dtype or not other.numel():
+        return False
+    if tensor.is_floating_point():
+        return tensor.shape[-1] == other.shape[-1]
+    return all(_is_ids(one) for one in (tensor, other)) and int(tensor.min()) <= int(other.max())
+
+
+def level(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """One index of each dimension that has a few holds a single value: of measured ones a power of two, whose sums are
+    exact, and of whole numbers, row by row, the least or the greatest. `number`: which of the inputs it is, as the
+    indices of two are different."""
+    if tensor.is_floating_point():
+        spread = float(tensor.float().std())
+        size = 2.0 ** round(math.log2(spread)) if 0 < spread < math.inf else 1.0
+        return _at_each_dimension(tensor, number, size if number % 2 == 0 or bool((tensor >= 0).all()) else -size)
+    rows = _rows(tensor)
+    ordered = rows.sort(-1).values
+    if len(rows) > 1 and not bool((ordered == ordered[:1]).all()):  # as they are of permutations
+        least, greatest = tensor.aminmax()
+        rows[1::EVERY], rows[2::EVERY] = greatest, least
+    return rows.reshape(tensor.shape)
+
+
+def empty(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """One index of each dimension that has a few holds zeros; another one for each of the inputs, by their `number`."""
+    return _at_each_dimension(tensor, number, 0.0)
+
+
+def left_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Every second whole number is the one below it, but for the greatest; what rises still does."""
+    return torch.where(tensor == tensor.max(), tensor, tensor - tensor % 2)
+
+
+def is_coded(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers of which some come again: codes, groups, places; no permutation, no offsets."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or tensor.numel() < 2:
+        return False
+    values: torch.Tensor = torch.unique(tensor)
+    return 1 < len(values) <= DISTINCT * tensor.numel() and int(values[0]) >= 0 and int(values[-1]) > 1
+
+
+def _is_ids(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers from a range so large that all are different by chance: no permutation."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or tensor.numel() < 2:
+        return False
+    sparse = int(tensor.max()) > SPARSE * tensor.numel() and len(torch.unique(tensor)) == tensor.numel()
+    return sparse and not bool((tensor.reshape(-1).diff() > 0).all())
+
+
+def _at_each_dimension(tensor: torch.Tensor, number: int, value: float) -> torch.Tensor:
+    changed = tensor.clone()
+    for dim, size in enumerate(tensor.shape if tensor.dim() > 1 else ()):
+        if size >= FEW:
+            changed.select(dim, (1 + number) % size).fill_(value)
+    return changed
 
 
 def drifting(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,8 +148,8 @@ def with_near_ties(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a mask every third row is empty, and the one after it full; every third distribution is all at its most
-    probable place. Anything else as it is."""
+    """Of a mask every third row is empty, and the one after it full; so is every third of what minus infinity blocks;
+    every third distribution is all at its most probable place. Anything else as it is."""
     if not tensor.dim() or tensor.numel() < 2 or (tensor.dtype.itemsize < 2 and tensor.is_floating_point()):
         return tensor
     first = 1 if tensor.numel() > tensor.shape[-1] else 0
@@ -82,12 +157,32 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
         rows = _rows(tensor)
         rows[first::EVERY], rows[first + 1 :: EVERY] = 0, 1
         return rows.reshape(tensor.shape)
+    if tensor.is_floating_point() and bool(torch.isneginf(tensor).any()):
+        rows = _rows(tensor)
+        rows[first::EVERY] = -math.inf
+        return rows.reshape(tensor.shape)
     if _is_distribution(tensor):
         rows = _rows(tensor)
         some = rows[first::EVERY]
         rows[first::EVERY] = torch.zeros_like(some).scatter_(1, some.argmax(1, keepdim=True), 1)
         return rows.reshape(tensor.shape)
     return tensor
+
+
+def bare_corner(tensor: torch.Tensor) -> torch.Tensor:
+    """The first element of each matrix is zero, where the tensor holds matrices of as many rows as columns."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < 2:
+        return tensor
+    changed = tensor.clone()
+    changed[..., 0, 0] = 0
+    return changed
+
+
+def nearly_equal(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Every third value is that of the other tensor of this shape, a few roundings further from zero."""
+    changed, others = tensor.clone().reshape(-1), other.reshape(-1)
+    changed[1::EVERY] = others[1::EVERY] * (1 + APART * torch.finfo(tensor.dtype).eps)
+    return changed.reshape(tensor.shape)
 
 
 def meeting(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> torch.Tensor:
@@ -105,9 +200,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
-    if tensor.dtype == torch.bool:
-        return True
-    return tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
+    return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _is_distribution(tensor: torch.Tensor) -> bool:

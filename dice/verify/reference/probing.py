@@ -22,7 +22,7 @@ MAX_PROBED = 32  # inputs looked at one by one
 # Operators that write where indices say: of equal ones any may be the last.
 LAST_WINS = frozenset({"scatter", "index_copy", "index_put", "put", "masked_scatter"})
 NEAR, FAR, MOST_BOUNDS = 1.0, 1e6, 2  # what is compared with less other families reach, and with more is no value's
-MOST_EDGES, MOST_MET = 64, 16  # of a table that values are looked up in; of the numbers that one input meets
+MOST_EDGES, MOST_MET = 1024, 16  # of a table that values are looked up in; of the numbers that one input meets
 # Operators that compare their first argument with numbers that follow, and where these stand.
 _NUMBERS = {"histc": slice(2, 4), "threshold": slice(1, 2), "hardshrink": slice(1, 2)}
 _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and that of what they are looked up in
@@ -261,6 +261,10 @@ def decisive(
     if looked_for.intersection(families):
         with asked:
             forward(drawn)
+    if inputs.POLES.intersection(families):
+        for index, tensor in enumerate(transport.tensors(drawn)):
+            if inputs.is_share(tensor):
+                asked.met.setdefault(index, {}).update({0.0: None, 1.0: None})
     met = {index: list(numbers)[:MOST_MET] for index, numbers in asked.met.items() if numbers}
     return inputs.decisive(families, asked.found, list(asked.bounds)[:MOST_BOUNDS], met, asked.ordered)
 

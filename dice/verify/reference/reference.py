@@ -11,7 +11,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,17 @@ from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.reference import input_rounding, orders, parameters, probing, thresholds, workload
 from dice.verify.reference.subject import Subject
-from dice.verify.reference.trial import ReferenceFailed, State, Trial, blame, derive, kernelbench_seed, unchanged
+from dice.verify.reference.trial import (
+    ReferenceFailed,
+    State,
+    Trial,
+    blame,
+    buffers_of,
+    derive,
+    kernelbench_seed,
+    put_back,
+    unchanged,
+)
 from dice.verify.tensors import compare, transport, trees
 
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
@@ -150,9 +160,8 @@ class Reference:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
             model, exact_model = self._models(step, loadable)
-            trial = self.run(
-                model, exact_model, drawn, derive(secret, f"{step.name} forward"), step, must_suit=must_suit
-            )
+            run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
+            trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
             own = self.fresh_states[loadable] if step.fresh and self.fresh_states is not None else None
             return replace(trial, state=own) if trial is not None else None
         except ReferenceFailed:
@@ -294,6 +303,20 @@ def _with_state(model: Any, attributes: Mapping[tuple[str, str], Any], state: St
         setattr(model.get_submodule(path), name, copy.deepcopy(value))
     model.load_state_dict(state, strict=False)
     return model
+
+
+def _without_trace(models: Sequence[Any], run: Callable[[], Trial | None]) -> Trial | None:
+    """The trial; where none comes of it, the models' buffers are what they were, as those of a candidate are, which
+    meets kept trials alone."""
+    before = [(model, buffers_of(model)) for model in models if model is not None]
+    trial = None
+    try:
+        trial = run()
+    finally:
+        if trial is None:
+            for model, buffers in before:
+                put_back(model, buffers)
+    return trial
 
 
 def _varied(drawn: Any, step: Step, seed: int, device: running.Device) -> Any:

@@ -111,14 +111,24 @@ def derive(secret: int, purpose: str) -> int:
 @contextlib.contextmanager
 def unchanged(model: Any) -> Iterator[None]:
     """Runs of the model inside leave no trace in its buffers (running statistics, counters)."""
-    kept = {name: value.detach().clone() for name, value in model.named_buffers()}
+    kept = buffers_of(model)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for name, value in model.named_buffers():
-                if name in kept:
-                    value.copy_(kept[name])
+        put_back(model, kept)
+
+
+def buffers_of(model: Any) -> State:
+    """Copies of what its buffers hold."""
+    return {name: value.detach().clone() for name, value in model.named_buffers()}
+
+
+def put_back(model: Any, kept: State) -> None:
+    """Into the buffers of these names."""
+    with torch.no_grad():
+        for name, value in model.named_buffers():
+            if name in kept:
+                value.copy_(kept[name])
 
 
 def kernelbench_seed(number: int) -> int:
