@@ -87,6 +87,18 @@ class Weights:
 
             part.register_post_accumulate_grad_hook(collect)
 
+    def zero_gradients(self) -> None:
+        """Before the backward passes of an update; the first makes those of a `model` that is the master itself."""
+        self.model.zero_grad(set_to_none=True)
+        if self.model is not self.master:
+            for weight in self.params:
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad.zero_()
+
+    def release_gradients(self) -> None:
+        """Until the next update nobody needs them, and they are as large as the weights."""
+        for weight in self.params:
+            weight.grad = None
+
     def clip(self, limit: float) -> float:
         """Scale the gradient down to norm `limit`; returns the norm it had."""
         norm = gathered(torch.nn.utils.get_total_norm([_gradient(weight) for weight in self.params]))

@@ -175,6 +175,7 @@ class Policy:
     def sampler(self) -> SDAR:
         """The model to decode with, whole; it always has the newest weights. Do not decode while `update` runs."""
         if self._sampler is None:
+            self.weights.release_gradients()
             torch.cuda.empty_cache()  # what an update held is for decoding, and for the kernels verified meanwhile
             self._sampler = self.weights.whole()
         return self._sampler
@@ -304,8 +305,7 @@ class Policy:
         return known
 
     def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> Step:
-        self.model.zero_grad(set_to_none=True)
-        self.weights.optimizer.zero_grad(set_to_none=False)
+        self.weights.zero_gradients()
         total = batch.weight.new_zeros(())
         columns = []
         for micro, known in zip(batch, before, strict=True):

@@ -15,6 +15,7 @@ from dice.verify.tensors import near
 
 MOST = 4096  # indices of a dimension: more are no columns or channels that a kernel treats in their own way
 FEWEST = 16  # elements at an index: the rms of fewer is luck
+FEW = 64  # elements of an output that are held one by one where it has no slices: sums and means in one tensor
 PART = 0.25  # of a slice's own rms may be missing; TF32 leaves as much where values a thousand times larger cancel
 GROSS = 0.5  # where the reference's rounding in it is not known
 MARGIN = 64.0  # times the reference's own distance from float64 in the slice
@@ -47,6 +48,8 @@ def lost(
     exact, slack = (None if value is None else value.squeeze() for value in (exact, slack))
     shape, count = expected.shape, expected.numel()
     dims = [dim for dim, size in enumerate(shape) if 1 < size <= MOST and count >= FEWEST * size]
+    if 1 < count <= FEW and not dims and exact is not None and worst and expected.dtype.itemsize >= 4:
+        return _lost_element(expected, actual, exact, slack, tf32)
     if not dims or not worst or count > MOST_AT_ONCE * shape[0]:
         return "", 0.0
     sizes = _squares(expected, None, dims)
@@ -74,6 +77,28 @@ def lost(
             words = f"its error is {float(error[index]):.3g} (rms), and they are {float(size[index]):.3g}"
             return f"[{place}] is wrong beside its own values: {words}", float(wrong.double().mean())
     return "", 0.0
+
+
+def _lost_element(
+    expected: torch.Tensor, actual: torch.Tensor, exact: torch.Tensor, slack: torch.Tensor | None, tf32: bool
+) -> tuple[str, float]:
+    """The same of the elements of a small output, each of which may be of a size of its own."""
+    known = (value.double().reshape(-1) for value in (expected, actual, exact, slack) if value is not None)
+    size, found, exactly, *slacks = known
+    eps = max(torch.finfo(expected.dtype).eps, TF32_EPS if tf32 else 0.0)
+    floor = (ROUNDINGS_HALF if tf32 else ROUNDINGS) * eps * float(size.square().mean().sqrt())
+    allowed = torch.maximum((PART * size.abs()).clamp(min=floor), MARGIN * (size - exactly).abs())
+    for one in slacks:
+        allowed = torch.maximum(allowed, SLACK_MARGIN * one.abs())
+    error = (found - exactly).abs()
+    wrong = (size.abs() > floor) & (error > allowed)
+    if not bool(wrong.any()):
+        return "", 0.0
+    index = int(wrong.nonzero()[0])
+    words = f"its error is {float(error[index]):.3g}, and it is {float(size[index]):.3g}"
+    return f" has an element, the {index + 1}th, that is wrong beside its own size: {words}", float(
+        wrong.double().mean()
+    )
 
 
 def _squares(value: torch.Tensor, other: torch.Tensor | None, dims: list[int]) -> Spread:
