@@ -97,6 +97,7 @@ _MAXIMA = frozenset({"argmax", "cummax", "embedding_bag", *_POOLS, *(f"{pool}_wi
 _ROUNDINGS = frozenset({"round"})
 _AGGREGATES = frozenset({"sum", "var", "norm", "linalg_vector_norm", "median"})
 _SPREADS = frozenset({"var", "std", "norm", "linalg_vector_norm", "max", "sum"})
+_NEAR = frozenset({"eq", "le", "abs"})  # of which `isclose` is made
 # Operators that eliminate, and those that have a pole or an edge at zero or one.
 _ELIMINATING = frozenset({"det", "slogdet", "inv", "solve", "lu_factor", "lu", "inv_ex", "solve_ex", "lu_factor_ex"})
 _ELIMINATING |= {f"{start}{name}" for start in ("linalg_", "_linalg_") for name in _ELIMINATING}
@@ -189,7 +190,7 @@ def decisive(
         *drifting,
         *near,
         *([seldom.BARE_CORNER] if _ELIMINATING.intersection(families) else []),
-        *([seldom.NEARLY_EQUAL] if "isclose" in families else []),
+        *([seldom.NEARLY_EQUAL] if _NEAR.issubset(families) else []),
         *(f"{seldom.SPREAD}{bound:g}" for bound in spreads),
         *([ASKED_FOR] if asks else []),
         *(f"{PAST}{bound:g}" for bound in bounds),
@@ -241,9 +242,9 @@ def _with_seldom(inputs: Any, family: str) -> Any:
         measured = is_free(tensor) and not tensor.is_complex() and bool(tensor.dim()) and not is_formed(tensor)
         if family == seldom.LEVEL:
             return seldom.level(tensor, number) if measured or seldom.is_coded(tensor) else tensor
-        if family == seldom.ALIKE:
+        if family == seldom.ALIKE and (measured or not tensor.is_floating_point()):
             other = next((one for one in before if seldom.is_alike(tensor, one)), None)
-            before.extend([tensor] if measured or not tensor.is_floating_point() else [])
+            before.append(tensor)
             return tensor if other is None else seldom.with_rows_of(tensor, other)
         if not measured:
             return tensor

@@ -42,7 +42,7 @@ AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compar
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 # Families with many equal values.
-TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, *seldom.FAMILIES)
+TIED = ("ties", "zeros", changes.HALVES, changes.EVEN, changes.REARRANGED, seldom.NEARLY_EQUAL, *seldom.FAMILIES)
 
 
 class Reference:
