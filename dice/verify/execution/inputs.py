@@ -150,11 +150,15 @@ def plan(
 
 
 def rare(drawn: Any, cheap: bool) -> tuple[str, ...]:
-    """Those of `seldom.FAMILIES` that these inputs have another form for; where trials are not `cheap`, outliers and
-    masks, and masks alone where they are dear."""
-    families: tuple[str, ...] = seldom.FAMILIES if cheap else (seldom.HOLLOW, seldom.OUTLIERS, seldom.LEVEL)
-    if not cheap and trees.elements(drawn) > OUTLYING_ELEMENTS:
-        families = (seldom.HOLLOW,) if any(one.dtype == torch.bool for one in transport.tensors(drawn)) else ()
+    """Those of `seldom.FAMILIES` that these inputs have another form for. Where trials are not `cheap`, there are
+    outliers, masks and whole numbers, and masks alone where they are dear."""
+    tensors = transport.tensors(drawn)
+    families: tuple[str, ...] = seldom.FAMILIES
+    if not cheap:
+        is_dear = trees.elements(drawn) > OUTLYING_ELEMENTS
+        masks = not is_dear or any(tensor.dtype == torch.bool for tensor in tensors)
+        coded = not is_dear and any(map(seldom.is_coded, tensors))
+        families = (seldom.HOLLOW,) * masks + (seldom.OUTLIERS,) * (not is_dear) + (seldom.LEVEL,) * coded
     return tuple(one for one in families if trees.changed(vary(drawn, Step("", one)), drawn))
 
 

@@ -65,7 +65,10 @@ def test_halves_are_met_on_grids_of_any_width(grid: float) -> None:
 
 
 def test_masks_are_filled_however_large_the_problem_is() -> None:
-    assert rare([FLOATS, FLOATS > 0.5], cheap=False) == ("hollow",) and not rare([FLOATS], cheap=False)
+    assert rare([FLOATS, FLOATS > 0.5], cheap=False) == ("hollow", "outliers")
+    large = torch.randn(1 << 10, 1 << 10)
+    assert rare([large, large > 0.5], cheap=False) == ("hollow",) and not rare([large], cheap=False)
+    assert rare([FLOATS, torch.arange(40) // 4], cheap=False) == ("outliers", "level")
     assert "hollow" in rare([FLOATS, FLOATS > 0.5], cheap=True) and "outliers" in rare([FLOATS], cheap=True)
 
 

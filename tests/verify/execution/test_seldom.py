@@ -23,7 +23,7 @@ def changed(family: str, *inputs: torch.Tensor, seed: int = 0) -> list[torch.Ten
 def test_some_rows_have_one_value_far_away() -> None:
     (found,) = changed(seldom.OUTLIERS, FLOATS)
     differs = found != FLOATS
-    assert differs.sum(1).tolist() == [0, 1, 0] * 3
+    assert differs.sum(1).tolist() == [0, 1, 0] * 3 and differs[:, -1].nonzero().flatten().tolist() == [1, 7]
     assert bool((found[differs].abs() > 30).all()) and found[differs].sign().unique().tolist() == [-1, 1]
     assert float(changed(seldom.OUTLIERS, FLOATS.abs())[0].min()) >= 0
     ordered = FLOATS.sort(-1).values
@@ -35,6 +35,64 @@ def test_some_rows_are_those_of_another_input() -> None:
     assert torch.equal(same, FLOATS) and torch.equal(short, FLOATS[:, :3])
     assert (other == FLOATS).all(1).tolist() == [False, True, False] * 3
     assert (other == FLOATS + 1).all(1).tolist() == [True, False, True] * 3
+
+
+def test_ids_that_are_different_by_chance_are_found_in_both_inputs() -> None:
+    ids, others = (torch.randint(0, 2**40, (9,), generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    same, met = changed(seldom.ALIKE, ids, others)
+    assert torch.equal(same, ids) and (met == others).tolist() == [True, False, True] * 3
+    assert set(met[1::3].tolist()) <= set(ids.tolist())
+    orders = torch.randperm(9), torch.randperm(9)
+    assert all(map(torch.equal, changed(seldom.ALIKE, *orders), orders))
+    nothing = torch.empty(0, 12)
+    assert changed(seldom.ALIKE, FLOATS, nothing)[1].shape == (0, 12)
+
+
+def test_one_index_of_each_dimension_has_a_single_value_or_none() -> None:
+    for family in (seldom.LEVEL, seldom.EMPTY):
+        first, second = changed(family, FLOATS, FLOATS)
+        (value,) = first[1].unique().tolist()
+        assert torch.equal(first[1], first[:, 1]) or first[1].unique().tolist() == first[:, 1].unique().tolist()
+        assert (value == 0) == (family == seldom.EMPTY) and value in (0.0, 0.5, 1.0, 2.0)
+        assert len(second[2].unique()) == len(second[:, 2].unique()) == 1 and len(second[1].unique()) > 2
+        kept = [n for n in range(9) if n != 1]
+        assert torch.equal(first[kept][:, 2:], FLOATS[kept][:, 2:])
+    symmetric = FLOATS[:, :9] + FLOATS[:, :9].T
+    assert torch.equal(changed(seldom.LEVEL, symmetric)[0], symmetric)
+
+
+def test_rows_of_whole_numbers_have_one_value_and_every_second_number_is_left_out() -> None:
+    codes = torch.randint(2, 9, (9, 30), generator=torch.Generator().manual_seed(1))
+    orders = torch.stack([torch.randperm(30) for _ in range(9)])
+    mask = (codes > 4).long()
+    rows, same, also_same = changed(seldom.LEVEL, codes, orders, mask)
+    assert torch.equal(same, orders) and torch.equal(also_same, mask)
+    assert [sorted(set(row.tolist())) for row in rows[1:3]] == [[8], [2]] and torch.equal(rows[::3], codes[::3])
+    fewer, ordered, distinct = changed(seldom.LEFT_OUT, codes, codes.reshape(-1).sort().values, torch.arange(20))
+    assert set(fewer.unique().tolist()) == {2, 4, 6, 8} and bool((ordered.diff() >= 0).all())
+    assert torch.equal(distinct, torch.arange(20))
+
+
+def test_what_minus_infinity_blocks_is_blocked_altogether() -> None:
+    block = torch.zeros(9, 12).masked_fill(FLOATS > 0, float("-inf"))
+    (found,) = changed(seldom.HOLLOW, block)
+    assert torch.isneginf(found).all(1).tolist() == [False, True, False] * 3
+    (whole,) = changed(seldom.HOLLOW, (FLOATS > 0).long())
+    assert whole.sum(1).tolist()[1::3] == [0] * 3 and whole.sum(1).tolist()[2::3] == [12] * 3
+
+
+def test_some_values_are_another_inputs_but_for_roundings() -> None:
+    same, near = changed(seldom.NEARLY_EQUAL, FLOATS, FLOATS + 1)
+    met = near.reshape(-1)[1::3], FLOATS.reshape(-1)[1::3]
+    assert torch.equal(same, FLOATS) and not bool((met[0] == met[1]).any()) and torch.allclose(*met, rtol=1e-6)
+
+
+def test_matrices_begin_with_a_zero_and_spreads_lie_past_a_number() -> None:
+    matrices = FLOATS[:, :9].reshape(1, 9, 9).clone()
+    (bare,) = changed(seldom.BARE_CORNER, matrices)
+    assert bare[0, 0, 0] == 0 and int((bare != matrices).sum()) == 1
+    (wide,) = changed(f"{seldom.SPREAD}50", FLOATS)
+    assert abs(float(wide.std()) - 100) < 1e-3
 
 
 def test_some_rows_of_masks_are_empty_and_some_distributions_have_zeros() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import problem_texts as texts
 import pytest
 
-from dice.verify.execution.seldom import MEETING, NEAR_TIES
+from dice.verify.execution.seldom import BARE_CORNER, MEETING, NEAR_TIES, NEARLY_EQUAL, SPREAD
 from dice.verify.execution.steady import ALL_BRIMMING, BRIMMING
 from tests.verify.reference.conftest import SECRET, Make
 
@@ -50,6 +50,7 @@ MET = {  # forward, and the numbers that some values of an input are to be
     "return torch.nn.functional.cross_entropy(x, inputs[1])": (),  # no label is -100
     "return torch.where(inputs[1] != 3, x[:, 0], 0.0)": ("1: 3",),
     "return torch.where(inputs[1] < 50, x[:, 0], 0.0)": (),
+    "return torch.log(x.sigmoid())": (),
 }
 
 
@@ -69,13 +70,13 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.level = torch.nn.Parameter(torch.tensor([0.25, -0.5, 0.25]))
-        self.register_buffer("many", torch.linspace(-1, 1, 300))
+        self.register_buffer("many", torch.linspace(-1, 1, 2000))
 
     def forward(self, x):
         return {expression}
 
 def get_inputs():
-    return [torch.randn(5, 3, 300)]
+    return [torch.randn(5, 3, 2000)]
 
 def get_init_inputs():
     return []
@@ -152,3 +153,46 @@ def test_near_ties_are_tried_where_places_of_an_input_itself_are_asked_for(
     assert (f"{NEAR_TIES}0" in families) is found
     if found:
         assert reference.trial(SECRET, families[f"{NEAR_TIES}0"]) is not None
+
+
+def test_shares_are_nothing_and_all_where_an_operator_has_a_pole_there(make: Make) -> None:
+    source = "[torch.rand(batch_size, 40), torch.randn(batch_size, 40)]"
+    for forward, expected in {"return torch.xlogy(x, x)": ["0: 0.0 1.0"], "return x * 2": []}.items():
+        steps = make(texts.problem(forward, source)).plan(SECRET, 5)
+        found = [step.family.removeprefix(MEETING) for step in steps if step.family.startswith(MEETING)]
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("forward", "family"),
+    [
+        ("return torch.isclose(x, inputs[1]).float()", NEARLY_EQUAL),
+        ("return torch.linalg.det(x[:4, :4] + inputs[1][:4, :4])", BARE_CORNER),
+        ("return torch.where(x.std(-1, keepdim=True) > 300, x, inputs[1])", f"{SPREAD}300"),
+    ],
+)
+def test_operators_decide_what_else_is_tried(make: Make, forward: str, family: str) -> None:
+    inputs = "[torch.randn(batch_size, 40), torch.randn(batch_size, 40)]"
+    assert family in [step.family for step in make(texts.problem(forward, inputs)).plan(SECRET, 5)]
+    plain = make(texts.problem("return x + inputs[1]", inputs)).plan(SECRET, 5)
+    assert family not in [step.family for step in plain]
+
+
+def test_a_trial_that_is_dropped_leaves_no_trace_in_the_state(make: Make) -> None:
+    """Candidates do not meet it, and keep a running mean as well."""
+    source = texts.problem(
+        "self.seen.mul_(0.5).add_(x.mean()); return torch.asin(x) + self.seen", "[torch.rand(batch_size, 40)]",
+        init='self.register_buffer("seen", torch.zeros(()))',
+    )  # fmt: skip
+    reference = make(source)
+    expected, dropped = 0.0, 0
+    for step in reference.plan(SECRET, 5):
+        if step.fresh:
+            continue
+        trial = reference.trial(SECRET, step)
+        dropped += trial is None
+        if trial is not None:
+            (inputs,) = trial.inputs
+            expected = 0.5 * expected + float(inputs.mean())
+        assert float(reference.model.seen) == pytest.approx(expected, rel=1e-5)
+    assert dropped
