@@ -246,7 +246,7 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     synchronize(world)
     start = time.perf_counter() - begun
     say(f"ready after {start:.0f} s")
-    verification = Verification(len(tasks), world)
+    verification = Verification(len(tasks), world, args.backend)
     verification.start()
     begun = time.perf_counter()
     traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
@@ -300,9 +300,9 @@ def scored(policy: Policy, groups: list[list[Trace]], verification: Verification
 class Verification(threading.Thread):
     """`count` kernels of the synthetic corpus, another one each, verified while the engine decodes."""
 
-    def __init__(self, count: int, world: World) -> None:
+    def __init__(self, count: int, world: World, backend: str) -> None:
         super().__init__(daemon=True)
-        self.count, self.world = count, world
+        self.count, self.world, self.backend = count, world, backend
         self.seconds = 0.0
         self.outcomes: dict[str, int] = {}
 
@@ -312,11 +312,11 @@ class Verification(threading.Thread):
         from dice.verify.options import visible_gpus
 
         pairs = (synth.generate(7, self.world.rank * 100_000 + n) for n in range(self.count))
-        backend = "cuda" if self.world.device.type == "cuda" else "emulated"
+        backend = self.backend if self.world.device.type == "cuda" else "emulated"
         cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
         begun = time.perf_counter()
         gpus = visible_gpus()
-        own = gpus[self.world.rank % len(gpus) :][:1] if gpus else None
+        own = gpus[self.world.rank % len(gpus) :][:1] if gpus and backend == "cuda" else None
         with Verifier(
             backend=backend, options=Options(timing=False), devices=own, builds=cores, cache=False
         ) as verifier:
@@ -355,6 +355,8 @@ def stage(name: str, args: argparse.Namespace, gpus: int, seconds: float) -> tup
         str(args.out),
         "--shape",
         args.shape,
+        "--backend",
+        args.backend,
         "--child",
         name,
         "--ends",
@@ -382,6 +384,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--backend", choices=("cuda", "emulated"), default="cuda", help="of the kernels verified by rl")
     parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -466,3 +466,14 @@ def test_traces_of_another_policy_are_scored_again() -> None:
         found.append(policy)
     assert_same(*found)
     assert len(said) == 1 and "differ from the trainer's by 0.01 on average" in said[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_take_no_memory_while_the_policy_samples(dtype: torch.dtype) -> None:
+    policy, other = (policy_of(tiny_model(dtype=torch.float32), dtype) for _ in range(2))
+    for one in (policy, other):
+        one.update(layouts())
+    assert policy.sampler is not None and all(weight.grad is None for weight in policy.weights.params)
+    for one in (policy, other):
+        one.update(layouts())
+    assert_same(policy, other)
