@@ -29,6 +29,8 @@ _EDGES = {"bucketize": (0, 1), "searchsorted": (1, 0)}  # the values' place, and
 # Losses of labels, which are their second argument; their fifth is the label that does not count.
 NO_LABEL = -100.0  # PyTorch's own, which hardly anybody means
 _ORDERING = frozenset({"argmax", "argmin", "topk", "sort", "kthvalue", "median", "max", "cummax", "cummin"})
+_WHOLE = (torch.int16, torch.int32, torch.int64)
+_CLAMPS = "relu"  # the family that they are of
 _LABELS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"})
 SHORT = 2  # bytes of a whole number
 MAX_VARIED = 16  # other values of inputs that all draws leave alike, or of masks; each costs a trial
@@ -175,6 +177,9 @@ class _Asked(OperatorMode):
         if asks_for_places and (index := self._index(args[0])) >= 0:
             self.ordered[index] = None
         values, numbers = _compared(kind, args)
+        guarded = _guarded(func.name(), args, kwargs or {}) if kind == _CLAMPS else []
+        if guarded and (index := self._index(args[0])) >= 0:
+            self.met.setdefault(index, {}).update(dict.fromkeys(guarded))
         is_given = kind in _LABELS and numbers != [NO_LABEL]  # a label that counts for nothing need not be drawn
         if kind in inputs.COMPARING:
             for one, other in (args[:2], args[1::-1]):
@@ -200,6 +205,17 @@ class _Asked(OperatorMode):
             if (one.dtype, one.numel()) == (flat.dtype, len(flat)) and torch.equal(flat, one.reshape(-1))
         )
         return next(alike, -1)
+
+
+def _guarded(name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[float]:
+    """The whole numbers next to those that an operator lets pass: it guards against them."""
+    low, high = [*args[1:3], None, None][:2]
+    low, high = (
+        (None, low) if name.startswith("aten::clamp_max") else (keywords.get("min", low), keywords.get("max", high))
+    )
+    bounds = ((low, -1), (high, 1))
+    is_whole = isinstance(args[0], torch.Tensor) and args[0].dtype in _WHOLE
+    return [float(bound + step) for bound, step in bounds if is_whole and isinstance(bound, int) and bound + step >= 0]
 
 
 def _compared(kind: str, args: Sequence[Any]) -> tuple[torch.Tensor | None, list[float]]:
@@ -257,7 +273,7 @@ def decisive(
     that inputs are drawn from, by their places among `steady.leaves`. `state`: the reference's parameters and buffers,
     with which it may compare inputs, too."""
     asked = _Asked(drawn, ranges, state)
-    looked_for = inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS | _ORDERING
+    looked_for = inputs.ASKING | inputs.COMPARING | _NUMBERS.keys() | _EDGES.keys() | _LABELS | _ORDERING | {_CLAMPS}
     if looked_for.intersection(families):
         with asked:
             forward(drawn)

@@ -50,6 +50,8 @@ MET = {  # forward, and the numbers that some values of an input are to be
     "return torch.nn.functional.cross_entropy(x, inputs[1])": (),  # no label is -100
     "return torch.where(inputs[1] != 3, x[:, 0], 0.0)": ("1: 3",),
     "return torch.where(inputs[1] < 50, x[:, 0], 0.0)": (),
+    "return x[:, 0] / inputs[1].clamp(min=1)": ("1: 0.0",),
+    "return x[:, 0] * inputs[1].clamp(2, 30)": ("1: 1.0 31.0",),
     "return torch.log(x.sigmoid())": (),
 }
 
