@@ -22,7 +22,8 @@ class Values:
         self.inputs, self.outputs, self.device = inputs, outputs, device
         # Of inputs and outputs, by the inputs' name.
         self._mapped: dict[str, tuple[shared_memory.Memory, shared_memory.Memory]] = {}
-        self._placed: list[tuple[torch.Tensor, int]] = []  # inputs of the trial before, and where they are
+        # Inputs of the trial before, and where they are: one that had its tensors where this one has them, see `guard`.
+        self._placed: dict[bool, list[tuple[torch.Tensor, int]]] = {}
 
     def map_memory(self, command: MapMemory, descriptors: list[int]) -> str:
         """Take the memory that the next inputs are in, instead of files; why that failed, or ""."""
@@ -45,19 +46,19 @@ class Values:
         """Inputs on the device, nobody else's."""
         return self.device.place(transport.read(self.inputs, name, memory=self._inputs_of(name)))
 
-    def read_in_place(self, name: str) -> Any:
+    def read_in_place(self, name: str, at_front: bool = False) -> Any:
         """The same, where those of the trial before are, if they are alike: who remembers answers by the address of an
         input gives one that is over. On a GPU its allocator does so, too. And as tensors that nobody has written to:
         who remembers them by PyTorch's count of writes does, too."""
         value = self.read(name)
         new = transport.tensors(value)
-        before, self._placed = self._placed, []
+        before = self._placed.pop(at_front, [])
         if sum(tensor.nbytes for tensor in new) > KEPT_BYTES:
             return value
         if len(before) == len(new) and all(map(_fits, before, new)):
             places = iter(tensor for tensor, _ in before)
             value = transport.map_tensors(lambda tensor: next(places).copy_(tensor).data, value)
-        self._placed = [(tensor, tensor.data_ptr()) for tensor in transport.tensors(value)]
+        self._placed[at_front] = [(tensor, tensor.data_ptr()) for tensor in transport.tensors(value)]
         return value
 
     def shown(self, name: str) -> Any:

@@ -1,5 +1,7 @@
 // Memory that ends at an inaccessible page: an index past the end, or far from the array, faults at once, without any
-// instrumentation of the code that does it. Freed memory becomes inaccessible and its addresses rest for a while.
+// instrumentation of the code that does it. In some trials tensors begin behind one instead, where an index before the
+// start faults, and where they are aligned as a GPU's allocations are, which code may ask for. Freed memory becomes
+// inaccessible and its addresses rest for a while.
 // What is certainly the GPU's (inputs and parameters, which are named, and what cudaMalloc gave) is inaccessible to host
 // code of libraries.
 #include <pthread.h>
@@ -30,6 +32,7 @@ Region* regions = nullptr;
 Region* quarantine[kQuarantine];
 unsigned quarantine_next = 0;
 unsigned guarded_count = 0;
+bool at_front = false;  // whether new tensors begin behind a guard page
 
 Region* on_device[kMaxOnDevice];
 unsigned device_count = 0;
@@ -303,9 +306,14 @@ using namespace dice_emu;
 
 extern "C" {
 
-// 16-byte aligned, filled with 0xFF; null when memory is exhausted. Zero bytes give a pointer that cannot be read.
+// From now on tensors begin behind a guard page, or end before one.
+void dice_heap_at_front(bool on) { at_front = on; }
+
+// 16-byte aligned (at a page where it is in front), filled with 0xFF; null when memory is exhausted. Zero bytes give a
+// pointer that cannot be read.
 void* dice_heap_allocate(size_t bytes) {
   Region* region = guarded_count < kMaxGuarded ? new_region(bytes, kTensorGuard, "tensor") : nullptr;
+  if (region != nullptr && at_front) region->data = region->pages;
   if (region == nullptr) region = new_plain_region(bytes, "tensor");
   if (region == nullptr) return nullptr;
   memset(region->pages, kPoison, static_cast<size_t>(region->pages_end - region->pages));

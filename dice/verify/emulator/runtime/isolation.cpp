@@ -29,6 +29,7 @@ void renew_isolation_credit() {
 
 void Isolation::begin_launch(bool active, bool blocks, unsigned threads) {
   active_ = active;
+  threads_ = threads;
   watches_ = active && blocks && page_credit > 0;
   forget();
   if (!watches_) return;
@@ -114,9 +115,9 @@ void Isolation::begin_block() {
   if (!active_) return;
   settle();
   const int64_t left = credit.load(std::memory_order_relaxed);
-  allowance_ = granted_ = left < 0 ? 0 : left < kCreditPerBlock ? left : kCreditPerBlock;
+  allowance_ = granted_ = left < 0 ? 0 : left / 4 < kCreditPerBlock ? left / 4 : kCreditPerBlock;  // later ones need some, too
   credit.fetch_sub(granted_, std::memory_order_relaxed);
-  fenced_ = false;
+  fenced_ = by_warp_ = false;
   on_ = dice_isolated = true;
   begin_pages();
   for (const Array& array : arrays_) memcpy(merged_.data() + array.offset, array.data, array.size);
@@ -136,6 +137,8 @@ void Isolation::begin_pages() {
 
 void Isolation::end_block() {
   if (!on_) return;
+  flush();
+  if (!on_) return;
   keep_all(false);
   if (!untold_) return;  // else it told nobody, and the next block's atomics do not tell of it
   memcpy(released_.data(), told_.data(), pages_length_);
@@ -143,6 +146,7 @@ void Isolation::end_block() {
 }
 
 void Isolation::rest() {
+  flush();
   if (!on_) return;
   exchange(true);
   show(&merged_);
@@ -226,6 +230,13 @@ void Isolation::add(char* data, size_t size) {
   extend(block_);
   for (unsigned w = 0; w < kMaxWarps; ++w)
     if (of_warp_[w] != 0) extend(warps_[w]);
+  if (on_) spare();
+}
+
+// Lanes of a warp are no more isolated from each other where a thirty-second of the comparing has to do.
+void Isolation::spare() {
+  const auto bytes = static_cast<int64_t>(length_) * threads_;
+  by_warp_ = by_warp_ || (bytes > kBytesPerSwitch * threads_ && (bytes > granted_ / 4 || allowance_ < granted_ / 2));
 }
 
 void Isolation::copy(Image& to, const Image& from) {
@@ -245,7 +256,10 @@ void Isolation::show(Image* image) {
 void Isolation::enter(unsigned thread) {
   if (!on_) return;
   const unsigned warp = thread / kWarp, lane = 1u << (thread % kWarp);
-  show((of_all_[warp] & lane) != 0 ? &merged_ : (of_warp_[warp] & lane) != 0 ? &warps_[warp] : &block_);
+  Image* image = (of_all_[warp] & lane) != 0 ? &merged_ : (of_warp_[warp] & lane) != 0 ? &warps_[warp] : &block_;
+  if (left_ != kNobody && left_ / kWarp == warp && image == shown_) return;  // it goes on with what that one has left
+  flush();
+  if (on_) show(image);
 }
 
 void Isolation::gather_word(const Array& array, size_t at, std::vector<Change>* changes) {
@@ -282,7 +296,7 @@ void Isolation::gather(const Array& array, std::vector<Change>* changes) {
 }
 
 void Isolation::publish(unsigned thread, bool met) {
-  std::vector<Change>* changes = met && shown_ != &merged_ ? &changes_[thread] : nullptr;
+  std::vector<Change>* changes = (met || by_warp_) && shown_ != &merged_ ? &changes_[thread] : nullptr;
   for (const Array& array : arrays_) gather(array, changes);
   if (changes != nullptr && !changes->empty()) changed_lanes_[thread / kWarp] |= 1u << (thread % kWarp);
   allowance_ += kBytesPerSwitch - static_cast<int64_t>(length_);
@@ -291,12 +305,23 @@ void Isolation::publish(unsigned thread, bool met) {
 
 void Isolation::leave(unsigned thread, bool met) {
   if (!on_ || length_ == 0) return;
-  publish(thread, met);
+  left_ = thread;
+  met_ = met;
+  if (!by_warp_) flush();
+}
+
+// What the last thread wrote, or those lanes of a warp that came one after the other.
+void Isolation::flush() {
+  if (left_ == kNobody) return;
+  const unsigned thread = left_;
+  left_ = kNobody;
+  publish(thread, met_);
   if (allowance_ < 0) give_up();
 }
 
 // From here to the end of the block everybody sees everything, which is one more schedule that a GPU may choose.
 void Isolation::give_up() {
+  flush();
   if (!on_) return;
   exchange(true);
   show(&merged_);
@@ -309,14 +334,16 @@ void Isolation::give_up() {
 
 void Isolation::yield(unsigned thread, bool for_block) {
   leave(thread, false);
+  flush();
   if (on_ && !for_block) exchange(true);
   of_all_[thread / kWarp] |= 1u << (thread % kWarp);
 }
 
 void Isolation::meet(unsigned warp, unsigned lanes) {
+  flush();
   if (!on_ || length_ == 0) return;
   const bool all = (of_all_[warp] & lanes) != 0 || ++meetings_[warp] % kPatience == 0;
-  const unsigned changed = changed_lanes_[warp] & lanes;
+  const unsigned changed = changed_lanes_[warp] & (by_warp_ ? ~0u : lanes);
   if (!all && changed == 0 && (of_warp_[warp] & lanes) == 0) return;  // all of them see the block's
   Image& image = warps_[warp];
   if (all || of_warp_[warp] == 0) {
@@ -341,6 +368,7 @@ void Isolation::meet(unsigned warp, unsigned lanes) {
 }
 
 void Isolation::barrier() {
+  flush();
   if (!on_) return;
   if (changed_) {
     if (loaded_ == &block_) loaded_ = nullptr;
@@ -352,6 +380,7 @@ void Isolation::barrier() {
       changes_[w * kWarp + static_cast<unsigned>(__builtin_ctz(changed_lanes_[w]))].clear();
     of_warp_[w] = of_all_[w] = meetings_[w] = 0;
   }
+  spare();
 }
 
 void Isolation::fence(unsigned thread, bool for_block) {
@@ -381,6 +410,7 @@ void Isolation::before_atomic(unsigned thread, const void* address, size_t size,
   const Page* page = page_of(live);
   if (fenced_ || locks || page != nullptr) {
     leave(thread, false);
+    flush();
     if (on_ && !dice_block_scope) exchange(locks);
     of_all_[thread / kWarp] |= 1u << (thread % kWarp);
     enter(thread);

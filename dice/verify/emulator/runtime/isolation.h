@@ -6,20 +6,23 @@
 // see it once they have met it: the block at a barrier, the lanes of a warp at a collective. Atomics act on the merged
 // memory at once. A fence, a yield while spinning, and the atomics that locks are made of show a thread all there is.
 //
-// The first blocks of a launch are isolated from each other, too, in tensors and `__device__` variables: sums that many
-// add to. A page of a tensor is isolated from the first write to it on, which is seen because tensors are read-only until
-// then. Each of these blocks begins with the memory as it was when the launch began. What it writes is there for all when
-// the launch ends, the last writer winning, and for other blocks before that only if it is released: by a fence, by an
-// atomic, which releases the word that it acts on, or by one that locks are made of. What a fence has released others see
-// from their next atomic or fence on, once an atomic has followed it that tells them: so a counter alone does not tell the
-// last block what others have written, and it takes a fence before it, not after. A fence for the block alone, and an
-// atomic for it, release nothing to others. A store through a volatile pointer is to
-// other blocks what an atomic is: a flag that is raised so is seen by who polls it, and tells of what was fenced before.
+// The first blocks of a launch (64 to 256 of them, see scheduler.cpp) are isolated from each other, too, in tensors
+// and `__device__` variables: sums that many add to. A page of a tensor is isolated from the first write to it on,
+// which is seen because tensors are read-only until then. Each of these blocks begins with the memory as it was when
+// the launch began. What it writes is there for all when the launch ends, the last writer winning, and for other
+// blocks before that only if it is released: by a fence, by an atomic, which releases the word that it acts on, or
+// by one that locks are made of. What a fence has released others see from their next atomic or fence on, once an
+// atomic has followed it that tells them: so a counter alone does not tell the last block what others have written,
+// and it takes a fence before it, not after. A fence for the block alone, and an atomic for it, release nothing to
+// others. A store through a volatile pointer is to other blocks what an atomic is: a flag that is raised so is seen
+// by who polls it, and tells of what was fenced before.
 // Threads of the first blocks are isolated from each other on the first pages (`fine` ones), as many as are quick to
 // compare at every switch of threads. For the other pages and blocks a comparison for each block does.
 //
 // Arrays up to half a KB are isolated in all blocks; larger ones as long as the credit lasts, since every switch of
-// threads compares all shared memory of the block. Blocks without credit see everything, as in the other orders.
+// threads compares all shared memory of the block. Where it would not last, a warp is compared as if it were one thread:
+// its lanes see at once what those wrote that ran just before, and other warps do not. Each block may use up a quarter of
+// what the ones before have left. Blocks without credit see everything, as in the other orders.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -75,6 +78,8 @@ class Isolation {
   void gather(const Array& array, std::vector<Change>* changes);
   void gather_word(const Array& array, size_t at, std::vector<Change>* changes);
   void publish(unsigned thread, bool met);
+  void flush();
+  void spare();
   void copy(Image& to, const Image& from);
   void show(Image* image);  // to the thread that runs
   void settle();
@@ -94,6 +99,11 @@ class Isolation {
 
   bool active_ = false, watches_ = false, on_ = false, fenced_ = false, changed_ = false;
   bool untold_ = false;  // something was released, and no atomic has followed
+  bool by_warp_ = false;  // lanes of a warp are not isolated from each other
+  static constexpr unsigned kNobody = ~0u;
+  unsigned left_ = kNobody;  // the thread that has left, and what was written is not merged yet; by_warp_ alone
+  bool met_ = false;         // how it has
+  unsigned threads_ = 0;     // of a block
   bool fine_ = false;  // pages are isolated between threads, too
   size_t length_ = 0;  // of an image that is in use
   int64_t allowance_ = 0, granted_ = 0;  // bytes that this block may still compare; how many of them were of the credit

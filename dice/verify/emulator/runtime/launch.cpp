@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -179,6 +180,7 @@ void run(const Kernel& kernel, Entry entry, const void* body, const Configuratio
   job.threads = c.block.x * c.block.y * c.block.z;
   job.order = order;
   job.until = job.blocks;
+  job.chance = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   job.cooperative = c.cooperative;
   job.one_by_one = order == kIsolatedOrder && races == nullptr;
   if (c.cooperative) {
@@ -187,7 +189,7 @@ void run(const Kernel& kernel, Entry entry, const void* body, const Configuratio
     return;
   }
   if (job.one_by_one) {
-    job.until = job.blocks < kOneByOne ? job.blocks : kOneByOne;
+    job.until = isolated_blocks(job.blocks);
     pool().worker(0).run(job);
     if (job.until == job.blocks) return;  // also where the first ones waited for others
     job.one_by_one = false;

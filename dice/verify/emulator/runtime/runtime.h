@@ -20,7 +20,6 @@ constexpr size_t kStackBytes = 256 * 1024;
 constexpr int kFaultExit = 86;
 constexpr int kIsolatedOrder = 1;  // the second of all trials: threads in reverse, isolated from each other (isolation.h)
 constexpr bool keeps_step(int order) { return order > kIsolatedOrder && order % 2 == 0; }  // see Worker::keep_step
-constexpr uint64_t kOneByOne = 64;  // blocks, of a launch with isolated threads
 constexpr unsigned kMaxSites = 256;  // `__shared__` declarations of one library
 
 enum WarpOp { kShfl, kSync, kBallot, kMatchAny, kAddU, kMinU, kMaxU, kAddS, kMinS, kMaxS, kAnd, kOr, kXor, kMatchAll };
@@ -72,6 +71,7 @@ struct Launch {
   std::atomic<uint64_t> next_block;
   uint64_t until;   // where the blocks of this part of the launch end
   bool one_by_one;  // the blocks of this part, as if side by side: they do not see what others write to small tensors
+  uint64_t chance;   // what it leaves open
   bool cooperative;  // all blocks are there at once, and may wait for the whole grid
   std::atomic<uint64_t> resident;  // blocks that have begun and not ended
 };
@@ -81,27 +81,26 @@ class Order {
  public:
   Order() = default;
   Order(int mode, uint64_t n);
-  Order(int mode, const dim3& grid);  // under isolation neighbours in y and in z, and far ones, are among the first
+  Order(int mode, const dim3& grid, uint64_t chance);  // under isolation blocks at many distances are among the first
   uint64_t operator()(uint64_t i) const {
-    if (step_ != 0) i = exchanged(i);
+    if (const auto moved = moved_.find(i); moved != moved_.end()) i = moved->second;
     return mode_ == 0 ? i : mode_ == 1 ? n_ - 1 - i : static_cast<uint64_t>((static_cast<unsigned __int128>(i) * factor_ + offset_) % n_);
   }
 
  private:
-  uint64_t exchanged(uint64_t i) const;
+  void begin_with(const std::vector<uint64_t>& blocks);
 
   int mode_ = 0;
   uint64_t n_ = 1, factor_ = 1, offset_ = 0;
-  uint64_t row_ = 0, plane_ = 0;          // blocks, where there are further ones
-  uint64_t near_ = 0, far_ = 0;           // how many of the first blocks are neighbours, and how many far away
-  uint64_t first_ = 0, step_ = 0;         // where the first of the far ones is, and the next from there
+  std::map<uint64_t, uint64_t> moved_;  // places that others have been exchanged with
 };
+uint64_t isolated_blocks(uint64_t blocks);  // how many of a launch run one by one
 
-// heap.cpp: memory that ends at an inaccessible page
+// heap.cpp: memory that ends, or begins, at an inaccessible page
 struct Region {
   char *reserve, *reserve_end;  // guards included
   char *pages, *pages_end;      // accessible
-  char* data;                   // `size` bytes; data + size is at most 15 bytes before pages_end
+  char* data;                   // `size` bytes; data + size is at most 15 bytes before pages_end, or data is pages
   size_t size;
   const char* kind;  // "tensor", "shared array", ...
   char label[120];

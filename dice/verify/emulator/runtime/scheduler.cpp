@@ -39,42 +39,66 @@ Order::Order(int mode, uint64_t n) : mode_(mode), n_(n == 0 ? 1 : n) {
   while (greatest_common_divisor(factor_, n_) != 1) ++factor_;
 }
 
-// Of the blocks that come first, the near ones are neighbours and the others lie far behind, no further apart than the near
-// ones are many: so in a grid of up to kRuled blocks there are two of them at any distance. In a larger grid the far ones
-// are its thirty-seconds or, where it has long rows or planes, the beginnings of these.
-constexpr uint64_t kFewNear = 33, kQuarter = 8, kParts = 32, kRuled = kFewNear * (kOneByOne - kFewNear + 1);
+// Of the blocks that run one by one, the near ones are neighbours and the others lie far behind, no further apart than the
+// near ones are many: so in a grid of up to kRuled blocks there are two of them at any distance. In a larger grid the far
+// ones are its thirty-seconds, beginnings of its rows and planes, and as many others as there may be, by chance.
+constexpr uint64_t kLeastOneByOne = 64, kMostOneByOne = 256, kNear = 33, kBeside = 8, kParts = 32;
+constexpr uint64_t kRuled = kMostOneByOne / 2 * (kMostOneByOne / 2 + 1);
 
-Order::Order(int mode, const dim3& grid) : Order(mode, uint64_t{grid.x} * grid.y * grid.z) {
-  if (mode != kIsolatedOrder || n_ <= kOneByOne) return;
-  if (n_ <= kRuled) {
-    far_ = 1;
-    while ((kOneByOne - far_) * (far_ + 1) < n_) ++far_;
-    near_ = step_ = kOneByOne - far_;
-    first_ = n_ - 1 - (far_ - 1) * step_;
-    return;
-  }
-  const uint64_t plane = uint64_t{grid.x} * grid.y;
-  if (grid.x >= kOneByOne && grid.x < n_) row_ = grid.x;
-  if (row_ != 0 && grid.y > 1 && grid.z > 1) plane_ = plane;
-  const uint64_t unit = grid.z > 1 && plane >= kFewNear ? plane : grid.y > 1 && grid.x >= kFewNear ? grid.x : 0;
-  near_ = kFewNear;
-  step_ = unit != 0 && 3 * unit <= n_ ? unit : (n_ + kParts - 1) / kParts;
-  first_ = 2 * step_;
-  far_ = (n_ - 1 - first_) / step_ + 1;
-  if (far_ > kOneByOne - near_) far_ = kOneByOne - near_;
-  if (row_ != 0 && step_ != unit) far_ = 0;  // a few long rows or planes, of which the first ones are near
+static uint64_t far_blocks(uint64_t blocks) {
+  uint64_t far = 1;
+  while (far * (far + 1) < blocks) ++far;
+  return far;
 }
 
-// Places of the first blocks against those of which they are to be the first. Each is its partner's partner.
-uint64_t Order::exchanged(uint64_t i) const {
-  constexpr uint64_t kHalf = 2 * kQuarter, kLast = 3 * kQuarter, kEnd = 4 * kQuarter;
-  if (row_ != 0 && i >= kHalf && i < kLast) return row_ + i - kHalf;
-  if (row_ != 0 && i >= row_ && i < row_ + kQuarter) return i - row_ + kHalf;
-  if (plane_ != 0 && i >= kLast && i < kEnd) return plane_ + i - kLast;
-  if (plane_ != 0 && i >= plane_ && i < plane_ + kQuarter) return i - plane_ + kLast;
-  if (i >= near_ && i < near_ + far_) return first_ + (i - near_) * step_;
-  if (i >= first_ && (i - first_) % step_ == 0 && (i - first_) / step_ < far_) return (i - first_) / step_ + near_;
-  return i;
+uint64_t isolated_blocks(uint64_t blocks) {
+  if (blocks > kRuled) return kMostOneByOne;
+  const uint64_t most = 2 * far_blocks(blocks);
+  return most > kLeastOneByOne ? most : blocks < kLeastOneByOne ? blocks : kLeastOneByOne;
+}
+
+Order::Order(int mode, const dim3& grid, uint64_t chance) : Order(mode, uint64_t{grid.x} * grid.y * grid.z) {
+  if (mode != kIsolatedOrder || n_ <= kLeastOneByOne) return;
+  const uint64_t count = isolated_blocks(n_), plane = uint64_t{grid.x} * grid.y;
+  std::vector<uint64_t> blocks;
+  const auto add = [&](uint64_t first, uint64_t many, uint64_t step) {
+    for (uint64_t i = 0; i < many && first + i * step < n_ && blocks.size() < count; ++i) blocks.push_back(first + i * step);
+  };
+  if (n_ <= kRuled) {
+    uint64_t far = 1;
+    while ((count - far) * (far + 1) < n_) ++far;
+    add(0, count - far, 1);
+    add(n_ - 1 - (far - 1) * (count - far), far, count - far);
+  } else {
+    add(0, kNear, 1);
+    for (const uint64_t unit : {uint64_t{grid.x}, plane}) {
+      add(unit, kBeside, 1);
+      add(2 * unit, kParts, unit);
+    }
+    add(0, kParts, (n_ + kParts - 1) / kParts);
+    while (blocks.size() < count) {
+      chance = chance * 6364136223846793005ull + 1442695040888963407ull;
+      blocks.push_back((chance >> 20) % n_);
+    }
+  }
+  begin_with(blocks);
+}
+
+// The blocks that were in these places go where those have been.
+void Order::begin_with(const std::vector<uint64_t>& blocks) {
+  std::map<uint64_t, uint64_t> places;  // of blocks
+  const auto of = [](const std::map<uint64_t, uint64_t>& map, uint64_t i) {
+    const auto found = map.find(i);
+    return found == map.end() ? i : found->second;
+  };
+  for (uint64_t i = 0; i < blocks.size(); ++i) {
+    const uint64_t place = of(places, blocks[i]), other = of(moved_, i);
+    if (place < i) continue;  // it was among them before
+    moved_[i] = blocks[i];
+    moved_[place] = other;
+    places[blocks[i]] = i;
+    places[other] = place;
+  }
 }
 
 Worker::Worker(int id) : id_(id), isolation_(*new Isolation) {}
@@ -93,8 +117,8 @@ void Worker::run(Launch& launch) {
   if (races != nullptr) races->begin_launch(this);
   // Who polls mostly waits for the block before: isolated blocks that come in this order find what they wait for, and stay
   // isolated. Of many, those come first that others are near to or far from.
-  const bool forward = launch.order == kIsolatedOrder && launch.kernel->polls && launch.blocks <= kOneByOne;
-  const Order block_order(forward ? 0 : launch.order, launch.grid);
+  const bool forward = launch.order == kIsolatedOrder && launch.kernel->polls && launch.blocks <= kLeastOneByOne;
+  const Order block_order(forward ? 0 : launch.order, launch.grid, launch.chance);
   while (next_block(block_order)) {
     run_something_else();
     if (now_.exited != threads_) {
