@@ -177,7 +177,7 @@ class Server(ABC):
             left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
             transport.write(left, self.values.outputs, command.left)
         self.device.synchronize()
-        aliased = running.aliased(output, inputs)
+        aliased, overlapping = running.aliased(output, inputs), running.overlapping(output)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
         on_cpu = self.device.on_cpu(output)
@@ -193,6 +193,7 @@ class Server(ABC):
             written=tuple(name for name in kept if name not in buffers),
             kept=tuple(name for name in kept if name in buffers),
             on_cpu=tuple(on_cpu),
+            overlapping=overlapping,
             work=census.work.to_json(),
             deterministic=deterministic,
             overwritten=overwritten,
