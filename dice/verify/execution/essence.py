@@ -5,6 +5,10 @@ PyTorch multiply with broadcasting and add up, or exponentiate and add up, and h
 work to PyTorch by another name. Arithmetic of single elements (a factor, a quotient, a bound) is nobody's heart; but a
 product of matrices makes the elements that it adds up as it goes, and who has PyTorch take one in place of a sum over
 differences of all pairs, as distances are, left those to it as well.
+
+The tables below say which operators are of one kind: sums over all or over windows (pooling, resizing, sampling), sums
+of elements by place (`index_add`, `index_put`, `bincount`), curves (special functions, powers), orders. Not in them is
+what copies by place, which computes nothing, and what takes matrices apart.
 """
 
 from __future__ import annotations
