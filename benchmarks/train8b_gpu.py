@@ -215,21 +215,10 @@ def resident() -> int:
 
 def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Figures:
     """Decoding, with verification beside it, and the update; seconds of each, of the process that took longest."""
-    shape, vocabulary = SHAPES[args.shape]
-    model = SDARConfig(vocab_size=vocabulary, mask_token_id=vocabulary - 1, block_size=4, **asdict(shape))
     cuda = world.device.type == "cuda"
     length, prompt_length = (ANSWER_TOKENS, PROMPT_TOKENS) if cuda else (16, 20)
-    torch.manual_seed(0)
-    with torch.device(world.device):
-        weights = SDAR(model)
-    recipe = dice_8b_rl().policy
-    # An answer is read once clean and once in each of the two rounds of its blocks, of which its ends may cut two.
-    row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
-    minibatch = recipe.minibatch if cuda else 2
-    config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128, minibatch=minibatch)
-    dtype = torch.bfloat16 if cuda else torch.float32
-    policy = Policy(weights, config, world=world, compute_dtype=dtype, say=say)
-    del weights
+    policy = sampled_policy(args, world, say, length, prompt_length)
+    vocabulary = policy.model.config.vocab_size
     chance = torch.Generator().manual_seed(1)
     count, answers = (PROMPTS, ANSWERS) if cuda else (2, 2)
     prompts = [torch.randint(0, vocabulary - 1, (prompt_length,), generator=chance).tolist() for _ in range(count)]
@@ -240,10 +229,7 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     )  # fmt: skip
     begun = time.perf_counter()
     first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
-    every = [trace for part in world.all_gather(lambda: first) for trace in part]
-    policy.score(every)
-    policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
-    synchronize(world)
+    learn_once(policy, first)
     start = time.perf_counter() - begun
     say(f"ready after {start:.0f} s")
     verification = Verification(len(tasks), world, args.backend)
@@ -282,6 +268,32 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
         "update_mfu": None if peak is None else stats.work / found["update_s"] / (peak * world.size),
         "of_a_whole_step": len(every) / 1024, "gpus": world.size,
     }  # fmt: skip
+
+
+def learn_once(policy: Policy, traces: list[Trace]) -> None:
+    """What a run does once, compiling for scoring and for the update."""
+    every = [trace for part in policy.world.all_gather(lambda: traces) for trace in part]
+    policy.score(every)
+    policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)])
+    synchronize(policy.world)
+
+
+def sampled_policy(
+    args: argparse.Namespace, world: World, say: Callable[[str], None], length: int, prompt_length: int
+) -> Policy:
+    """The recipe's, of random weights. Rows hold a few answers to one prompt with all their rounds."""
+    shape, vocabulary = SHAPES[args.shape]
+    model = SDARConfig(vocab_size=vocabulary, mask_token_id=vocabulary - 1, block_size=4, **asdict(shape))
+    cuda = world.device.type == "cuda"
+    torch.manual_seed(0)
+    with torch.device(world.device):
+        weights = SDAR(model)
+    recipe = dice_8b_rl().policy
+    # An answer is read once clean and once in each of the two rounds of its blocks, of which its ends may cut two.
+    row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
+    minibatch = recipe.minibatch if cuda else 2
+    config = replace(recipe, max_new_tokens=length, row_tokens=-(-row // 128) * 128, minibatch=minibatch)
+    return Policy(weights, config, world=world, compute_dtype=torch.bfloat16 if cuda else torch.float32, say=say)
 
 
 def scored(policy: Policy, groups: list[list[Trace]], verification: Verification) -> tuple[int, list[Floats] | None]:

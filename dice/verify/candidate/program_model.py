@@ -55,6 +55,7 @@ class ProgramModel(torch.nn.Module):
         super().__init__()
         self._device = torch.device("cpu" if device.emulated else "cuda")
         self._literals = list(literals)
+        self.tables = tables(program, literals)
         self._names = names or {}
         self._inputs: list[torch.Tensor] = []
         self._values: list[Any] = []
@@ -90,6 +91,14 @@ class ProgramModel(torch.nn.Module):
         output = self._output()
         self._inputs, self._values = [], []
         return output
+
+    def begin_again(self, other: ProgramModel) -> None:
+        """Take the values that parameters, buffers and tables of another model of the same program begin with, where
+        they lie: as an optimizer's step would, and `load_state_dict`."""
+        with torch.no_grad():
+            pairs = zip(self.state_dict().values(), other.state_dict().values(), strict=True)
+            for target, value in (*pairs, *zip(self.tables, other.tables, strict=True)):
+                target.copy_(value)
 
     def _bound(self, step: p.Step, libraries: Sequence[ModuleType | None]) -> tuple[Any, ...]:
         function = _operator(step.operator) if step.operator else getattr(libraries[step.library], step.function, None)
@@ -134,6 +143,13 @@ class ProgramModel(torch.nn.Module):
         if key == "device":
             return self._device if value == "cuda" else torch.device("cpu")
         return _named(key, value)
+
+
+def tables(program: Program, literals: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of the literals that steps are given, and not only parameters and buffers begin with."""
+    terms = [program.output, *(term for step in program.steps for term in (*step.arguments, *step.options.values()))]
+    named = {value for kind, value in p.leaves(terms) if kind == "literal"}
+    return [literal for number, literal in enumerate(literals) if number in named]
 
 
 _KINDS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}

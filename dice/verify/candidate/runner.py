@@ -18,14 +18,14 @@ import torch
 from dice.verify.build.sources import Built
 from dice.verify.candidate import binding, failures
 from dice.verify.candidate.passing import DISTURB, LOOK, NOTE, Passing, follows
-from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names
+from dice.verify.candidate.program_model import NotThere, ProgramModel, match_names, tables
 from dice.verify.candidate.server import Server
 from dice.verify.execution import running
 from dice.verify.ipc import messages as m
 from dice.verify.ipc import program
 from dice.verify.ipc.channel import Channel
 from dice.verify.ipc.program import NoProgram
-from dice.verify.tensors import transport
+from dice.verify.tensors import near, transport
 
 
 def main(link: socket.socket) -> None:
@@ -47,6 +47,7 @@ class Runner(Server):
         self._names: dict[str, str] = {}  # the reference's, of parameters that the file calls or shapes otherwise
         self._shapes: dict[str, torch.Size] = {}  # theirs in the reference, by those names
         self._made: ProgramModel | None = None  # of the program that was taken last
+        self._taken: m.TakeProgram | None = None
 
     def run(self) -> None:
         self._prepare(counts=True)
@@ -63,10 +64,25 @@ class Runner(Server):
                 reference = transport.show(self.values.inputs, command.state)
                 self._names, ambiguous = match_names(read, literals, reference)
                 self._shapes = {name: reference[name].shape for name in self._names.values()}
-            self._made = ProgramModel(read, libraries, literals, self.device, self._names, self._shapes)
+            made = ProgramModel(read, libraries, literals, self.device, self._names, self._shapes)
         except (NoProgram, NotThere, transport.WireError, binding.LoadError) as error:
             return m.ProgramTaken(str(error))
-        return m.ProgramTaken("", tuple(self._names.values()), ambiguous, self._digest(read, literals))
+        in_place = self._continues(read, command)
+        if in_place:
+            self.model.begin_again(made)
+        self._made, self._taken = self.model if in_place else made, command
+        return m.ProgramTaken("", tuple(self._names.values()), ambiguous, self._digest(read, literals), in_place)
+
+    def _continues(self, read: program.Program, command: m.TakeProgram) -> bool:
+        """Whether it is the program of the model that there is, with the same tables: then that one goes on, and takes
+        other parameters in place. A library that keeps what it made of a parameter, and asks for no more than its
+        address, works with those that are over."""
+        before = self._taken
+        if before is None or (before.program, before.libraries) != (command.program, command.libraries):
+            return False
+        # Of the files that were sent: a forward may have written to the tables of the model.
+        files = (transport.tensors(transport.read(self._builds, one.literals)) for one in (before, command))
+        return all(map(near.same_values, *(tables(read, literals) for literals in files)))
 
     def _digest(self, read: program.Program, literals: Sequence[torch.Tensor]) -> str:
         """Of the literals that are floats and none of the reference's parameters."""

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ class Server(ABC):
                 guard.label(tensor, f"input {index}")
         rng = self.values.generator_states(name, command.rng)
         before = running.fingerprints(self.model, buffers=True) if command.repeat else {}
-        state = self._given_buffers() if command.repeat else {}
+        state = _copies(self.model, self.given) if command.repeat else {}
         binding.reset_launches()
         census = self.census = evidence.Census()
         begun = time.monotonic()
@@ -186,11 +186,11 @@ class Server(ABC):
             left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
             transport.write(left, self.values.outputs, command.left)
         self.device.synchronize()
-        aliased = running.aliased(output, inputs)
+        aliased, overlapping = running.aliased(output, inputs), running.overlapping(output)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
         on_cpu = self.device.on_cpu(output)
-        deterministic, overwritten = self._repeat(output, command, state) if command.repeat else (False, False)
+        deterministic, overwritten = _repeated(self, output, command, state) if command.repeat else (False, False)
         findings = None
         if self.runtime is not None and self.file.sanitize:
             findings = races.findings(self.runtime.dice_findings_json().decode())
@@ -202,30 +202,12 @@ class Server(ABC):
             written=tuple(name for name in kept if name not in buffers),
             kept=tuple(name for name in kept if name in buffers),
             on_cpu=tuple(on_cpu),
+            overlapping=overlapping,
             work=census.work.to_json(),
             deterministic=deterministic,
             overwritten=overwritten,
             findings=findings,
         )
-
-    def _given_buffers(self) -> dict[str, torch.Tensor]:
-        """Copies of those that are the reference's."""
-        return {name: buffer.clone() for name, buffer in _buffers(self.model).items() if name in self.given}
-
-    def _repeat(self, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
-        """The same inputs once more, the threads in another order and the buffers in the same `state`: are the results
-        the same bits? And were the first ones overwritten?"""
-        buffers = _buffers(self.model)
-        for name, value in state.items():
-            buffers[name].copy_(value)
-        first = transport.map_tensors(torch.clone, output)
-        inputs = self.values.read(command.inputs)
-        rng = self.values.generator_states(command.inputs, command.rng)
-        if self.runtime is not None:
-            self.runtime.dice_set_order(command.order + 1)
-        second = running.forward(self.model, inputs, command.seed, self.device, rng)
-        overwritten = not _same_bits(first, output) or bool(running.aliased(second, output))
-        return _same_bits(first, second), overwritten
 
     def _muted(self, command: m.RunMuted) -> m.Muted:
         inputs = self.values.read(command.inputs)
@@ -248,7 +230,7 @@ class Server(ABC):
     def _often(self, command: m.RunOften) -> m.RanOften:
         inputs = [self.values.read(name) for name in command.inputs]
         buffers = _buffers(self.model)  # of which those of the reference are as they were, in each call
-        kept = self._given_buffers()
+        kept = _copies(self.model, self.given)
 
         def call(place: int) -> Any:
             for name, value in kept.items():
@@ -311,6 +293,22 @@ def _beside(server: Server, command: m.RunBeside) -> m.RanBeside:
     return m.RanBeside(bool(held))
 
 
+def _repeated(server: Server, output: Any, command: m.RunTrial, state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
+    """The same inputs once more, the threads in another order and the buffers in the same `state`: are the results
+    the same bits? And were the first ones overwritten?"""
+    buffers = _buffers(server.model)
+    for name, value in state.items():
+        buffers[name].copy_(value)
+    first = transport.map_tensors(torch.clone, output)
+    inputs = server.values.read(command.inputs)
+    rng = server.values.generator_states(command.inputs, command.rng)
+    if server.runtime is not None:
+        server.runtime.dice_set_order(command.order + 1)
+    second = running.forward(server.model, inputs, command.seed, server.device, rng)
+    overwritten = not _same_bits(first, output) or bool(running.aliased(second, output))
+    return _same_bits(first, second), overwritten
+
+
 def _is_at_front(trial: int) -> bool:
     """Whether the emulated trial's tensors begin behind a guard page: later than the first that they end before one, as
     most mistakes are reads past the end, which are best told of as such."""
@@ -323,6 +321,11 @@ def _label(model: torch.nn.Module, device: Device) -> None:
         for name, tensor in model.state_dict(keep_vars=True).items():
             if isinstance(tensor, torch.Tensor):
                 guard.label(tensor, f"parameter {name}")
+
+
+def _copies(model: Any, names: Container[str]) -> dict[str, torch.Tensor]:
+    """Of the buffers of these names."""
+    return {name: buffer.clone() for name, buffer in _buffers(model).items() if name in names}
 
 
 def _buffers(model: Any) -> dict[str, torch.Tensor]:

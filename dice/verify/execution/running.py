@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import random
 import sys
 import types
@@ -18,6 +19,7 @@ from dice.verify.execution import evidence, fake_cuda
 from dice.verify.tensors import transport
 
 KEPT_BYTES = 1 << 30  # of GPU memory, by PyTorch's allocator
+LOOKED_FOR = 1_000_000  # steps on the search for an element that two outputs have in common
 STRETCH = 1 << 26  # words of a fingerprint at a time: it takes some five times their memory
 
 
@@ -159,6 +161,38 @@ def aliased(output: Any, inputs: Any) -> list[int]:
         if any(first < end and begin < last for first, last in written):
             found.append(index)
     return found
+
+
+def overlapping(output: Any) -> tuple[int, ...]:
+    """Pairs of output tensors that have memory in common, one pair after the other: to write to one of them changes the
+    other. Views that lie side by side in one buffer have none, however they are interleaved."""
+    tensors = [tensor for tensor in transport.tensors(output) if tensor.layout == torch.strided]
+    if len(tensors) != len(transport.tensors(output)):
+        return ()
+    buffers = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    pairs = (pair for pair in itertools.combinations(range(len(tensors)), 2) if len({buffers[i] for i in pair}) == 1)
+    return tuple(index for pair in pairs if _overlap(*(tensors[index] for index in pair)) for index in pair)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return numpy.shares_memory(_Places(one), _Places(other), max_work=LOOKED_FOR)  # type: ignore[arg-type]
+    except numpy.exceptions.TooHardError:  # of strides that fit into one another badly: they get the benefit of it
+        return False
+
+
+class _Places:
+    """Where a tensor's elements are, on whatever device, for numpy: which only calculates, and reads none of them."""
+
+    def __init__(self, tensor: torch.Tensor):
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+        }
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:

@@ -349,18 +349,20 @@ class Captured:
 class ProgramTaken:
     """`refused`: why it cannot be run, or "". `matched`: the reference's parameters that it has under other names, as
     their values show; `ambiguous`: where several have the same values. `made`: a digest of the other tensors of floats
-    that its file made."""
+    that its file made. `in_place`: it is the program of the model before, which goes on with other parameters."""
 
     refused: str
     matched: tuple[str, ...] = ()
     ambiguous: bool = False
     made: str = ""
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """`launches`: of the file's kernels, by name. `damaged`: writes out of bounds. `changed`, `aliased`: input tensors
-    that were written to, or that the output shares memory with. `written`, `kept`: parameters and buffers that changed,
+    that were written to, or that the output shares memory with. `overlapping`: pairs of output tensors that have memory
+    in common, one after the other. `written`, `kept`: parameters and buffers that changed,
     where it was run twice. `on_cpu`: output tensors that are not on the device. `work`: what PyTorch computed.
     `findings`: of the emulator's race detector."""
 
@@ -372,6 +374,7 @@ class Ran:
     kept: tuple[str, ...]
     on_cpu: tuple[int, ...]
     work: object
+    overlapping: tuple[int, ...] = ()
     deterministic: bool = False
     overwritten: bool = False
     findings: object = None
@@ -528,6 +531,7 @@ class JudgeOutput:
     written: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     on_cpu: tuple[int, ...] = ()
+    overlapping: tuple[int, ...] = ()
     left: str = ""
     watched: bool = False
     precision: bool = False

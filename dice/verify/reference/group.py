@@ -162,7 +162,7 @@ class Group:
         self, trial: Trial, actual: Any, claims: m.JudgeOutput, left: Sequence[torch.Tensor] | None = None
     ) -> Comparison | m.Judged:
         """The comparison, or a refusal where the candidate's values cannot be compared at all."""
-        told = (claims.changed, claims.aliased, claims.written, claims.on_cpu)
+        told = (claims.changed, claims.aliased, claims.written, claims.on_cpu, claims.overlapping)
         try:
             if trial.family in NOT_FINITE:
                 return judge_special(trial, actual)

@@ -35,16 +35,17 @@ def judge(
     aliased: Iterable[int] = (),
     written: Iterable[str] = (),
     on_cpu: Iterable[int] = (),
+    overlapping: Sequence[int] = (),
     left: Sequence[torch.Tensor] | None = None,
     kept: Iterable[str] | None = None,
 ) -> Comparison:
     """Whether `actual` is the trial's output.
 
     `changed`: the input tensors that the candidate wrote to; `aliased`: those that its output shares memory with;
-    `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU. What the reference
-    does itself is allowed. Where `left` is told, what the reference writes to inputs is also asked for: `left` are the
-    candidate's tensors that are `trial.asked_back`, and its buffers that `trial.kept` names. `kept`: its buffers that
-    changed, where those were looked at.
+    `written`: its parameters that changed; `on_cpu`: its output tensors that are not on the GPU; `overlapping`: pairs
+    of them that have memory in common. What the reference does itself is allowed. Where `left` is told, what the
+    reference writes to inputs is also asked for: `left` are the candidate's tensors that are `trial.asked_back`, and
+    its buffers that `trial.kept` names. `kept`: its buffers that changed, where those were looked at.
     """
     if set(on_cpu) - set(trial.on_cpu):
         message = "forward returned a tensor on the CPU; the reference's is on the GPU."
@@ -73,19 +74,42 @@ def judge(
         result = _judge_effects(
             reference, trial, result, set(changed), left, None if kept is None else {*written, *kept}
         )
-    faults = []
-    if unasked := sorted(set(changed) - set(trial.changed)):
-        faults.append(("mutates_input", f"forward changed input {unasked[0]} in place"))
-    if unasked := sorted(set(aliased) - set(trial.aliased)):
-        faults.append(("aliases_input", f"forward returned memory of input {unasked[0]}, not a tensor of its own"))
-    if names := sorted(set(written) - set(reference.writes)):
-        faults.append(("writes_parameter", f"forward changed the parameter {names[0]}"))
+    faults = _unasked(reference, trial, set(changed), set(aliased), set(written), _pairs(overlapping))
     if not result.equal or not faults:
         return result
     if not reference.protocol.ours:
         return replace(result, labels=tuple(label for label, _ in faults))
     message = f"{faults[0][1]}; the reference does not."
     return replace(result, equal=False, message=message, errors=(message,))
+
+
+def _unasked(
+    reference: Reference,
+    trial: Trial,
+    changed: set[int],
+    aliased: set[int],
+    written: set[str],
+    overlapping: set[tuple[int, int]],
+) -> list[tuple[str, str]]:
+    """What the candidate did to memory that the reference does not do: labels, and what to say of it."""
+    faults = []
+    if inputs := changed - set(trial.changed):
+        faults.append(("mutates_input", f"forward changed input {min(inputs)} in place"))
+    if inputs := aliased - set(trial.aliased):
+        faults.append(("aliases_input", f"forward returned memory of input {min(inputs)}, not a tensor of its own"))
+    if reference.protocol.ours and (shared := overlapping - _pairs(trial.overlapping)):
+        one, other = min(shared)
+        message = (
+            f"forward returned outputs {one} and {other} in the same memory, where writing to one changes the other"
+        )
+        faults.append(("outputs_overlap", message))
+    if names := written - set(reference.writes):
+        faults.append(("writes_parameter", f"forward changed the parameter {min(names)}"))
+    return faults
+
+
+def _pairs(flat: Sequence[int]) -> set[tuple[int, int]]:
+    return set(zip(flat[::2], flat[1::2], strict=False))
 
 
 def _judge_factor(result: Comparison, expected: Any, actual: Any, exact: Any) -> Comparison:

@@ -217,7 +217,7 @@ class Reference:
             writes = running.written(model, before)
             self.writes = tuple({*self.writes, *writes})
             changed, aliased = trees.changed(placed, base), tuple(running.aliased(output, placed))
-            heavy = workload.is_heavy(base, output)
+            heavy, overlapping = workload.is_heavy(base, output), running.overlapping(output)
             written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
             output = trees.own(output, heavy and not aliased)
@@ -229,11 +229,10 @@ class Reference:
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
         usual = drawn if step.family == "zeros" else None
-        exact, effects, roundings = (
-            (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
-        )
-        base = drawn if step.family == "given" else base
-        inputs_, expected, exact, left = self.subject.kept(base, output, exact, written)
+        sensed = (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
+        exact, effects, roundings = sensed
+        own = drawn if step.family == "given" else base
+        inputs_, expected, exact, left = self.subject.kept(own, output, exact, written)
         return Trial(
             step.family,
             inputs_,
@@ -244,6 +243,7 @@ class Reference:
             left=tuple(left),
             kept=_kept(model, writes, self.fresh_states if step.fresh else None),
             aliased=aliased,
+            overlapping=overlapping,
             on_cpu=tuple(self.device.on_cpu(output)),
             effects=effects,
             roundings=roundings,

@@ -30,13 +30,14 @@ class Trial:
     """One set of inputs (CPU tensors) and what the reference makes of them (CPU tensors).
 
     `seed` is for `forward`. `changed` are the input tensors that the reference writes to, `left` what it leaves in
-    those of them that are `asked_back`, `aliased` those that its output shares memory with, `on_cpu` its output tensors
-    that are not on the GPU. `kept`: what it leaves in the buffers of its state that it writes to, where candidates
-    begin with the same (`state`). `exact` is the output in float64, or None where it cannot be had; `effects`, for each
-    output tensor, how far other inputs move it (rms); `roundings`, how far a rounding of usual inputs does, where the
-    trial's are so unusual that this would not show. `rng`: generator states to start from instead of the seed.
-    `double`: all that PyTorch computed was in float64. `evolves`: the next forward on the same inputs would give
-    another output, as of a running average. `other_model`: the reference's own has other arguments.
+    those of them that are `asked_back`, `aliased` those that its output shares memory with, `overlapping` pairs of its
+    output tensors that have memory in common, `on_cpu` those that are not on the GPU. `kept`: what it leaves in the
+    buffers of its state that it writes to, where candidates begin with the same (`state`). `exact` is the output in
+    float64, or None where it cannot be had; `effects`, for each output tensor, how far other inputs move it (rms);
+    `roundings`, how far a rounding of usual inputs does, where the trial's are so unusual that this would not show.
+    `rng`: generator states to start from instead of the seed. `double`: all that PyTorch computed was in float64.
+    `evolves`: the next forward on the same inputs would give another output, as of a running average. `other_model`:
+    the reference's own has other arguments.
     """
 
     family: str
@@ -48,6 +49,7 @@ class Trial:
     left: tuple[torch.Tensor, ...] = ()
     kept: State = field(default_factory=dict)
     aliased: tuple[int, ...] = ()
+    overlapping: tuple[int, ...] = ()
     on_cpu: tuple[int, ...] = ()
     effects: tuple[float | None, ...] = ()
     roundings: tuple[float | None, ...] = ()

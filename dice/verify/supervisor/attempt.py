@@ -84,6 +84,7 @@ class Attempt:
         self._signature: object = None  # of the inputs that the runner's program is for
         self.drawn, self.keeps, self._orders = "", False, Orders()
         self.remarks: tuple[m.Step, ...] = ()
+        self._in_place = False  # whether the model has run with other parameters, and with none since
         self._borrows = False  # whether the candidate holds memory of a trial
         self._loadable = False  # whether it takes parameters by the reference's names
 
@@ -153,7 +154,7 @@ class Attempt:
         """The model that a step is for."""
         command = _construction(step, self.session.seeds, self.assignment.protocol)
         if self._author is not None:
-            self._author.give_program(self.talk, command.seed, self._signature, command.arguments)
+            self._in_place = self._author.give_program(self.talk, command, self._signature)
         self.replay.construct = self.replay.construct if step.remark else command
         with self.record.clock("run"):
             made = self.talk.ask(command, m.Constructed)
@@ -188,12 +189,11 @@ class Attempt:
             record.determinism = ran.deterministic
             record.add_labels("reuses_output" if ran.overwritten else "")
         self._refuse(self.feedback.note_findings(ran.findings))
-        parameters = ", other parameters" if step.fresh else ""
-        values = drawn.family if step.kind or ":" in drawn.family else f"{drawn.family} inputs"
-        where = f"trial {number + 1} ({values}{parameters})"
+        where = f"trial {number + 1} ({_values(step, drawn, self._in_place)})"
         self._judge(where, ran, step.family == "given", repeat)
         if step.core:
             record.trials_passed += 1
+        self._in_place = False
         if step.fresh:
             self._construct(PLAIN)
 
@@ -247,7 +247,7 @@ class Attempt:
 
     def _judge(self, where: str, ran: m.Ran, given: bool, repeated: bool) -> None:
         known = any(label.startswith("precision") for label in self.record.labels)
-        told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu)
+        told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu, ran.overlapping)
         command = m.JudgeOutput(self.drawn, OUTPUT, *told, LEFT, watched=repeated, precision=given and not known)
         with self.record.clock("compare"):
             judged = self.ask_reference(command, m.Judged, OUTPUT, LEFT)
@@ -307,6 +307,12 @@ class Attempt:
             return ask()
         except ReferenceUnusable as failure:
             raise ReferenceBroken(str(failure), varied, failure.lacks_gpu_memory) from None
+
+
+def _values(step: m.Step, drawn: m.Drawn, in_place: bool) -> str:
+    """What a trial is run on, for a message."""
+    parameters = ", other parameters" if step.fresh else ", parameters changed in place" if in_place else ""
+    return (drawn.family if step.kind or ":" in drawn.family else f"{drawn.family} inputs") + parameters
 
 
 def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:

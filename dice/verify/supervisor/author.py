@@ -67,9 +67,10 @@ class Author:
     def load(self, file: m.RunFile) -> None:
         self.talk.load(replace(file, outputs=str(self._files.authored)))
 
-    def give_program(self, runner: Dialogue, seed: int, signature: object, arguments: str) -> None:
-        """Have the runner take the program for inputs of this signature, of a model made under `seed` with the
-        constructor's arguments of this name. Raises `NotCaptured`."""
+    def give_program(self, runner: Dialogue, made: m.Construct, signature: object) -> bool:
+        """Have the runner take the program for inputs of this signature, of a model that is `made` so. Whether the
+        model that it has goes on, with other parameters. Raises `NotCaptured`."""
+        seed, arguments = made.seed, made.arguments
         key = json.dumps([seed, signature, arguments])
         if key not in self._programs:
             with self._record.clock("load"):
@@ -86,10 +87,11 @@ class Author:
                 raise NotCaptured(f"it has no parameter with the name or the values of the reference's {name}")
         self.ambiguous = self.ambiguous or taken.ambiguous
         if arguments == m.OTHER_ARGUMENTS:
-            return  # what it makes may follow from them
+            return taken.in_place  # what it makes may follow from them
         if self._made.setdefault(key, taken.made) != next(iter(self._made.values())) and own | set(taken.matched):
             self._record.add_labels("frozen_parameters")  # it made of them what other parameters will not change
         self._record.provenance = "construction"
+        return taken.in_place
 
     def _capture(self, seed: int, signature: object, arguments: str) -> tuple[Program, str]:
         """The program, and the name of its literals, which the job's other processes can read."""

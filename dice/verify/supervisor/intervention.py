@@ -166,7 +166,7 @@ def _differs(attempt: Attempt, step: m.Step) -> bool:
     command = m.RunTrial(attempt.drawn, OUTPUT, drawn.seed, 0, False, drawn.rng, *asked, LEFT)
     with attempt.record.clock("run"):
         ran = attempt.talk.ask(command, m.Ran)
-    told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu)
+    told = (ran.changed, ran.aliased, ran.written, ran.kept, ran.on_cpu, ran.overlapping)
     with attempt.record.clock("compare"):
         judged = attempt.ask_reference(m.JudgeOutput(attempt.drawn, OUTPUT, *told, LEFT), m.Judged, OUTPUT, LEFT)
     return not judged.equal

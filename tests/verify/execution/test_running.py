@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 
+from dice.verify.execution import running
 from dice.verify.execution.running import seed_everything
 
 
@@ -30,3 +31,12 @@ def test_seeding_looks_at_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: None)  # as under emulation
     seed_everything(3)
     assert looked == []
+
+
+def test_outputs_overlap_where_they_have_an_element_in_common() -> None:
+    y = torch.rand(8, 12)
+    assert running.overlapping((y, y)) == running.overlapping([y, y.t()]) == (0, 1)
+    assert running.overlapping((y, y.clone(), y[:, 3])) == (0, 2)
+    assert running.overlapping((y[:5], y[4:])) == running.overlapping((y[0], y[:, 0])) == (0, 1)
+    assert running.overlapping(y.chunk(3, dim=1)) == running.overlapping((y[:, ::2], y[:, 1::2])) == ()
+    assert running.overlapping(torch.empty(0).split(0)) == running.overlapping(y) == ()
