@@ -186,7 +186,7 @@ class Server(ABC):
             left += [buffers.get(name, torch.empty(0)) for name in command.asked_kept]
             transport.write(left, self.values.outputs, command.left)
         self.device.synchronize()
-        aliased, overlapping = running.aliased(output, inputs), running.overlapping(output)
+        aliased, overlapping = running.aliased(output, inputs), running.overlapping(output, self.model)
         changed = trees.changed(inputs, self.values.shown(name))
         kept = running.written(self.model, before)
         on_cpu = self.device.on_cpu(output)

@@ -241,8 +241,9 @@ def _with_seldom(inputs: Any, family: str) -> Any:
         number = next(count)
         if family == seldom.HOLLOW:
             return seldom.hollow(tensor)
-        if family == seldom.LEFT_OUT:
-            return seldom.left_out(tensor) if seldom.is_coded(tensor) else tensor
+        if family in (seldom.LEFT_OUT, seldom.LOWER):
+            change = seldom.left_out if family == seldom.LEFT_OUT else seldom.lower
+            return change(tensor) if seldom.is_coded(tensor) else tensor
         measured = is_free(tensor) and not tensor.is_complex() and bool(tensor.dim()) and not is_formed(tensor)
         if family == seldom.LEVEL:
             return seldom.level(tensor, number) if measured or seldom.is_coded(tensor) else tensor

@@ -163,15 +163,28 @@ def aliased(output: Any, inputs: Any) -> list[int]:
     return found
 
 
-def overlapping(output: Any) -> tuple[int, ...]:
+STATE = -1  # in place of an output tensor, the model's parameters and buffers
+
+
+def overlapping(output: Any, model: Any = None) -> tuple[int, ...]:
     """Pairs of output tensors that have memory in common, one pair after the other: to write to one of them changes the
-    other. Views that lie side by side in one buffer have none, however they are interleaved."""
+    other. Views that lie side by side in one buffer have none, however they are interleaved. A tensor whose own
+    elements have, as one that was expanded, is a pair with itself, and one in memory of the `model`'s with `STATE`."""
     tensors = [tensor for tensor in transport.tensors(output) if tensor.layout == torch.strided]
     if len(tensors) != len(transport.tensors(output)):
         return ()
     buffers = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     pairs = (pair for pair in itertools.combinations(range(len(tensors)), 2) if len({buffers[i] for i in pair}) == 1)
-    return tuple(index for pair in pairs if _overlap(*(tensors[index] for index in pair)) for index in pair)
+    found = [pair for pair in pairs if _overlap(*(tensors[index] for index in pair))]
+    found += [(index, index) for index, tensor in enumerate(tensors) if _repeats_itself(tensor)]
+    state = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+    kept = {one.untyped_storage().data_ptr() for one in state if one.numel()}
+    found += [(STATE, index) for index, buffer in enumerate(buffers) if buffer in kept and tensors[index].numel()]
+    return tuple(index for pair in found for index in pair)
+
+
+def _repeats_itself(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@
 | `hollow` | some rows of masks empty, others full; some distributions with zeros | a division by a count, 0 log 0 |
 | `level` | along each dimension one index of one value; rows of one whole number | a spread of zero, an overflow |
 | `empty` | along each dimension zeros at one index | a norm or a sum of zero |
+| `lower half` | whole numbers of the lower half of their range | the largest taken for known |
 | `left out` | of whole numbers every second one is never met | a group without members, a node without edges |
 | `values met by input ...` | some of the numbers with which the input is compared | an edge on the wrong side |
 | `near ties of input ...` | beside its largest and least values some that are a few roundings off | keys cut short |
@@ -26,11 +27,11 @@ from collections.abc import Sequence
 import torch
 
 OUTLIERS, ALIKE, HOLLOW, MEETING = "outliers", "rows alike", "hollow", "values met by input "
-LEVEL, EMPTY, LEFT_OUT = "level", "empty", "left out"
+LEVEL, EMPTY, LEFT_OUT, LOWER = "level", "empty", "left out", "lower half"
 DRIFTING, NEAR_TIES = "drifting", "near ties of input "
 SPREAD, BARE_CORNER, NEARLY_EQUAL = "spread past ", "bare corner", "nearly equal"
 APART = 4  # roundings, of a near tie
-FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT)
+FAMILIES = (OUTLIERS, ALIKE, HOLLOW, LEVEL, EMPTY, LEFT_OUT, LOWER)
 DRIFT = 4.0  # spreads, beyond the mean
 OUTLYING = 40.0  # spreads
 FEW = 4  # indices of a dimension: fewer are no rows
@@ -96,6 +97,12 @@ def empty(tensor: torch.Tensor, number: int) -> torch.Tensor:
 def left_out(tensor: torch.Tensor) -> torch.Tensor:
     """Every second whole number is the one below it, but for the greatest; what rises still does."""
     return torch.where(tensor == tensor.max(), tensor, tensor - tensor % 2)
+
+
+def lower(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers of the lower half of their range, in the same order."""
+    least = tensor.min()
+    return least + (tensor - least) // 2
 
 
 def is_coded(tensor: torch.Tensor) -> bool:

@@ -98,14 +98,18 @@ def _unasked(
     if inputs := aliased - set(trial.aliased):
         faults.append(("aliases_input", f"forward returned memory of input {min(inputs)}, not a tensor of its own"))
     if reference.protocol.ours and (shared := overlapping - _pairs(trial.overlapping)):
-        one, other = min(shared)
-        message = (
-            f"forward returned outputs {one} and {other} in the same memory, where writing to one changes the other"
-        )
-        faults.append(("outputs_overlap", message))
+        faults.append(("outputs_overlap", _in_common(*min(shared))))
     if names := written - set(reference.writes):
         faults.append(("writes_parameter", f"forward changed the parameter {min(names)}"))
     return faults
+
+
+def _in_common(one: int, other: int) -> str:
+    if one == running.STATE:
+        return f"forward returned memory of the model's own as output {other}, so that writing to it changes the model"
+    if one == other:
+        return f"forward returned output {one} with elements that share memory, so that writing to one changes others"
+    return f"forward returned outputs {one} and {other} in the same memory, where writing to one changes the other"
 
 
 def _pairs(flat: Sequence[int]) -> set[tuple[int, int]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import changes, evidence, inputs, running, seldom
+from dice.verify.execution import changes, evidence, gathered, inputs, running, seldom
 from dice.verify.execution.copying import copied
 from dice.verify.ipc.messages import Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
@@ -39,6 +39,8 @@ from dice.verify.tensors import compare, transport, trees
 FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second set of parameters
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
+FEW_GATHERED = 2  # families of them, where trials are not cheap
+DRAWING_S = 0.1  # at most, for inputs that are gathered of many draws
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 # Families with many equal values.
@@ -128,7 +130,20 @@ class Reference:
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
         rare = inputs.rare(drawn, cheap) if cheap or second is not None else ()
+        if second is not None and trees.elements(drawn) <= AT_HAND:
+            rare = (*rare, *self._gathered(secret, first)[: None if cheap else FEW_GATHERED])
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
+
+    def _gathered(self, secret: int, first: Any) -> tuple[str, ...]:
+        """Families of inputs that are put together of many draws, for which these are kept."""
+        if not any(map(gathered.is_counted, transport.tensors(first))):
+            return ()
+        draws, begun = [first], time.monotonic()
+        while len(draws) < gathered.draws_of(first) and time.monotonic() - begun < DRAWING_S:
+            draws.append(self.subject.draw(derive(secret, f"draw {len(draws)}")))
+        found = gathered.gathered(draws)
+        self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
+        return tuple(found)
 
     def _bears(self, state: State, drawn: Any, seed: int) -> bool:
         model = _with_state(self.model, self._fresh_attributes, state)
@@ -217,12 +232,13 @@ class Reference:
             writes = running.written(model, before)
             self.writes = tuple({*self.writes, *writes})
             changed, aliased = trees.changed(placed, base), tuple(running.aliased(output, placed))
-            heavy, overlapping = workload.is_heavy(base, output), running.overlapping(output)
+            heavy, overlapping = workload.is_heavy(base, output), running.overlapping(output, model)
             written = trees.picked(placed, () if heavy else set(changed) - set(aliased))
             del placed
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
-        if must_suit and (step.family in TIED or step.kind) and _is_open(again, model, output, census):
+        tied = step.family in TIED or step.family.startswith(gathered.GATHERED)
+        if must_suit and (tied or step.kind) and _is_open(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
         far = step.family in inputs.AWAY_FROM_ZERO

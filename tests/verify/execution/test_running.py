@@ -40,3 +40,7 @@ def test_outputs_overlap_where_they_have_an_element_in_common() -> None:
     assert running.overlapping((y[:5], y[4:])) == running.overlapping((y[0], y[:, 0])) == (0, 1)
     assert running.overlapping(y.chunk(3, dim=1)) == running.overlapping((y[:, ::2], y[:, 1::2])) == ()
     assert running.overlapping(torch.empty(0).split(0)) == running.overlapping(y) == ()
+    assert running.overlapping((y, y[:1].clone().expand(4, -1))) == (1, 1)
+    layer = torch.nn.Linear(3, 3)
+    assert running.overlapping((y, layer.weight[1]), layer) == (running.STATE, 1)
+    assert running.overlapping((y, layer.weight.clone()), layer) == ()

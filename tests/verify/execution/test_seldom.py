@@ -71,6 +71,8 @@ def test_rows_of_whole_numbers_have_one_value_and_every_second_number_is_left_ou
     fewer, ordered, distinct = changed(seldom.LEFT_OUT, codes, codes.reshape(-1).sort().values, torch.arange(20))
     assert set(fewer.unique().tolist()) == {2, 4, 6, 8} and bool((ordered.diff() >= 0).all())
     assert torch.equal(distinct, torch.arange(20))
+    (half,) = changed(seldom.LOWER, codes)
+    assert int(half.min()) == 2 and int(half.max()) == 5
 
 
 def test_what_minus_infinity_blocks_is_blocked_altogether() -> None:
