@@ -35,7 +35,13 @@ def is_counted(tensor: torch.Tensor) -> bool:
         return False
     if not tensor.is_floating_point():
         return True
+    if tensor.dtype.itemsize < 2 or not is_finite(tensor):
+        return False
     return bool((tensor == tensor.round()).all()) and int(tensor.abs().max()) > 1
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or tensor.dtype.itemsize < 2 or bool(tensor.isfinite().all())
 
 
 def draws_of(first: Any) -> int:
@@ -43,8 +49,9 @@ def draws_of(first: Any) -> int:
     return min(MOST_DRAWS, MOST_ELEMENTS // max(1, trees.elements(first)))
 
 
-def gathered(draws: Sequence[Any]) -> dict[str, Any]:
-    """Inputs by their family, none of them one of the draws' first. All draws are of one form, or nothing is found."""
+def gathered(draws: Sequence[Any], most: int = MOST_GATHERED) -> dict[str, Any]:
+    """At most so many inputs by their family, none of them the first of the draws. All draws are of one form, or nothing
+    is found."""
     columns = list(zip(*(transport.tensors(draw) for draw in draws), strict=False))
     if not columns or any(len({(one.shape, one.dtype) for one in column}) > 1 for column in columns):
         return {}
@@ -57,7 +64,7 @@ def gathered(draws: Sequence[Any]) -> dict[str, Any]:
         inputs = _put_together(draws[0], stacked, chosen)
         if trees.changed(inputs, draws[0]) and not any(not trees.changed(inputs, other) for other in found.values()):
             found[f"{GATHERED}{name}"] = inputs
-    return dict(itertools.islice(found.items(), MOST_GATHERED))
+    return dict(itertools.islice(found.items(), most))
 
 
 def _scored(stacked: Sequence[torch.Tensor]) -> Iterator[tuple[str, int, torch.Tensor]]:
@@ -70,6 +77,10 @@ def _scored(stacked: Sequence[torch.Tensor]) -> Iterator[tuple[str, int, torch.T
     for (one, ours), (other, theirs) in itertools.combinations(counted.items(), 2):
         if ours.shape == theirs.shape:
             yield f"inputs {one} and {other} nearest", ours.shape[1], (ours - theirs).abs().amin(-1)
+    for index, column in enumerate(stacked):
+        if column.dim() > 1 and not is_finite(column):
+            scores = -(~column.isfinite()).reshape(*column.shape[:2], -1).sum(-1).double()
+            yield f"input {index} least finite", column.shape[1], scores
     for name, form in _FORMS.items():
         for index, values in counted.items():
             if name.endswith("alike") and values.shape[-1] == 1:

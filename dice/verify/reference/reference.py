@@ -40,7 +40,8 @@ FRESH_CONSTRUCT_S = 1.0  # a model that takes longer to construct gets no second
 FRESH_ELEMENTS = 30_000_000  # nor does one with more parameters: both cost more than they tell
 AT_HAND = 1 << 17  # elements, of inputs and outputs, that are varied and compared on the host
 FEW_GATHERED = 2  # families of them, where trials are not cheap
-DRAWING_S = 0.1  # at most, for inputs that are gathered of many draws
+LOOKED_AT = 24  # draws, where no input holds whole numbers
+DRAWING_S = 0.1  # of the processor, at most, for inputs that are gathered of many draws
 KEPT_ELEMENTS = 1 << 20  # of buffers that candidates hand back
 CHEAP_ELEMENTS = {True: 1 << 15, False: 1 << 22}  # of inputs and outputs, emulated or not: extra trials are for free
 # Families with many equal values.
@@ -122,7 +123,7 @@ class Reference:
             )
             fresh = self.fresh_states
             if fresh is not None:
-                self.fresh_states = fresh[False], parameters.borne(*fresh, lambda one: self._bears(one, drawn, seed))
+                self.fresh_states = fresh[False], parameters.borne(*fresh, lambda one: _bears(self, one, drawn, seed))
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         self.cost = sum(map(sum, census.work.costs.values()))
         cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
@@ -131,25 +132,10 @@ class Reference:
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
         rare = inputs.rare(drawn, cheap) if cheap or second is not None else ()
         if second is not None and trees.elements(drawn) <= AT_HAND:
-            rare = (*rare, *self._gathered(secret, first)[: None if cheap else FEW_GATHERED])
+            found = _gathered(self.subject, secret, first, gathered.MOST_GATHERED if cheap else FEW_GATHERED)
+            self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
+            rare = (*rare, *found)
         return inputs.plan(trials, seed, *more, fresh=fresh is not None, cheap=cheap, rare=rare)
-
-    def _gathered(self, secret: int, first: Any) -> tuple[str, ...]:
-        """Families of inputs that are put together of many draws, for which these are kept."""
-        if not any(map(gathered.is_counted, transport.tensors(first))):
-            return ()
-        draws, begun = [first], time.monotonic()
-        while len(draws) < gathered.draws_of(first) and time.monotonic() - begun < DRAWING_S:
-            draws.append(self.subject.draw(derive(secret, f"draw {len(draws)}")))
-        found = gathered.gathered(draws)
-        self._ahead |= {derive(secret, f"extra {family}"): one for family, one in found.items()}
-        return tuple(found)
-
-    def _bears(self, state: State, drawn: Any, seed: int) -> bool:
-        model = _with_state(self.model, self._fresh_attributes, state)
-        with contextlib.suppress(ReferenceFailed):
-            return trees.is_finite(self.forward(model, drawn, seed))
-        return False
 
     def trial(self, secret: int, step: Step, loadable: bool = True) -> Trial | None:
         """Draw the step's inputs, under a seed that follows from the secret and the step's name, and run on them.
@@ -310,6 +296,25 @@ class Reference:
             pairs = zip(transport.tensors(output), transport.tensors(other), strict=False)
             return tuple(compare.rms_difference(*pair) for pair in pairs)
         return ()
+
+
+def _gathered(subject: Subject, secret: int, first: Any, most: int) -> dict[str, Any]:
+    """At most so many inputs that are put together of many draws, by their family. A few draws tell whether there is
+    anything that is rare."""
+    draws, begun, rare = [first], time.process_time(), any(map(gathered.is_counted, transport.tensors(first)))
+    while len(draws) < gathered.draws_of(first) and time.process_time() - begun < DRAWING_S:
+        rare = rare or not all(map(gathered.is_finite, transport.tensors(draws[-1])))
+        if len(draws) == LOOKED_AT and not rare:
+            return {}
+        draws.append(subject.draw(derive(secret, f"draw {len(draws)}")))
+    return gathered.gathered(draws, most)
+
+
+def _bears(reference: Reference, state: State, drawn: Any, seed: int) -> bool:
+    model = _with_state(reference.model, reference._fresh_attributes, state)
+    with contextlib.suppress(ReferenceFailed):
+        return trees.is_finite(reference.forward(model, drawn, seed))
+    return False
 
 
 def _with_state(model: Any, attributes: Mapping[tuple[str, str], Any], state: State) -> Any:

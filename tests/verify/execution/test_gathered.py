@@ -49,3 +49,9 @@ def test_measured_values_alone_and_other_forms_give_nothing() -> None:
     assert not gathered(draws(lambda: [torch.randn(8, 4), torch.rand(8) > 0.5], 20))
     assert not gathered([[torch.arange(4) // 2], [torch.arange(5) // 2]])
     assert draws_of([torch.zeros(1 << 20)]) == 4
+
+
+def test_what_is_seldom_infinite_is_so_in_every_row() -> None:
+    found = gathered(draws(lambda: [torch.log(torch.floor(torch.rand(6, 40) * 500))]))
+    (rows,) = found[f"{GATHERED}input 0 least finite"]
+    assert bool(torch.isneginf(rows).any(1).all())
