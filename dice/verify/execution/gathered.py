@@ -50,8 +50,8 @@ def draws_of(first: Any) -> int:
 
 
 def gathered(draws: Sequence[Any], most: int = MOST_GATHERED) -> dict[str, Any]:
-    """At most so many inputs by their family, none of them the first of the draws. All draws are of one form, or nothing
-    is found."""
+    """At most so many inputs by their family, none of them the first of the draws. Nothing where draws have different
+    forms."""
     columns = list(zip(*(transport.tensors(draw) for draw in draws), strict=False))
     if not columns or any(len({(one.shape, one.dtype) for one in column}) > 1 for column in columns):
         return {}
