@@ -65,7 +65,7 @@ def test_an_endless_source_is_read_as_there_is_room_and_leaving_calls_off(cluste
         assert taken <= 1 + WINDOW * 2 * PLACES + 1
         assert [len(member.jobs) for member in hosts._hosts.members] == [2, 2]  # no host has more than its places
         stream.close()
-        # Each of them, however often: a host that is silent on a busy machine is taken for lost, and its job begun anew.
+        # However often: a host that is silent on a busy machine is taken for lost, and its job is begun anew.
         wait_until(lambda: {*lines(journal, "called_off")} == {*lines(journal, "begun")} - {0})
 
 
