@@ -29,6 +29,7 @@ from dice.verify.verdict_cache import harness_version
 
 DEVICES = "CUDA_VISIBLE_DEVICES"  # Ray sets it to what it gives a process
 PARENT_S = 0.2  # seconds between two looks at whether the node's own process is there
+REMEMBERED = 4096  # jobs that were called off before they came
 WITHIN_REACH = {"network", "local sockets"}  # guarantees without which a kernel reaches Ray, which runs anything
 
 MakeVerifier = Callable[[int], Verifier]
@@ -125,6 +126,7 @@ class Host:
         self._name = socket.gethostname()
         self._lock = threading.Lock()
         self._under_way: dict[int, Cancellation] = {}
+        self._called_off: dict[int, None] = {}  # jobs that were called off and are not under way, in this order
 
     @cached_property
     def _verifier(self) -> Verifier:
@@ -153,9 +155,14 @@ class Host:
             return self._verifier.find_faults([problem])[0]
 
     def cancel(self, job: int) -> None:
-        """Kill what a job has running. A job that has ended is none."""
+        """Kill what a job has running. This may come before the job does, which then ends at once; a job that has ended
+        already never comes again, and is forgotten after many others."""
         with self._lock:
             cancellation = self._under_way.get(job)
+            if cancellation is None:
+                self._called_off[job] = None
+                while len(self._called_off) > REMEMBERED:
+                    del self._called_off[next(iter(self._called_off))]
         if cancellation is not None:
             cancellation.cancel()
 
@@ -164,6 +171,9 @@ class Host:
         cancellation = Cancellation()
         with self._lock:
             self._under_way[job] = cancellation
+            if job in self._called_off:
+                del self._called_off[job]
+                cancellation.cancel()
         try:
             yield cancellation
         finally:
