@@ -186,12 +186,14 @@ class Policy:
         Not where one optimiser update is all, whose own they are, nor where those in the traces are to be taken and are
         the trainer's but for rounding, by the first rows.
         """
-        replays = [self._replay(trace) for trace in traces if trace.kept]
-        if len(even_parts(self._sizes(replays), self.config.minibatch)) <= 1:
+        kept = [trace for trace in traces if trace.kept]
+        by_rounds = self.config.minibatch_unit == "rounds"  # which a replay alone tells
+        sizes = self._sizes([self._replay(trace) for trace in kept]) if by_rounds else [1] * len(kept)
+        if len(even_parts(sizes, self.config.minibatch)) <= 1:
             return False
         if self.config.old_logprobs == "score":
             return True
-        few = replays[: self.config.minibatch]
+        few = [self._replay(trace) for trace in kept[: self.config.minibatch]]
         batch = self._minibatch([1.0] * len(few), few)
         self._forget_sampler()
         return not self._traces_agree(self._engine_for(batch), batch)

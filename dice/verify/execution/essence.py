@@ -43,10 +43,10 @@ _WINDOWS = frozenset(  # weighted sums, or maxima, over the places near one: res
 )
 _ADDED = {  # elements added up in places that others name: the argument that holds them
     **dict.fromkeys(("index_add", "index_reduce"), 3),
-    **dict.fromkeys(("scatter_add", "scatter_reduce", "put"), 2),  # as many as there are places
+    **dict.fromkeys(("scatter_add", "scatter_reduce"), 2),  # as many as there are places
     **dict.fromkeys(("bincount", "histc", "histogram", "segment_reduce", "embedding_dense_backward", "col2im"), 0),
 }
-_PUTS = ("index_put", "index_put_impl", "unsafe_index_put")  # and add where they are told to accumulate
+_PUTS = ("put", "index_put", "index_put_impl", "unsafe_index_put")  # and add where they are told to accumulate
 _POWERS = ("pow", "ldexp")  # but for roots and whole exponents
 _CURVES = frozenset(
     ("softmax", "log_softmax", "masked_softmax", "logsumexp", "logcumsumexp", "binary_cross_entropy", "exp", "exp2")
@@ -93,15 +93,15 @@ def of(func: Any, args: Sequence[Any], result: Any, flops: int | None, elements:
     bends = bends and not (base in _POWERS and _is_root(args[1]))
     if isinstance(result, torch.Tensor) and not sums and base not in _ORDERS:
         elements = result.numel()  # one by one, with numbers or a table beside them that are no work
-    return (sums * elements + _gathered(base, overload, args, result), bends * elements, sorts * elements, 0)
+    return (sums * elements + _added_up(base, overload, args, result), bends * elements, sorts * elements, 0)
 
 
-def _gathered(base: str, overload: str, args: Sequence[Any], result: Any) -> int:
+def _added_up(base: str, overload: str, args: Sequence[Any], result: Any) -> int:
     """How many elements a call adds up that are near one another, or meant for the same place."""
     if base in _WINDOWS:
         first = result[0] if isinstance(result, list | tuple) else result
         return int(max(args[0].numel(), first.numel()))
-    if base in _PUTS or base == "put":
+    if base in _PUTS:
         adds = len(args) > 3 and args[3] is True
         return _put(args) if adds else 0
     if base == "scatter" and overload in ("reduce", "value_reduce"):

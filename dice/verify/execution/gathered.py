@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dice.verify.execution import seldom
 from dice.verify.tensors import transport, trees
 
 GATHERED = "gathered of many draws: "  # begins the family, before what is extreme in it
@@ -31,10 +32,10 @@ _FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # of [draws, indi
 
 def is_counted(tensor: torch.Tensor) -> bool:
     """Whether its values are whole numbers, of which there are few enough that some are rare."""
-    if tensor.dtype == torch.bool or tensor.is_complex() or not tensor.dim() or tensor.numel() < 2:
+    if not tensor.dim() or tensor.numel() < 2:
         return False
     if not tensor.is_floating_point():
-        return True
+        return seldom.is_whole(tensor)
     if tensor.dtype.itemsize < 2 or not is_finite(tensor):
         return False
     return bool((tensor == tensor.round()).all()) and int(tensor.abs().max()) > 1
@@ -56,15 +57,17 @@ def gathered(draws: Sequence[Any], most: int = MOST_GATHERED) -> dict[str, Any]:
     if not columns or any(len({(one.shape, one.dtype) for one in column}) > 1 for column in columns):
         return {}
     stacked = [torch.stack([one.detach().cpu() for one in column]) for column in columns]
+    bound = {column.shape[1] for column in stacked if column.dim() > 1 and _is_bound(column)}
     found: dict[str, Any] = {}
     for name, length, scores in _scored(stacked):
-        if any(_is_bound(column) for column in stacked if column.dim() > 1 and column.shape[1] == length):
+        if len(found) == most:
+            break
+        if length in bound:
             scores = scores.amin(-1, keepdim=True).expand_as(scores)
-        chosen = scores.argmin(0)
-        inputs = _put_together(draws[0], stacked, chosen)
-        if trees.changed(inputs, draws[0]) and not any(not trees.changed(inputs, other) for other in found.values()):
+        inputs = _put_together(draws[0], stacked, scores.argmin(0))
+        if all(trees.changed(inputs, other) for other in (draws[0], *found.values())):
             found[f"{GATHERED}{name}"] = inputs
-    return dict(itertools.islice(found.items(), most))
+    return found
 
 
 def _scored(stacked: Sequence[torch.Tensor]) -> Iterator[tuple[str, int, torch.Tensor]]:

@@ -154,11 +154,11 @@ def rare(drawn: Any, cheap: bool) -> tuple[str, ...]:
     outliers, masks and whole numbers, and masks alone where they are dear."""
     tensors = transport.tensors(drawn)
     families: tuple[str, ...] = seldom.FAMILIES
-    if not cheap:
-        is_dear = trees.elements(drawn) > OUTLYING_ELEMENTS
-        masks = not is_dear or any(tensor.dtype == torch.bool for tensor in tensors)
-        coded = not is_dear and any(map(seldom.is_coded, tensors))
-        families = (seldom.HOLLOW,) * masks + (seldom.OUTLIERS,) * (not is_dear) + (seldom.LEVEL,) * coded
+    if not cheap and trees.elements(drawn) > OUTLYING_ELEMENTS:
+        families = (seldom.HOLLOW,) if any(tensor.dtype == torch.bool for tensor in tensors) else ()
+    elif not cheap:
+        coded = any(map(seldom.is_coded, tensors))
+        families = (seldom.HOLLOW, seldom.OUTLIERS, *([seldom.LEVEL] if coded else []))
     return tuple(one for one in families if trees.changed(vary(drawn, Step("", one)), drawn))
 
 
@@ -265,8 +265,9 @@ def _nearly_equal(inputs: Any) -> Any:
     def change(tensor: torch.Tensor) -> torch.Tensor:
         other = before[-1] if before else None
         before.append(tensor)
-        suits = other is not None and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
-        return seldom.nearly_equal(tensor, before[-2]) if suits and is_free(tensor) else tensor
+        if other is None or (other.shape, other.dtype) != (tensor.shape, tensor.dtype) or not is_free(tensor):
+            return tensor
+        return seldom.nearly_equal(tensor, other)
 
     return transport.map_tensors(change, inputs)
 

@@ -105,9 +105,15 @@ def lower(tensor: torch.Tensor) -> torch.Tensor:
     return least + (tensor - least) // 2
 
 
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers, more than one, and no truth values."""
+    is_other = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+    return not is_other and tensor.numel() > 1
+
+
 def is_coded(tensor: torch.Tensor) -> bool:
     """Whether it holds whole numbers of which some come again: codes, groups, places; no permutation, no offsets."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or tensor.numel() < 2:
+    if not is_whole(tensor):
         return False
     values: torch.Tensor = torch.unique(tensor)
     return 1 < len(values) <= DISTINCT * tensor.numel() and int(values[0]) >= 0 and int(values[-1]) > 1
@@ -115,7 +121,7 @@ def is_coded(tensor: torch.Tensor) -> bool:
 
 def _is_ids(tensor: torch.Tensor) -> bool:
     """Whether it holds whole numbers from a range so large that all are different by chance: no permutation."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or tensor.numel() < 2:
+    if not is_whole(tensor):
         return False
     sparse = int(tensor.max()) > SPARSE * tensor.numel() and len(torch.unique(tensor)) == tensor.numel()
     return sparse and not bool((tensor.reshape(-1).diff() > 0).all())
