@@ -61,6 +61,7 @@ LEAST_SECONDS = {"sft": 150, "sft_one": 150, "blocks": 120, "save": 200, "rl": 6
 GRACE_S = 20.0  # between a stage's own end and the signal that ends it
 PROMPTS, ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 16, 1500, 2000
 IN_A_ROW = 4  # answers to a prompt, with all their rounds
+HEAD = 0.1  # of what the head's weights are drawn as
 MOST_AT_ONCE = 96  # texts: with more, a GPU of 141 GB has too little left for the kernels that are verified meanwhile
 
 
@@ -288,6 +289,10 @@ def sampled_policy(
     torch.manual_seed(0)
     with torch.device(world.device):
         weights = SDAR(model)
+    with torch.no_grad():
+        # The logits of random weights round five times as far as a trained model's, so that every answer would be
+        # scored again; a smaller head rounds as a trained one does. It changes no time otherwise.
+        weights.lm_head.weight.mul_(HEAD)
     recipe = dice_8b_rl().policy
     # An answer is read once clean and once in each of the two rounds of its blocks, of which its ends may cut two.
     row = prompt_length + IN_A_ROW * 3 * (length + 2 * model.block_size)
@@ -325,7 +330,8 @@ class Verification(threading.Thread):
 
         pairs = (synth.generate(7, self.world.rank * 100_000 + n) for n in range(self.count))
         backend = self.backend if self.world.device.type == "cuda" else "emulated"
-        cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size)
+        # Decoding and the update have a busy core for each process, and another for what copies and compiles.
+        cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size - 2)
         begun = time.perf_counter()
         gpus = visible_gpus()
         own = gpus[self.world.rank % len(gpus) :][:1] if gpus and backend == "cuda" else None
