@@ -167,15 +167,18 @@ def save(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> 
         begun = time.perf_counter()
         checkpoints.save(1, tensors, {})
         found["snapshot_s"] = time.perf_counter() - begun
+        say(f"{stored_bytes(tensors) / 1e9:.0f} GB copied to the host in {found['snapshot_s']:.0f} s")
         beside = [training.step(number)[0] for number in range(4, 10)]
         found["six_steps_s"] = sum(beside)
         world.all_gather(checkpoints.settle)
         found["written_s"] = time.perf_counter() - begun
+        say(f"written after {found['written_s']:.0f} s, six steps took {found['six_steps_s']:.0f} of them")
     world.broadcast_from_leader(lambda: subprocess.run(["rm", "-rf", str(args.out / "checkpoints")], check=True))
     found |= {"bytes": stored_bytes(tensors), "step_alone_s": min(alone), "step_beside_s": statistics.median(beside)}
     begun = time.perf_counter()
     state = training.weights.export(world.leads)
     found["gather_s"] = time.perf_counter() - begun
+    say(f"gathered in {found['gather_s']:.0f} s")
     config = training.plan.model
     del training, tensors
     begun = time.perf_counter()
