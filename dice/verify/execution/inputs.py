@@ -47,7 +47,7 @@ from typing import Any
 
 import torch
 
-from dice.verify.execution import seldom, steady
+from dice.verify.execution import own_numbers, seldom, steady
 from dice.verify.execution.changes import (
     ABOVE,
     BELOW,
@@ -208,6 +208,8 @@ def vary(inputs: Any, step: Step, seed: int = 0) -> Any:
         return steady.replaced(inputs, step.place, step.kind, seed)
     if step.index >= 0:
         return _at(inputs, step.index, lambda tensor: tensor * step.factor)
+    if step.own:
+        return _with_own_numbers(inputs, step.own, seed)
     if away := _OPPOSED.get(step.family):
         return _opposed(inputs, away)
     if step.family in (*_ONE_NAN, *_ONE_NAN.values()):
@@ -254,6 +256,16 @@ def _with_seldom(inputs: Any, family: str) -> Any:
         if not measured:
             return tensor
         return seldom.with_outliers(tensor, number) if family == seldom.OUTLIERS else seldom.empty(tensor, number)
+
+    return transport.map_tensors(change, inputs)
+
+
+def _with_own_numbers(inputs: Any, numbers: Sequence[float], seed: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        change = own_numbers.in_measured if is_free(tensor) else own_numbers.in_coded
+        return change(tensor, numbers, generator)
 
     return transport.map_tensors(change, inputs)
 

@@ -198,10 +198,12 @@ def nearly_equal(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return changed.reshape(tensor.shape)
 
 
-def meeting(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> torch.Tensor:
-    """Some values are these numbers; each of them is there."""
+def meeting(
+    tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator, share: float = MET
+) -> torch.Tensor:
+    """Some values, or such a share of them, are these numbers; each of them is there."""
     flat = tensor.clone().reshape(-1)
-    places = torch.randperm(len(flat), generator=generator)[: max(len(numbers), int(MET * len(flat)))]
+    places = torch.randperm(len(flat), generator=generator)[: max(len(numbers), int(share * len(flat)))]
     values = torch.tensor(numbers, dtype=torch.float64)[torch.arange(len(places)) % len(numbers)]
     flat[places.to(flat.device)] = values.to(flat)
     return flat.reshape(tensor.shape)

@@ -19,6 +19,7 @@ CONSTRUCTOR = "constructor"
 ARGUMENTS, OTHER_ARGUMENTS = "init", "other init"  # their names in it: those that the problem gives, and others
 
 FEW = "a few of another draw"  # the family of a step whose draw is the first that it mixes, but for a few elements
+OWN_NUMBERS = "with numbers of its own: "  # begins the family of a step for one candidate, before the numbers
 CROWDED = "crowded "  # begins the kind of a step whose indices are few, between the two that it names
 
 # ---- both ways ----------------------------------------------------------------------------------------------------
@@ -48,6 +49,11 @@ class Step:
     remark: str = ""
     arguments: bool = False
     mixes: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[float, ...]:
+        """The numbers of the candidate that the step is for alone."""
+        return tuple(map(float, self.family.removeprefix(OWN_NUMBERS).split())) if OWN_NUMBERS in self.family else ()
 
     @property
     def crowded(self) -> bool:
@@ -630,12 +636,13 @@ class ReferenceConstructed:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """`signature`: of the inputs that the problem draws (`transport.signature`). `remarks`: steps for who has passed
-    all of the plan."""
+    all of the plan. `cheap`: whether another step costs next to nothing."""
 
     plan: tuple[Step, ...]
     labels: tuple[str, ...]
     signature: object
     remarks: tuple[Step, ...] = ()
+    cheap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class Group:
         if self.remarks.other is not None:
             self._show(self.remarks.other.arguments, m.OTHER_ARGUMENTS, m.CONSTRUCTOR)
             self._show(self.remarks.other.state, "other state")
-        return m.Planned(steps, self.reference.labels, self.reference.signature, remarks)
+        return m.Planned(steps, self.reference.labels, self.reference.signature, remarks, self.reference.cheap)
 
     def _judge(self, command: m.JudgeOutput, files: Files) -> m.Judged:
         trial = self.trials.known(command.inputs)

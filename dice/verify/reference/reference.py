@@ -19,7 +19,7 @@ import torch
 
 from dice.verify.execution import changes, evidence, gathered, inputs, running, seldom
 from dice.verify.execution.copying import copied
-from dice.verify.ipc.messages import Step
+from dice.verify.ipc.messages import OWN_NUMBERS, Step
 from dice.verify.ipc.out_of_memory import note as note_shortage
 from dice.verify.reference import input_rounding, orders, parameters, probing, thresholds, workload
 from dice.verify.reference.subject import Subject
@@ -65,6 +65,7 @@ class Reference:
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
         self._fresh_attributes: dict[tuple[str, str], Any] = {}  # what else the other seed makes, as it was made
+        self.cheap = False  # whether another trial costs next to nothing, once trials are planned
         self.cost = 0  # of its forward, as `operator_cost.estimated` has it, once trials are planned
         self._construct_s, self._careful = 0.0, False
         self._in_half = False  # whether inputs are float16
@@ -126,7 +127,7 @@ class Reference:
                 self.fresh_states = fresh[False], parameters.borne(*fresh, lambda one: _bears(self, one, drawn, seed))
         self.labels = tuple(probing.react_otherwise(labels, drawn, varied))
         self.cost = sum(map(sum, census.work.costs.values()))
-        cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
+        cheap = self.cheap = trees.elements(drawn) + trees.elements(expected) <= CHEAP_ELEMENTS[self.device.emulated]
         self.device.release()
         measured = sum(map(inputs.is_free, transport.tensors(drawn)))
         more = (amplified, varied, (*inputs.beyond_sentinels(census.work.calls, measured), *decisive))
@@ -160,6 +161,9 @@ class Reference:
         try:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
+            # What one candidate alone meets must leave nothing behind for others, and be another input.
+            if step.own and (self.writes or not trees.changed(inputs.vary(drawn, step, seed), drawn)):
+                return None
             model, exact_model = self._models(step, loadable)
             run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
             trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
@@ -223,7 +227,7 @@ class Reference:
             del placed
             output = trees.own(output, heavy and not aliased)
         again = functools.partial(self.forward, model, base, seed)
-        tied = step.family in TIED or step.family.startswith(gathered.GATHERED)
+        tied = step.family in TIED or step.family.startswith((gathered.GATHERED, OWN_NUMBERS))
         if must_suit and (tied or step.kind) and _is_open(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)

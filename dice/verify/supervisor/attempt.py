@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -148,7 +149,8 @@ class Attempt:
         self.remarks = planned.remarks
         if not planned.plan[0].fresh:
             self._construct(PLAIN)
-        return planned.plan
+        own = [_with_own_numbers(self.report.numbers)] if planned.cheap and self.report.numbers else []
+        return (*planned.plan, *own)
 
     def _construct(self, step: m.Step) -> None:
         """The model that a step is for."""
@@ -312,7 +314,14 @@ class Attempt:
 def _values(step: m.Step, drawn: m.Drawn, in_place: bool) -> str:
     """What a trial is run on, for a message."""
     parameters = ", other parameters" if step.fresh else ", parameters changed in place" if in_place else ""
-    return (drawn.family if step.kind or ":" in drawn.family else f"{drawn.family} inputs") + parameters
+    family = m.OWN_NUMBERS.rstrip(": ") if step.own else drawn.family
+    return (family if step.kind or ":" in drawn.family else f"{family} inputs") + parameters
+
+
+def _with_own_numbers(numbers: Sequence[float]) -> m.Step:
+    """A trial whose inputs hold the numbers that the candidate's text names, the same for all texts that name these."""
+    family = f"{m.OWN_NUMBERS}{' '.join(f'{number:.17g}' for number in numbers)}"
+    return m.Step(f"own {hashlib.sha256(family.encode()).hexdigest()[:16]}", family, core=False)
 
 
 def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:

@@ -27,6 +27,7 @@ from dice.verify.sandbox.roles import EXAMINER
 from dice.verify.sandbox.scratch import Scratch
 from dice.verify.supervisor.record import VerdictReached
 from dice.verify.text import source_map, static
+from dice.verify.text.numbers import LARGEST, MOST_NUMBERS
 from dice.verify.text.source_map import Literal
 from dice.verify.text.static import StaticReport
 
@@ -125,6 +126,7 @@ def _reading(raw: Raw) -> Reading:
         _texts(told.get("labels")),
         _texts(told.get("library_families")),
         told.get("asks_for_build") is True,
+        tuple(_numbers(told.get("numbers"))),
     )
     return checked, tuple(_literals(said.literals))
 
@@ -132,6 +134,12 @@ def _reading(raw: Raw) -> Reading:
 def _texts(said: object) -> tuple[str, ...]:
     items = said[: untrusted.MAX_ITEMS] if isinstance(said, list) else ()
     return tuple(untrusted.text(item, untrusted.LONGEST_LINE) for item in items)
+
+
+def _numbers(said: object) -> Iterator[float]:
+    for number in said[:MOST_NUMBERS] if isinstance(said, list) else ():
+        if isinstance(number, float) and 0 < number <= LARGEST:
+            yield number
 
 
 def _literals(said: object) -> Iterator[Literal]:

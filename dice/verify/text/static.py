@@ -34,7 +34,7 @@ from itertools import accumulate, islice
 
 from dice import syntax
 from dice.kernel import Kernel, binds_model_new, cuda_texts, functions_of
-from dice.verify.text import library_calls
+from dice.verify.text import library_calls, numbers
 
 KINDS = ("torch_only", "example_mimicry", "never_invoked", "not_in_forward", "try_fallback", "inherits_reference")
 BUILDERS = frozenset({"load_inline", "load", "CUDAExtension", "_compile_kernel", "RawKernel"})
@@ -71,6 +71,7 @@ class StaticReport:
     labels: tuple[str, ...] = ()  # remarkable, not deceptive by itself
     library_families: tuple[str, ...] = ()  # of `work.family`: what libraries compute that the text calls directly
     asks_for_build: bool = False  # whether it calls `load_inline` or the like, whatever it hands over
+    numbers: tuple[float, ...] = ()  # that its C++ names
 
 
 def examine(kernel: Kernel) -> StaticReport:
@@ -92,7 +93,8 @@ def examine(kernel: Kernel) -> StaticReport:
     labels += tuple(dict.fromkeys(filter(None, map(_remarkable, ast.walk(tree)))))
     file = _File(tree)
     deceptions, families = tuple(_deceptions(file, functions)), library_calls.families(sources)
-    return StaticReport("", bool(functions), deceptions, functions, labels, families, file.asks_for_build)
+    named = numbers.numbers(sources)
+    return StaticReport("", bool(functions), deceptions, functions, labels, families, file.asks_for_build, named)
 
 
 def may_overlap(source: str) -> bool:
