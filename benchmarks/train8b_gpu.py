@@ -329,7 +329,9 @@ class Verification(threading.Thread):
     def run(self) -> None:
         from dice import synth
         from dice.verify import Options, Verifier
+        from dice.verify.emulated_first import EmulatedFirst
         from dice.verify.options import visible_gpus
+        from dice.verify.supervisor.devices import MAX_CONCURRENT
 
         pairs = (synth.generate(7, self.world.rank * 100_000 + n) for n in range(self.count))
         backend = self.backend if self.world.device.type == "cuda" else "emulated"
@@ -337,12 +339,15 @@ class Verification(threading.Thread):
         cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size - 2)
         begun = time.perf_counter()
         gpus = visible_gpus()
-        own = gpus[self.world.rank % len(gpus) :][:1] if gpus and backend == "cuda" else None
-        with Verifier(
-            backend=backend, options=Options(timing=False), devices=own, builds=cores, cache=False
-        ) as verifier:
-            for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), cores):
-                self.outcomes[verdict.outcome] = self.outcomes.get(verdict.outcome, 0) + 1
+        own = gpus[self.world.rank % len(gpus) :][:1] if gpus and backend != "emulated" else None
+        make, also = (EmulatedFirst, "cuda") if backend == "emulated_first" else (Verifier, backend)
+        workers = cores if own is None else cores + MAX_CONCURRENT
+        with make(backend=also, options=Options(timing=False), devices=own, builds=cores, cache=False) as verifier:
+            for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), workers):
+                seen = f"{verdict.outcome}, {verdict.backend}"
+                self.outcomes[seen] = self.outcomes.get(seen, 0) + 1
+                if sum(self.outcomes.values()) % 64 == 0:
+                    print(f"verified after {time.perf_counter() - begun:.0f} s: {self.outcomes}", flush=True)
         self.seconds = time.perf_counter() - begun
 
 
@@ -405,7 +410,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--only", nargs="*", default=None)
-    parser.add_argument("--backend", choices=("cuda", "emulated"), default="cuda", help="of the kernels verified by rl")
+    parser.add_argument(
+        "--backend",
+        choices=("cuda", "emulated", "emulated_first"),
+        default="cuda",
+        help="of the kernels verified by rl",
+    )
     parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()

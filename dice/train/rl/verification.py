@@ -25,6 +25,7 @@ from dice.train.session import Interrupted, StopSignal
 from dice.train.world import World
 from dice.verdict import Verdict
 from dice.verify import Options, Verifier
+from dice.verify.emulated_first import EmulatedFirst
 from dice.verify.options import resolve_backend, visible_gpus
 from dice.verify.sandbox.process import MachineryError
 from dice.verify.stream import Pair
@@ -174,13 +175,15 @@ class VerifierPool:
                 workers = config.verify_workers or verifier.default_workers
                 yield cls(verifier, workers, True, config.verifier_patience_s, stopped, say)
             return
-        backend = resolve_backend(config.backend)
+        in_turn = config.backend == "emulated_first"
+        backend = resolve_backend("cuda" if in_turn else config.backend)
         devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
         if config.staleness and not at_once:
             raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
         cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
         max_concurrent = MAX_CONCURRENT if devices else cores
-        with Verifier(
+        make = EmulatedFirst if in_turn else Verifier
+        with make(
             backend=backend, options=options, devices=devices, max_concurrent=max_concurrent, builds=cores, cache=cache
         ) as verifier:
             workers = config.verify_workers or cores + len(devices) * max_concurrent
