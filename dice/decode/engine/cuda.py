@@ -63,7 +63,7 @@ class GraphRunner(Runner):
         if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
             with torch.inference_mode():
                 for kind, projections in enumerate(self.forward.alike()):
-                    few_rows.tune(projections, gated=kind == GATE_UP)
+                    few_rows.tune(projections, gated=kind == GATE_UP and not fp8)
         self.graphs = 0
         self._recorded: dict[tuple[Room, bool], _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()

@@ -113,7 +113,7 @@ class PagedForward:
         self, model: SDAR, shape: Shape, pages: int, ops: Ops, *, fp8: bool = False, group: Group | None = None
     ) -> None:
         config, weight = model.config, model.lm_head.weight
-        self.model, self.ops, self.group = model, ops, group or Group()
+        self.model, self.ops, self.fp8, self.group = model, ops, fp8, group or Group()
         pack = can_pack(weight, sum(weight.numel() for weight in model.parameters()))
         self.layers = [_Layer(layer, fp8, pack) for layer in model.model.blocks()]
         self.head = Projection((model.lm_head,), pack=pack)
@@ -144,27 +144,24 @@ class PagedForward:
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
         context = Context(plan, slots, tile, self.cos, self.sin)
-        ops, add = self.ops, self.group.add
+        ops, fp8, add = self.ops, self.fp8, self.group.add
         x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
-        rows = len(x)
         delta: Tensor | None = None
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            normed = ops.add_norm(x, delta, layer.before_attention, fp8=layer.qkv.scales(rows))
+            normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8)
             q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
             attended = ops.attend(q, layer.heads, cache, context)
-            delta = add(layer.out(ops.quantize(attended) if layer.out.scales(rows) else attended))
-            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=layer.gate_up.scales(rows))
-            delta = add(layer.down(self._gated(layer, normed)))
+            delta = add(layer.out(ops.quantize(attended) if fp8 else attended))
+            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8)
+            delta = add(layer.down(self._gated(layer.gate_up, normed)))
         assert delta is not None
         return x.add_(delta)
 
-    def _gated(self, layer: _Layer, x: Tensor | Scaled) -> Tensor | Scaled:
-        """silu(gate) * up of x [N, H], as one kernel where that is quicker; in fp8 where the next product asks."""
-        quicker, scales = layer.gate_up.few_rows_gated, layer.down.scales(len(x))
-        if isinstance(x, Tensor) and quicker is not None and len(x) <= FEW_ROWS:
-            found = quicker(x, layer.gate_up)
-            return self.ops.quantize(found) if scales else found
-        return self.ops.silu_mul(layer.gate_up(x), fp8=scales)
+    def _gated(self, projection: Projection, x: Tensor | Scaled) -> Tensor | Scaled:
+        """silu(gate) * up of x [N, H], as one kernel where that is quicker."""
+        if isinstance(x, Tensor) and projection.few_rows_gated is not None and len(x) <= FEW_ROWS:
+            return projection.few_rows_gated(x, projection)
+        return self.ops.silu_mul(projection(x), fp8=self.fp8)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits [R, V] of the rows [R] of `hidden`, in the model's precision; of a shard's part of the vocabulary."""

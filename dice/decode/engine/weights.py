@@ -78,15 +78,10 @@ class Projection:
             self._packed = packed(self.weight)
 
     def __call__(self, x: Tensor | Scaled) -> Tensor:
-        """x [N, in], in fp8 if the projection `scales` so many rows; returns [N, out]."""
-        if isinstance(x, Tensor) and self.few_rows is not None and len(x) <= FEW_ROWS:
+        """x [N, in], in fp8 if the projection is; returns [N, out]."""
+        if self.few_rows is not None and len(x) <= FEW_ROWS:
             return self.few_rows(x, self)
         return self.product(x)
-
-    def scales(self, rows: int) -> bool:
-        """Whether an input of so many rows is to be in fp8."""
-        own = self.few_rows is not None or self.few_rows_gated is not None
-        return self.fp8 and not (own and rows <= FEW_ROWS)
 
     def product(self, x: Tensor | Scaled) -> Tensor:
         """The same by PyTorch's own products."""
@@ -102,4 +97,4 @@ class Projection:
         return (out if self.bias is None else out + self.bias).to(x.dtype)
 
 
-Product = Callable[[Tensor, Projection], Tensor]
+Product = Callable[[Tensor | Scaled, Projection], Tensor]

@@ -16,7 +16,7 @@ from dice.decode.engine.plain_ops import PlainOps
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.runner import Piece, prefill_plan
 from dice.decode.engine.slots import Shape, Slots
-from dice.decode.engine.weights import FP8, Projection
+from dice.decode.engine.weights import FP8, Projection, Scaled
 from dice.decode.request import DecodeConfig
 from dice.decode.sampling import STRATEGIES
 from dice.decode.text import Text
@@ -51,9 +51,10 @@ class Case:
         numbers = torch.randn(size, generator=torch.Generator().manual_seed(seed))
         return numbers.to(self.device, self.dtype)
 
-    def near(self, found: Tensor, expected: Tensor, tolerance: float = 0.0) -> None:
-        atol = max(tolerance, self.tolerance) * max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(found.float(), expected.float(), atol=atol, rtol=1e-2)
+    def near(self, found: Tensor, expected: Tensor) -> None:
+        torch.testing.assert_close(
+            found.float(), expected.float(), atol=self.tolerance * max(1.0, float(expected.abs().max())), rtol=1e-2
+        )
 
 
 def texts_in_slots(case: Case) -> Slots:
@@ -132,15 +133,12 @@ def check_few_rows(case: Case) -> None:
         case.near(
             few_rows.product(x, projection, cut, gated=True), (torch.nn.functional.silu(gate) * up).to(case.dtype)
         )
-        eighth = Projection((linear,), fp8=True)
-        exact = x.double() @ (eighth.eighth.double() * eighth.scale.double().T).T
-        case.near(few_rows.product(x, eighth, cut), exact.to(case.dtype), 1e-3)
-        gate, up = exact.chunk(2, -1)
-        case.near(
-            few_rows.product(x, eighth, cut, gated=True),
-            (torch.nn.functional.silu(gate) * up).to(case.dtype),
-            2e-3,
-        )
+        if case.device == "cuda":  # the interpreter has no products in fp8
+            eighth, scaled = Projection((linear,), fp8=True), Scaled.of(x)
+            exact = (scaled.values.double() @ eighth.eighth.double().T) * scaled.scale * eighth.scale
+            # Matrix units add products of fp8 with fewer bits than float32 has.
+            found, most = few_rows.product(scaled, eighth, cut).double(), float(exact.abs().max())
+            torch.testing.assert_close(found, exact, atol=0.02 * most, rtol=0.02)
 
 
 def check_attention(case: Case, programs: int) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dice.decode.engine.kernels.early import begin
-
 
 @triton.jit
 def attend_kernel(
@@ -19,14 +17,12 @@ def attend_kernel(
     page_count, table_width, rows, scale,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
     `scale` includes log2(e). With one split, `out` is written, else `sums` float32 [SPLITS, N * A, D] (weighted values)
     and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
     """
-    begin(EARLY)
     GROUPS: tl.constexpr = QUERY // KEY
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     key_head, split = tl.program_id(1), tl.program_id(2)
@@ -80,10 +76,9 @@ def attend_kernel(
 @triton.jit
 def merge_kernel(
     sums, extents, slots, out, rows,
-    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One query head of one row, from all splits."""
-    begin(EARLY)
     row, head = tl.program_id(0), tl.program_id(1)
     if tl.load(slots + row) < 0:
         return

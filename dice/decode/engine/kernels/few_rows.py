@@ -1,8 +1,7 @@
 """Products of a few rows with a large matrix, which take as long as reading the matrix takes.
 
 cuBLAS reads at some four fifths of what the memory gives. Whether a kernel of ours does better depends on the sizes and
-the GPU, so both are timed where they run, and the quicker is taken. Weights in fp8 are multiplied with rows in the
-model's own precision: nothing is gained by casting so few, and a kernel less stands between two products.
+the GPU, so both are timed where they run, and the quicker is taken.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dice.decode.engine.kernels.early import PIECE, begin, fetch, launch
 from dice.decode.engine.kernels.ops import KernelOps
-from dice.decode.engine.weights import FEW_ROWS, Product, Projection
+from dice.decode.engine.weights import FEW_ROWS, Product, Projection, Scaled
 
 REPLAYS = 5
 # By shape, precision, device and number: finding out takes a second.
@@ -38,32 +36,20 @@ class Cut(NamedTuple):
         return self.width * 2 // weight.element_size()
 
 
-CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128, 5, 4), Cut(64, 64, 8, 4))
-
-
-# Numbers times this, in float16, are multiplied with weights in fp8, for the GPU has no quick cast to bfloat16: up to
-# a million they are finite, and down to a thousandth as precise as in bfloat16.
-SHRINK = tl.constexpr(1 / 16)
+CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128, 5, 4))
 
 
 @triton.jit
 def few_rows_kernel(
-    x, weight, scale, out, rows, columns, width,
+    x, weight, x_scale, weight_scale, out, rows, columns, width,
     GATED: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    BYTES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, columns] = x [rows, width] times weight [columns, width] transposed; WIDTH divides the width.
 
     If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second). If SCALED,
-    it is in fp8, with `scale` for each of its rows. BYTES: of one of its numbers.
+    both are in fp8, with scales [rows] and [columns].
     """
-    first = tl.program_id(0) * COLUMNS
-    if EARLY:  # weights are there before x is
-        fetch(weight, first, columns - 1, width, COLUMNS, BYTES)
-        if GATED:
-            fetch(weight, columns + first, 2 * columns - 1, width, COLUMNS, BYTES)
-    begin(EARLY)
-    column = first + tl.arange(0, COLUMNS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
     there, used = (column < columns)[:, None], (row < rows)[:, None]
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -72,35 +58,30 @@ def few_rows_kernel(
         place = start + tl.arange(0, WIDTH)[None, :]
         part = tl.load(weight + column[:, None] * width + place, there, other=0.0, eviction_policy="evict_first")
         given = tl.load(x + row[:, None] * width + place, used, other=0.0, eviction_policy="evict_last")
-        if SCALED:
-            given, part = (given.to(tl.float32) * SHRINK).to(tl.float16), part.to(tl.float16)
         total = tl.dot(given, tl.trans(part), total, input_precision="ieee")
         if GATED:
             other = weight + columns * width + column[:, None] * width + place
             part = tl.load(other, there, other=0.0, eviction_policy="evict_first")
-            if SCALED:
-                part = part.to(tl.float16)
             second = tl.dot(given, tl.trans(part), second, input_precision="ieee")
-    if SCALED:
-        total *= tl.load(scale + column, column < columns, other=0.0)[None, :] / SHRINK
-        if GATED:
-            second *= tl.load(scale + columns + column, column < columns, other=0.0)[None, :] / SHRINK
     if GATED:
         total = total / (1.0 + tl.exp(-total)) * second
+    if SCALED:
+        by_row = tl.load(x_scale + row, row < rows, other=0.0)
+        total = total * by_row[:, None] * tl.load(weight_scale + column, column < columns, other=0.0)[None, :]
     where = out + row[:, None] * columns + column[None, :]
     tl.store(where, total.to(out.dtype.element_ty), used & (column < columns)[None, :])
 
 
-def product(x: Tensor, projection: Projection, cut: Cut, *, gated: bool = False) -> Tensor:
-    """`projection.product` for at most FEW_ROWS rows [N, in] in the model's precision, also where the weights are in
-    fp8. `gated`: silu of the result's first half times its second."""
-    weight, scale = (projection.eighth, projection.scale) if projection.fp8 else (projection.weight, None)
+def product(x: Tensor | Scaled, projection: Projection, cut: Cut, *, gated: bool = False) -> Tensor:
+    """`projection.product` for at most FEW_ROWS rows. `gated`: silu of the result's first half times its second."""
+    scaled = isinstance(x, Scaled)
+    given, weight = (x.values, projection.eighth) if isinstance(x, Scaled) else (x, projection.weight)
     columns, width = len(weight) // (2 if gated else 1), weight.shape[1]
-    out = torch.empty(len(x), columns, dtype=x.dtype, device=x.device)
+    out = torch.empty(len(x), columns, dtype=x.dtype, device=given.device)
     few_rows_kernel[(triton.cdiv(columns, cut.columns),)](
-        x, weight, scale, out, len(x), columns, width, GATED=gated, SCALED=projection.fp8, ROWS=FEW_ROWS,
-        COLUMNS=cut.columns, WIDTH=cut.inputs(weight), BYTES=weight.element_size(), num_stages=cut.stages,
-        num_warps=cut.warps, **launch(x),
+        given, weight, x.scale if isinstance(x, Scaled) else None, projection.scale if scaled else None, out, len(x),
+        columns, width, GATED=gated, SCALED=scaled, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(weight),
+        num_stages=cut.stages, num_warps=cut.warps,
     )  # fmt: skip
     return out
 
@@ -109,9 +90,7 @@ def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
     """Let projections of one shape use whichever product is quickest for a few rows, PyTorch's or ours; `gated` ones
     with the activation that follows them."""
     first = projections[0]
-    read = first.eighth if first.fp8 else first.weight
-    whole = read.shape[1] * read.element_size() % PIECE.value == 0
-    if first.bias is not None or first.weight.numel() >= 2**31 or not whole:
+    if first.bias is not None or first.weight.numel() >= 2**31:
         return
     key = (*first.weight.shape, first.weight.dtype, first.weight.device, first.fp8, gated, len(projections))
     if key not in _quickest:
@@ -125,7 +104,8 @@ def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | 
     """One projection after the other, as in a forward: so many matrices fit into no cache. None: PyTorch's."""
     first = projections[0]
     width, read = first.weight.shape[1], first.eighth if first.fp8 else first.weight
-    x = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
+    numbers = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
+    x = Scaled.of(numbers) if first.fp8 else numbers
     library = _silu_mul_of_product if gated else _library
     expected = library(x, first)
     least, quickest = _milliseconds(library, projections, x), None
@@ -138,12 +118,12 @@ def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | 
     return quickest
 
 
-def _library(x: Tensor, projection: Projection) -> Tensor:
-    return projection.product(KernelOps().quantize(x) if projection.fp8 else x)
+def _library(x: Tensor | Scaled, projection: Projection) -> Tensor:
+    return projection.product(x)
 
 
-def _silu_mul_of_product(x: Tensor, projection: Projection) -> Tensor:
-    found = KernelOps().silu_mul(_library(x, projection))
+def _silu_mul_of_product(x: Tensor | Scaled, projection: Projection) -> Tensor:
+    found = KernelOps().silu_mul(projection.product(x))
     assert isinstance(found, Tensor)
     return found
 
@@ -152,7 +132,7 @@ def _agrees(found: Tensor, expected: Tensor) -> bool:
     return bool((found - expected).abs().max() <= 0.03 * expected.abs().max())
 
 
-def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor) -> float:
+def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor | Scaled) -> float:
     """Of one after another, replayed from a graph: a single launch from here takes longer than the product."""
     for projection in projections[:2]:
         way(x, projection)

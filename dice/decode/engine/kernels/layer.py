@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dice.decode.engine.kernels.early import begin
-
 FP8_MAX = tl.constexpr(448.0)
 
 
@@ -35,10 +33,9 @@ def store_row(
 @triton.jit
 def add_norm_kernel(
     x, delta, weight, out, scales, width, eps,
-    ADDS: tl.constexpr, EIGHTH: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr,
+    ADDS: tl.constexpr, EIGHTH: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """x += delta; out = x / rms(x) * weight. A program a row."""
-    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -56,11 +53,8 @@ def add_norm_kernel(
 
 
 @triton.jit
-def silu_mul_kernel(
-    gate_up, out, scales, width, EIGHTH: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr
-) -> None:
+def silu_mul_kernel(gate_up, out, scales, width, EIGHTH: tl.constexpr, WIDTH: tl.constexpr) -> None:
     """out = silu(gate) * up of a row [2 * width]; a program a row and part of it, a whole row where it is scaled."""
-    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = column < width
@@ -70,9 +64,8 @@ def silu_mul_kernel(
 
 
 @triton.jit
-def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr, EARLY: tl.constexpr) -> None:
+def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr) -> None:
     """x [N, width] in fp8, with a scale for each row."""
-    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -85,11 +78,10 @@ def rotate_store_kernel(
     qkv, q_norm, k_norm, cos, sin, slots, positions, pages, q_out,
     cache, page_count, table_width, eps,
     QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NORMS: tl.constexpr,
-    HEADS: tl.constexpr, EARLY: tl.constexpr,
+    HEADS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Queries and keys normalised by head and rotated; keys and values into their page. A program: HEADS heads of a
     row. The half-split rotation needs each element's partner, which is read a second time."""
-    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     dim = tl.arange(0, DIM)
