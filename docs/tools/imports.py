@@ -33,7 +33,7 @@ TRUST = {
     "candidate": ("#ffe3e0", "#c0392b"),
     "reference": ("#e1ecfb", "#2c64b0"),
     "build": ("#fdf0d5", "#b7791f"),
-    **dict.fromkeys(("supervisor", "stream", "verifier", "verdict_cache"), ("#e0f2e3", "#2f7d3b")),
+    **dict.fromkeys(("supervisor", "stream", "verifier", "emulated_first", "verdict_cache"), ("#e0f2e3", "#2f7d3b")),
 }
 PLAIN = ("#f4f4f6", "#6b7280")
 

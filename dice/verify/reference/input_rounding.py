@@ -15,6 +15,7 @@ from dice.verify.tensors import compare, transport, trees
 ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
 DRAWS = 4
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
+ROOT_ROUNDING = 1e-4  # of the rms: a fourth of the root of float32's last bit
 FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie many spreads from zero
 
 
@@ -44,6 +45,12 @@ def far_roundings(output: Any) -> tuple[float | None, ...]:
     off by ten times as much, since it may add its terms one by one; a variance taken as the difference of two means is
     off by all of itself."""
     return tuple(None if size is None else FAR_ROUNDING * size for size in map(_rms, transport.tensors(output)))
+
+
+def root_roundings(output: Any) -> tuple[float | None, ...]:
+    """The same where rows of inputs are alike: of two such rows a right kernel may take the distance as the root of a
+    difference that is nothing but rounding."""
+    return tuple(None if size is None else ROOT_ROUNDING * size for size in map(_rms, transport.tensors(output)))
 
 
 def _rms(tensor: torch.Tensor) -> float | None:

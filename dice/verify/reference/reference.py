@@ -65,10 +65,9 @@ class Reference:
         self.exact_model: Any = None
         self.fresh_states: tuple[State, State] | None = None
         self._fresh_attributes: dict[tuple[str, str], Any] = {}  # what else the other seed makes, as it was made
-        self.cheap = False  # whether another trial costs next to nothing, once trials are planned
-        self.cost = 0  # of its forward, as `operator_cost.estimated` has it, once trials are planned
-        self._construct_s, self._careful = 0.0, False
-        self._in_half = False  # whether inputs are float16
+        # Once trials are planned: whether another one costs next to nothing; `operator_cost.estimated` of a forward.
+        self.cheap, self.cost = False, 0
+        self._construct_s, self._careful, self._in_half = 0.0, False, False  # the last: inputs are float16
         self._ahead: dict[int, Any] = {}  # inputs drawn before their trial, by seed
 
     def construct(self, seed: int) -> tuple[Any, State]:
@@ -161,9 +160,8 @@ class Reference:
         try:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
-            # What one candidate alone meets must leave nothing behind for others, and be another input.
             if step.own and (self.writes or not trees.changed(inputs.vary(drawn, step, seed), drawn)):
-                return None
+                return None  # what one candidate alone meets leaves nothing behind for others, and is another input
             model, exact_model = self._models(step, loadable)
             run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
             trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
@@ -234,8 +232,7 @@ class Reference:
         far = step.family in inputs.AWAY_FROM_ZERO
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
-        usual = drawn if step.family == "zeros" else None
-        sensed = (exact, (), ()) if heavy else self._sensitivity(model, base, usual, output, exact, seed, far)
+        sensed = (exact, (), ()) if heavy else self._sensitivity(model, base, drawn, output, exact, seed, step.family)
         exact, effects, roundings = sensed
         own = drawn if step.family == "given" else base
         inputs_, expected, exact, left = self.subject.kept(own, output, exact, written)
@@ -260,18 +257,19 @@ class Reference:
         )
 
     def _sensitivity(
-        self, model: Any, base: Any, usual: Any, output: Any, exact: Any, seed: int, far: bool
+        self, model: Any, base: Any, usual: Any, output: Any, exact: Any, seed: int, family: str
     ) -> tuple[Any, tuple[float | None, ...], tuple[float | None, ...]]:
         """The output in float64 where it is to be believed; how far other inputs move each tensor of the output; and
-        how far roundings do, where the inputs are unusual: zeros in place of the `usual` ones, or far from zero."""
-        if usual is not None:
+        how far roundings do, where the inputs are zeros in place of the `usual` ones, far from zero, or alike."""
+        if family == "zeros":
             return exact, (), self._moved(model, inputs.nudge(base, self.device.place(usual)), output, seed)
-        if far:
+        if family in inputs.AWAY_FROM_ZERO:
             return exact, (), input_rounding.far_roundings(output)
         with unchanged(model):
             forward = functools.partial(self.forward, model, seed=seed)
             believable = input_rounding.is_believable(forward, base, output, exact)
-        return exact if believable else None, self._effects(model, base, output, seed), ()
+        roots = input_rounding.root_roundings(output) if family == seldom.ALIKE else ()
+        return exact if believable else None, self._effects(model, base, output, seed), roots
 
     def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:
         """The same forward in float64, to know how exact the reference is; None where it cannot be had."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -149,8 +149,7 @@ class Attempt:
         self.remarks = planned.remarks
         if not planned.plan[0].fresh:
             self._construct(PLAIN)
-        own = [_with_own_numbers(self.report.numbers)] if planned.cheap and self.report.numbers else []
-        return (*planned.plan, *own)
+        return (*planned.plan, *_with_own_numbers(self.report.numbers if planned.cheap else ()))
 
     def _construct(self, step: m.Step) -> None:
         """The model that a step is for."""
@@ -318,10 +317,11 @@ def _values(step: m.Step, drawn: m.Drawn, in_place: bool) -> str:
     return (family if step.kind or ":" in drawn.family else f"{family} inputs") + parameters
 
 
-def _with_own_numbers(numbers: Sequence[float]) -> m.Step:
+def _with_own_numbers(numbers: Sequence[float]) -> Iterator[m.Step]:
     """A trial whose inputs hold the numbers that the candidate's text names, the same for all texts that name these."""
-    family = f"{m.OWN_NUMBERS}{' '.join(f'{number:.17g}' for number in numbers)}"
-    return m.Step(f"own {hashlib.sha256(family.encode()).hexdigest()[:16]}", family, core=False)
+    if numbers:
+        family = f"{m.OWN_NUMBERS}{' '.join(f'{number:.17g}' for number in numbers)}"
+        yield m.Step(f"own {hashlib.sha256(family.encode()).hexdigest()[:16]}", family, core=False)
 
 
 def _construction(step: m.Step, seeds: tuple[int, int], protocol: Protocol) -> m.Construct:

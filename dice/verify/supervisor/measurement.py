@@ -45,12 +45,13 @@ class Measurement:
         job, record = self._job, self._record
         record.stage = "time"
         self._turn.step()  # the reference runs
-        self._attempt.draw(TIMED)
+        drawn = self._attempt.draw(TIMED)
         self._turn.end()
         options = job.options
         with record.after(self._gpu.exclusive()), record.clock("time"):
             try:
-                contest = timing.run(self._ask_reference, self._ask_candidate, self._check, options.timing_s)
+                check = self._leave_unchecked if drawn.evolves else self._check
+                contest = timing.run(self._ask_reference, self._ask_candidate, check, options.timing_s)
                 facts = timing.facts(
                     contest, self._ask_reference, options.cache_dir, job.problem.id, options.compile_baseline
                 )
@@ -73,6 +74,10 @@ class Measurement:
 
     def _ask_candidate(self, command: Any, answer: type[T]) -> T:
         return self._attempt.talk.ask(command, answer)
+
+    def _leave_unchecked(self, command: m.JudgeTimed) -> None:
+        """Calls that were timed have moved a state on which the next output depends, and on each side others."""
+        self._record.add_labels("timed_outputs_unchecked")
 
     def _check(self, command: m.JudgeTimed) -> None:
         with self._record.clock("compare"):
