@@ -74,8 +74,8 @@ def run_warden(
     try:
         if os.getppid() != parent:
             raise _Ended
-        folders = _let_in(gate)
-        _send(control, {"sandbox": tier(own_namespaces, group is not None)}, folders[:1])
+        sandbox = {"sandbox": tier(own_namespaces, group is not None)}
+        folders = let_in(gate, lambda folders: _send(control, sandbox, folders[:1]))
         reason = _watch(control, status_read, limits, group or Meter(warden, inherited_kb, limits.memory_mb), folders)
     except _Ended:
         _clear(init, group)
@@ -123,10 +123,11 @@ def _fork(group: cgroups.Group | None) -> tuple[int, cgroups.Group | None]:
     return os.fork(), None
 
 
-def _let_in(gate: socket.socket) -> Sequence[int]:
-    """Hear from the init that the jail is made, and let it start the child. Open folders on file systems of the child's
-    own: the one it writes to first."""
+def let_in(gate: socket.socket, report: Callable[[Sequence[int]], None]) -> Sequence[int]:
+    """Hear from the init that the jail is made, `report` it, and let it start the child, whose messages nobody then
+    hears before that report. Open folders on file systems of the child's own: the one it writes to first."""
     said, folders, _, _ = socket.recv_fds(gate, 1, 3)
+    report(folders)
     if said:
         gate.send(b"go")
     gate.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -282,3 +283,21 @@ def test_a_zygote_that_still_starts_is_not_waited_for() -> None:
     zygote = Zygote()
     zygote.close()
     assert zygote._process.returncode == -signal.SIGKILL
+
+
+def test_where_a_child_writes_is_told_before_the_child_starts() -> None:
+    """Who hears a child first looks for what it wrote in a folder that nobody writes to."""
+    ours, theirs = socket.socketpair()
+    heard: list[bytes] = []
+    theirs.settimeout(0.0)
+    with ours, theirs, open(os.devnull) as folder:
+
+        def report(folders: Sequence[int]) -> None:
+            assert len(folders) == 1
+            os.close(folders[0])
+            with contextlib.suppress(BlockingIOError):
+                heard.append(theirs.recv(8))
+
+        socket.send_fds(theirs, [b"."], [folder.fileno()])
+        warden.let_in(ours, report)
+        assert heard == [] and theirs.recv(8) == b"go"
