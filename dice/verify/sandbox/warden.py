@@ -74,7 +74,7 @@ def run_warden(
     try:
         if os.getppid() != parent:
             raise _Ended
-        sandbox = {"sandbox": tier(own_namespaces, group is not None)}
+        sandbox: dict[str, object] = {"sandbox": tier(own_namespaces, group is not None)}
         folders = let_in(gate, lambda folders: _send(control, sandbox, folders[:1]))
         reason = _watch(control, status_read, limits, group or Meter(warden, inherited_kb, limits.memory_mb), folders)
     except _Ended:
