@@ -7,6 +7,8 @@ less than a second.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,12 @@ from dice.problem import Problem
 from dice.verdict import Verdict
 from dice.verify.options import Options
 from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.sandbox.process import Cancelled
 from dice.verify.stream import Places
 from dice.verify.verifier import Verifier
 
-QUICK_S = 3.0  # of emulation; what takes longer is asked of the GPU
+QUICK_S = 5.0  # on the clock, once a kernel is built; what emulation takes longer over is asked of the GPU
+BUILDING = frozenset({"compile", "load"})
 DECIDED = frozenset({"correct", "wrong", "compile_error", "runtime_error", "deceptive", "no_kernel"})
 
 
@@ -58,12 +62,40 @@ class EmulatedFirst(Verifier):
         on_stage: Callable[[str], None] = lambda stage: None,
         places: Places | None = None,
     ) -> Verdict:
-        asked = problem, kernel, _quick(options), workers, cancellation, on_stage, places
-        verdict = self._first._verify(*asked)
-        if verdict.outcome in DECIDED and not (verdict.correct and options.timing):
+        verdict = self._emulated(problem, kernel, options, workers, cancellation, on_stage, places)
+        if verdict is not None and verdict.outcome in DECIDED and not (verdict.correct and options.timing):
             return verdict
         return super()._verify(problem, kernel, options, workers, cancellation, on_stage, places)
 
+    def _emulated(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        options: Options,
+        workers: int,
+        cancellation: Cancellation,
+        on_stage: Callable[[str], None],
+        places: Places | None,
+    ) -> Verdict | None:
+        """What emulation says in time; None where it does not."""
+        own = cancellation.single_job()
+        alarm = threading.Timer(QUICK_S, own.cancel)
+
+        def told(stage: str) -> None:
+            on_stage(stage)
+            if stage not in BUILDING:
+                with contextlib.suppress(RuntimeError):  # it was started before, maybe by another thread
+                    alarm.start()
+
+        try:
+            return self._first._verify(problem, kernel, _quick(options), workers, own, told, places)
+        except Cancelled:
+            cancellation.check()
+            return None
+        finally:
+            alarm.cancel()
+            cancellation.forget(own)
+
 
 def _quick(options: Options) -> Options:
-    return replace(options, run_timeout_s=min(QUICK_S, options.run_timeout_s), timing=False, sanitize=False)
+    return replace(options, timing=False, sanitize=False)

@@ -11,6 +11,8 @@ from dice.problem import Problem
 from dice.prompts import EXAMPLE_KERNEL, EXAMPLE_PROBLEM
 from dice.verify import Options, emulated_first
 from dice.verify.emulated_first import EmulatedFirst
+from dice.verify.sandbox.cancel import Cancellation
+from dice.verify.sandbox.process import Cancelled
 
 PROBLEM = Problem(EXAMPLE_PROBLEM, "example")
 RIGHT = Kernel(EXAMPLE_KERNEL, "right")
@@ -51,3 +53,18 @@ def test_what_takes_long_is_asked_of_the_other(options: Options, monkeypatch: py
     with EmulatedFirst(backend="emulated", options=options) as verifier:
         assert verifier.verify(PROBLEM, RIGHT).correct
     assert asked == ["right"]
+
+
+def test_calling_off_ends_the_first_as_well(options: Options) -> None:
+    off = Cancellation()
+    with EmulatedFirst(backend="emulated", options=options) as verifier:
+        stages: list[str] = []
+
+        def told(stage: str) -> None:
+            stages.append(stage)
+            if stage == "reference":
+                off.cancel()
+
+        with pytest.raises(Cancelled):
+            verifier.verify(PROBLEM, RIGHT, on_stage=told, cancellation=off)
+    assert "compare" not in stages
