@@ -345,6 +345,8 @@ class Verification(threading.Thread):
         with make(backend=also, options=Options(timing=False), devices=own, builds=cores, cache=False) as verifier:
             for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), workers):
                 seen = f"{verdict.outcome}, {verdict.backend}"
+                if not verdict.correct:
+                    print(f"{seen}: {verdict.message[:300]}", flush=True)
                 self.outcomes[seen] = self.outcomes.get(seen, 0) + 1
                 if sum(self.outcomes.values()) % 64 == 0:
                     print(f"verified after {time.perf_counter() - begun:.0f} s: {self.outcomes}", flush=True)

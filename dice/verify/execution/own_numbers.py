@@ -57,4 +57,4 @@ def _masked(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Gen
     bits = tensor.detach().cpu().reshape(-1)[places].view(torch.int32)
     for index, (mask, rest) in enumerate(pairs):
         bits[index] = (bits[index] & ~mask) | rest
-    return bits.view(torch.float32).to(tensor.device)
+    return bits.view(torch.float32)
