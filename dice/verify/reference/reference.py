@@ -229,7 +229,7 @@ class Reference:
         if must_suit and (tied or step.kind) and _is_open(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        far = step.family in (*inputs.AWAY_FROM_ZERO, seldom.LEVEL)
+        far = step.family in inputs.AWAY_FROM_ZERO
         if must_suit and not input_rounding.is_well_posed(output, exact, far):
             return None
         sensed = (exact, (), ()) if heavy else self._sensitivity(model, base, drawn, output, exact, seed, step.family)
