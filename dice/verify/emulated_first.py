@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,39 +62,35 @@ class EmulatedFirst(Verifier):
         on_stage: Callable[[str], None] = lambda stage: None,
         places: Places | None = None,
     ) -> Verdict:
-        verdict = self._emulated(problem, kernel, options, workers, cancellation, on_stage, places)
-        if verdict is not None and verdict.outcome in DECIDED and not (verdict.correct and options.timing):
-            return verdict
+        with _alarm(cancellation, on_stage) as (own, told):
+            verdict = self._first._verify(problem, kernel, _quick(options), workers, own, told, places)
+            if verdict.outcome in DECIDED and not (verdict.correct and options.timing):
+                return verdict
         return super()._verify(problem, kernel, options, workers, cancellation, on_stage, places)
 
-    def _emulated(
-        self,
-        problem: Problem,
-        kernel: Kernel,
-        options: Options,
-        workers: int,
-        cancellation: Cancellation,
-        on_stage: Callable[[str], None],
-        places: Places | None,
-    ) -> Verdict | None:
-        """What emulation says in time; None where it does not."""
-        own = cancellation.single_job()
-        alarm = threading.Timer(QUICK_S, own.cancel)
 
-        def told(stage: str) -> None:
-            on_stage(stage)
-            if stage not in BUILDING:
-                with contextlib.suppress(RuntimeError):  # it was started before, maybe by another thread
-                    alarm.start()
+@contextlib.contextmanager
+def _alarm(
+    cancellation: Cancellation, on_stage: Callable[[str], None]
+) -> Iterator[tuple[Cancellation, Callable[[str], None]]]:
+    """A job's own cancellation, and what to tell its stages. It is called off, and no more than that happens, QUICK_S
+    after the first stage that builds nothing. Raises `Cancelled` where the `cancellation` is told."""
+    own = cancellation.single_job()
+    alarm = threading.Timer(QUICK_S, own.cancel)
 
-        try:
-            return self._first._verify(problem, kernel, _quick(options), workers, own, told, places)
-        except Cancelled:
-            cancellation.check()
-            return None
-        finally:
-            alarm.cancel()
-            cancellation.forget(own)
+    def told(stage: str) -> None:
+        on_stage(stage)
+        if stage not in BUILDING:
+            with contextlib.suppress(RuntimeError):  # it was started before, maybe by another thread
+                alarm.start()
+
+    try:
+        yield own, told
+    except Cancelled:
+        cancellation.check()
+    finally:
+        alarm.cancel()
+        cancellation.forget(own)
 
 
 def _quick(options: Options) -> Options:

@@ -175,14 +175,14 @@ class VerifierPool:
                 workers = config.verify_workers or verifier.default_workers
                 yield cls(verifier, workers, True, config.verifier_patience_s, stopped, say)
             return
-        in_turn = config.backend == "emulated_first"
-        backend = resolve_backend("cuda" if in_turn else config.backend)
+        emulates_first = config.backend == "emulated_first"
+        backend = resolve_backend("cuda" if emulates_first else config.backend)
         devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
         if config.staleness and not at_once:
             raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
         cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
         max_concurrent = MAX_CONCURRENT if devices else cores
-        make = EmulatedFirst if in_turn else Verifier
+        make = EmulatedFirst if emulates_first else Verifier
         with make(
             backend=backend, options=options, devices=devices, max_concurrent=max_concurrent, builds=cores, cache=cache
         ) as verifier:

@@ -53,7 +53,8 @@ class Step:
     @property
     def own(self) -> tuple[float, ...]:
         """The numbers of the candidate that the step is for alone."""
-        return tuple(map(float, self.family.removeprefix(OWN_NUMBERS).split())) if OWN_NUMBERS in self.family else ()
+        is_own = self.family.startswith(OWN_NUMBERS)
+        return tuple(map(float, self.family.removeprefix(OWN_NUMBERS).split())) if is_own else ()
 
     @property
     def crowded(self) -> bool:

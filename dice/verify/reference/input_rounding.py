@@ -15,8 +15,8 @@ from dice.verify.tensors import compare, transport, trees
 ILL_POSED = 1e-3  # of a changed draw's outputs may stray from float64
 DRAWS = 4
 ULP_PART = 0.05  # of the distance from float64 must come from rounding, where that distance is large
-ROOT_ROUNDING = 1e-4  # of the rms: a fourth of the root of float32's last bit
 FAR_ROUNDING = 2e-3  # of the rms: what a reference may be off where values lie many spreads from zero
+ROOT_ROUNDING = 1e-4  # the same where rows are alike: a fourth of the root of float32's last bit
 
 
 def is_well_posed(output: Any, exact: Any, far: bool = False) -> bool:
@@ -36,21 +36,15 @@ def _is_near_far_from_zero(output: Any, exact: Any) -> bool:
     if exact is None or trees.shape_of(exact) != trees.shape_of(output):
         return False
     pairs = zip(transport.tensors(output), transport.tensors(exact), strict=True)
-    found = zip((compare.rms_difference(*pair) for pair in pairs), far_roundings(output), strict=True)
+    found = zip((compare.rms_difference(*pair) for pair in pairs), roundings(output, FAR_ROUNDING), strict=True)
     return all(off is None or allowed is None or off <= allowed for off, allowed in found)
 
 
-def far_roundings(output: Any) -> tuple[float | None, ...]:
-    """What each tensor of an output may be off by rounding where the inputs are far from zero. A right kernel may be
-    off by ten times as much, since it may add its terms one by one; a variance taken as the difference of two means is
-    off by all of itself."""
-    return tuple(None if size is None else FAR_ROUNDING * size for size in map(_rms, transport.tensors(output)))
-
-
-def root_roundings(output: Any) -> tuple[float | None, ...]:
-    """The same where rows of inputs are alike: of two such rows a right kernel may take the distance as the root of a
-    difference that is nothing but rounding."""
-    return tuple(None if size is None else ROOT_ROUNDING * size for size in map(_rms, transport.tensors(output)))
+def roundings(output: Any, part: float) -> tuple[float | None, ...]:
+    """What each tensor of an output may be off by rounding, as a part of its rms. A right kernel may be off by ten
+    times as much, since it may add its terms one by one, or take the distance of two points that are one as the root of
+    a difference; a variance taken as the difference of two means is off by all of itself."""
+    return tuple(None if size is None else part * size for size in map(_rms, transport.tensors(output)))
 
 
 def _rms(tensor: torch.Tensor) -> float | None:

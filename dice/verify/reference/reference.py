@@ -160,8 +160,6 @@ class Reference:
         try:
             draws = [self.subject.draw(derive(secret, name)) for name in step.mixes]
             drawn = inputs.mixed(step, seed, draws) if draws else self._ahead.pop(seed, None) or self.subject.draw(seed)
-            if step.own and (self.writes or not trees.changed(inputs.vary(drawn, step, seed), drawn)):
-                return None  # what one candidate alone meets leaves nothing behind for others, and is another input
             model, exact_model = self._models(step, loadable)
             run = functools.partial(self.run, model, exact_model, drawn, derive(secret, f"{step.name} forward"), step)
             trial = _without_trace([model, exact_model], functools.partial(run, must_suit=must_suit))
@@ -213,6 +211,8 @@ class Reference:
         as nobody needs them afterwards.
         """
         base = _varied(drawn, step, seed, self.device)
+        if step.own and (self.writes or not trees.changed(base, self.device.place(drawn))):
+            return None  # what one candidate alone meets leaves nothing behind for others, and is another input
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
             before, census = running.fingerprints(model, buffers=True), evidence.Census()
@@ -229,8 +229,7 @@ class Reference:
         if must_suit and (tied or step.kind) and _is_open(again, model, output, census):
             return None
         exact = None if heavy else self.exact_forward(exact_model, base, seed)
-        far = step.family in inputs.AWAY_FROM_ZERO
-        if must_suit and not input_rounding.is_well_posed(output, exact, far):
+        if must_suit and not input_rounding.is_well_posed(output, exact, step.family in inputs.AWAY_FROM_ZERO):
             return None
         sensed = (exact, (), ()) if heavy else self._sensitivity(model, base, drawn, output, exact, seed, step.family)
         exact, effects, roundings = sensed
@@ -264,11 +263,11 @@ class Reference:
         if family == "zeros":
             return exact, (), self._moved(model, inputs.nudge(base, self.device.place(usual)), output, seed)
         if family in inputs.AWAY_FROM_ZERO:
-            return exact, (), input_rounding.far_roundings(output)
+            return exact, (), input_rounding.roundings(output, input_rounding.FAR_ROUNDING)
         with unchanged(model):
             forward = functools.partial(self.forward, model, seed=seed)
             believable = input_rounding.is_believable(forward, base, output, exact)
-        roots = input_rounding.root_roundings(output) if family == seldom.ALIKE else ()
+        roots = input_rounding.roundings(output, input_rounding.ROOT_ROUNDING) if family == seldom.ALIKE else ()
         return exact if believable else None, self._effects(model, base, output, seed), roots
 
     def exact_forward(self, model: Any, drawn: Any, seed: int) -> Any:

@@ -7,8 +7,9 @@ import re
 import struct
 from collections.abc import Iterable
 
+from dice import cpp
+
 MOST_NUMBERS = 48
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?=[uUlLfF]*(?![\w.]))")
 _BITS = 10  # characters of a hexadecimal number that holds those of a float
 LARGEST = 2.0**53  # beyond it not every whole number is a float64
@@ -19,7 +20,7 @@ def numbers(texts: Iterable[str]) -> tuple[float, ...]:
     the float32 as well."""
     found: dict[float, None] = {}
     for text in texts:
-        for match in _NUMBER.finditer(_COMMENT.sub(" ", text)):
+        for match in _NUMBER.finditer(cpp.blank(text)):
             found.update(dict.fromkeys(_values(match[0])))
     suiting = [one for one in found if 0 < one <= LARGEST]
     return tuple(suiting[:MOST_NUMBERS])
