@@ -13,7 +13,7 @@ processes, is ended when its time is up, and is left for the next call where too
     rl        a step: 64 prompts x 16 answers of 2,000 tokens, two tokens a forward; stored answers of the synthetic
               corpus are verified beside it, because random weights write no kernels; the answers are scored with the
               weights before the update while verdicts are waited for; then the update. What a run does once, recording
-              graphs and compiling, is done on two short answers before
+              graphs and compiling, is done on two short answers before, and a kernel for each worker is verified
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,15 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from dice import synth  # noqa: E402
 from dice.bench.train import TrainBenchPlan, needed_flops, random_rows  # noqa: E402
 from dice.decode.generate import DecodeConfig, generate  # noqa: E402
 from dice.decode.trace import Trace  # noqa: E402
 from dice.files.atomic import read_json, write_json  # noqa: E402
+from dice.kernel import Kernel  # noqa: E402
 from dice.model.checkpoint import load_model, save_model  # noqa: E402
 from dice.model.sdar import SDAR, SDARConfig  # noqa: E402
+from dice.problem import Problem  # noqa: E402
 from dice.recipes import SHAPES, dice_8b_rl, dice_8b_sft  # noqa: E402
 from dice.train.blocks import shard  # noqa: E402
 from dice.train.checkpoints import Checkpoints  # noqa: E402
@@ -60,7 +63,7 @@ Figures = dict[str, Any]
 LEAST_SECONDS = {"sft": 150, "sft_one": 150, "blocks": 120, "save": 200, "rl": 600}
 GRACE_S = 20.0  # between a stage's own end and the signal that ends it
 PROMPTS, ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 16, 1500, 2000
-IN_A_ROW = 4  # answers to a prompt, with all their rounds
+IN_A_ROW = 2  # answers to a prompt, with all their rounds; of more, most blocks would have to be computed twice
 HEAD = 0.1  # of what the head's weights are drawn as
 MOST_AT_ONCE = 96  # texts: with more, a GPU of 141 GB has too little left for the kernels that are verified meanwhile
 
@@ -234,9 +237,10 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
     begun = time.perf_counter()
     first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
     learn_once(policy, first)
+    verification = Verification(len(tasks), world, args.backend)
+    verification.warm()
     start = time.perf_counter() - begun
     say(f"ready after {start:.0f} s")
-    verification = Verification(len(tasks), world, args.backend)
     verification.start()
     begun = time.perf_counter()
     traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
@@ -322,28 +326,37 @@ class Verification(threading.Thread):
 
     def __init__(self, count: int, world: World, backend: str) -> None:
         super().__init__(daemon=True)
-        self.count, self.world, self.backend = count, world, backend
-        self.seconds = 0.0
-        self.outcomes: dict[str, int] = {}
-
-    def run(self) -> None:
-        from dice import synth
         from dice.verify import Options, Verifier
         from dice.verify.emulated_first import EmulatedFirst
         from dice.verify.options import visible_gpus
         from dice.verify.supervisor.devices import MAX_CONCURRENT
 
-        pairs = (synth.generate(7, self.world.rank * 100_000 + n) for n in range(self.count))
-        backend = self.backend if self.world.device.type == "cuda" else "emulated"
+        self.count, self.first = count, world.rank * 100_000
+        self.seconds = 0.0
+        self.outcomes: dict[str, int] = {}
+        backend = backend if world.device.type == "cuda" else "emulated"
         # Decoding and the update have a busy core for each process, and another for what copies and compiles.
-        cores = max(1, len(os.sched_getaffinity(0)) // self.world.local_size - 2)
-        begun = time.perf_counter()
+        cores = max(1, len(os.sched_getaffinity(0)) // world.local_size - 2)
         gpus = visible_gpus()
-        own = gpus[self.world.rank % len(gpus) :][:1] if gpus and backend != "emulated" else None
+        own = gpus[world.rank % len(gpus) :][:1] if gpus and backend != "emulated" else None
         make, also = (EmulatedFirst, "cuda") if backend == "emulated_first" else (Verifier, backend)
-        workers = cores if own is None else cores + MAX_CONCURRENT
-        with make(backend=also, options=Options(timing=False), devices=own, builds=cores, cache=False) as verifier:
-            for _, verdict in verifier.verify_many(((one.problem, one.kernel) for one in pairs), workers):
+        self.workers = cores if own is None else cores + MAX_CONCURRENT
+        self.verifier = make(backend=also, options=Options(timing=False), devices=own, builds=cores, cache=False)
+
+    def pairs(self, first: int, count: int) -> Iterator[tuple[Problem, Kernel]]:
+        for number in range(first, first + count):
+            pair = synth.generate(7, number)
+            yield pair.problem, pair.kernel
+
+    def warm(self) -> None:
+        """As the verifier of a run is after its first step."""
+        for _ in self.verifier.verify_many(self.pairs(self.first + self.count, self.workers), self.workers):
+            pass
+
+    def run(self) -> None:
+        begun = time.perf_counter()
+        with self.verifier as verifier:
+            for _, verdict in verifier.verify_many(self.pairs(self.first, self.count), self.workers):
                 seen = f"{verdict.outcome}, {verdict.backend}"
                 if not verdict.correct:
                     print(f"{seen}: {verdict.message[:300]}", flush=True)
