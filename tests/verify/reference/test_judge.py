@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dice.verify.ipc.messages import Step
-from dice.verify.reference import probing
+from dice.verify.reference import probing, workload
 from dice.verify.reference.judge import judge, judge_muted
 from dice.verify.tensors import compare, sampled
 from tests.verify.reference.conftest import GIVEN, Make, draw
@@ -132,3 +132,43 @@ def test_a_large_output_that_is_plainly_another_is_not_compared_whole(
     forward, drawn = partial(reference.forward, reference.model, seed=3), trial.inputs
     found = probing.weak_inputs(forward, drawn, None, forward(drawn), 4)
     assert (found, wholes) == (([], []), [])
+
+
+@pytest.mark.parametrize("steps", [GIVEN, Step("trial 1", "given", fresh=True)], ids=["own", "fresh"])
+def test_a_heavy_problem_rounds_as_much_as_another(make: Make, monkeypatch: pytest.MonkeyPatch, steps: Step) -> None:
+    """It gets no float64 beforehand; where a few of millions of values are off, it tells how exact they can be."""
+    monkeypatch.setattr(workload, "HEAVY_ELEMENTS", 1000)
+    reference = make(texts.problem("return torch.cos(self.linear(x))", "[torch.rand(100, 768)]", TALL))
+    trial = draw(reference, steps)
+    assert trial.exact is None
+    weight = (trial.state or reference.model.state_dict())["linear.weight"]
+    total = torch.zeros(100, 80)
+    for k in range(768):
+        total += trial.inputs[0][:, k : k + 1] * weight[:, k]
+    found = compare.compare(trial.expected, total.cos())
+    assert not found.equal and found.share < 0.2  # by the tolerance alone
+    assert judge(reference, trial, total.cos()).equal
+    off = total.cos()
+    off[5, 7] += 0.01
+    assert not judge(reference, trial, off).equal
+    assert not judge(reference, trial, total.cos() * (1 + 1e-3)).equal
+
+
+TALL = "self.linear = nn.Linear(768, 80, bias=False); nn.init.normal_(self.linear.weight, std=3)"
+
+
+def test_what_is_lost_on_the_way_is_rounding_though_rounded_inputs_do_not_show_it(make: Make) -> None:
+    """One plus a small number has few of its bits left, and a norm makes them large again."""
+    body = "return F.layer_norm(torch.softmax(self.linear(x), 1).square().exp(), (128,))"
+    reference = make(texts.problem(body, "[torch.rand(100, 48)]", "self.linear = nn.Linear(48, 128)"))
+    for number in range(8):
+        trial = draw(reference, Step(f"trial {number}", "given"))
+        assert trial.exact is not None, number
+        layer = reference.model.linear
+        powers = (trial.inputs[0] @ layer.weight.T + layer.bias).exp()
+        shares = powers / powers.flip(1).cumsum(1)[:, -1:]
+        other = torch.nn.functional.layer_norm(shares.square().exp(), (128,)).detach()
+        assert judge(reference, trial, other).equal, number
+        off = other.clone()
+        off[3, 4] += 0.01
+        assert not judge(reference, trial, off).equal, number
