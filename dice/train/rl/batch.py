@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from torch import Tensor
 from dice.train.engine import Engine
 from dice.train.rl.replay import PackedReplays, Replay, pack_replays
 from dice.train.world import World
+
+T = TypeVar("T")
 
 # Tokens of a row on a CPU, where all responses fit. A CPU has the dense mask alone, whose cost grows with the square of
 # the row, and gains nothing from longer rows.
@@ -46,12 +49,14 @@ class Minibatch:
     """This process's rows of one optimiser update, as many as each other process has.
 
     `advantage`, `weight` [R]: of each replayed response, in whichever process's rows, on the computing device.
+    `samples`: these and those that are not replayed, but count in the mean.
     """
 
     rows: PackedReplays
     advantage: Tensor
     weight: Tensor
     micro_rows: int
+    samples: int
 
     def __iter__(self) -> Iterator[Micro]:
         """The same micro-batches in every pass; rows come to the device when they are needed."""
@@ -66,15 +71,10 @@ class Minibatch:
                 self.advantage[sample], self.weight[sample],
             )  # fmt: skip
 
-    @property
-    def sampled(self) -> Tensor:
-        """The sampler's log-probabilities of all targets, micro-batch after micro-batch."""
-        return self.rows.sampled[self.rows.trainable].to(self.weight)
-
 
 def minibatch(
     replays: Sequence[Replay], advantage: Tensor, weight: Tensor, world: World, *, row_tokens: int, micro_rows: int,
-    block_size: int,
+    block_size: int, samples: int,
 ) -> Minibatch:  # fmt: skip
     """Pack `replays` into rows of `row_tokens`, on a CPU into shorter ones where all fit, and deal them in turn.
 
@@ -85,7 +85,26 @@ def minibatch(
         row_tokens = min(row_tokens, max(longest, DENSE_ROW // block_size * block_size))
     multiple = micro_rows * world.size
     rows = pack_replays(replays, row_tokens=row_tokens, block_size=block_size, rows_multiple=multiple)
-    return Minibatch(rows.part(slice(world.rank, None, world.size)), advantage, weight, micro_rows)
+    return Minibatch(rows.part(slice(world.rank, None, world.size)), advantage, weight, micro_rows, samples)
+
+
+def parts(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Consecutive items as parts of about `limit`, each handed on once half of another one is known; what is left in
+    the end is divided evenly, so that none is a small remainder. A part ends with the item that reaches the next
+    multiple of `limit`, so that there are as many as the whole has times `limit`."""
+    held: list[T] = []
+    sizes: list[int] = []
+    room = limit  # of the part at hand: what the one before took too much is missing
+    for item in items:
+        held.append(item)
+        sizes.append(size(item))
+        while sum(sizes) >= room + limit / 2 and len(held) > 1:
+            count = 1 + bisect_left(list(itertools.accumulate(sizes)), room)
+            room += limit - sum(sizes[:count])
+            yield held[:count]
+            held, sizes = held[count:], sizes[count:]
+    for part in even_parts(sizes, limit):
+        yield held[part]
 
 
 def even_parts(sizes: Sequence[int], limit: int) -> list[slice]:

@@ -15,10 +15,11 @@ Several processes share the weights (FSDP2) and deal each minibatch's rows among
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +33,7 @@ from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
 from dice.train.plan.choose import choose_recompute
-from dice.train.rl.batch import Micro, Minibatch, even_parts, minibatch
+from dice.train.rl.batch import Micro, Minibatch, minibatch, parts
 from dice.train.rl.objective import token_terms
 from dice.train.rl.replay import Floats, Replay, replay
 from dice.train.rl.stats import Step, UpdateStats, summarize
@@ -82,7 +83,7 @@ class PolicyConfig:
     samples (score), or from the traces, whose tokens were recorded with them (trace). The traces are tried on some
     rows first, and where they are further from the trainer's than rounding explains, everything is scored."""
     minibatch: int = 64
-    """Responses per optimiser update, at most; the samples of a call are divided evenly."""
+    """Responses per optimiser update. The last two are of about equal size, so that none is a small remainder."""
     minibatch_unit: Literal["responses", "rounds"] = "responses"
     """rounds: `minibatch` counts rounds of denoising instead, of which a response has up to as many as a block has
     tokens. They are the rows that the released code counts, 256 an update."""
@@ -119,15 +120,12 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
-    """What must be known of a micro-batch's targets before the first update of a call [n].
+class _Sample:
+    """A response and its advantage; without a `replay` it is not learned from, and only counts in the mean."""
 
-    `old`: the policy's log-probabilities; None: nothing has changed since, they are those of the update itself.
-    `anchor`: the reference's; None: there is no reference.
-    """
-
-    old: Tensor | None
-    anchor: Tensor | None
+    trace: Trace
+    advantage: float
+    replay: Replay | None
 
 
 class Policy:
@@ -188,13 +186,13 @@ class Policy:
         """
         kept = [trace for trace in traces if trace.kept]
         by_rounds = self.config.minibatch_unit == "rounds"  # which a replay alone tells
-        sizes = self._sizes([self._replay(trace) for trace in kept]) if by_rounds else [1] * len(kept)
-        if len(even_parts(sizes, self.config.minibatch)) <= 1:
+        total = sum(self._replay(trace).rounds for trace in kept) if by_rounds else len(kept)
+        if total <= self.config.minibatch or len(kept) == 1:
             return False
         if self.config.old_logprobs == "score":
             return True
         few = [self._replay(trace) for trace in kept[: self.config.minibatch]]
-        batch = self._minibatch([1.0] * len(few), few)
+        batch = self._minibatch(few)
         self._forget_sampler()
         return not self._traces_agree(self._engine_for(batch), batch)
 
@@ -205,12 +203,12 @@ class Policy:
         found = [np.zeros(len(trace.token_ids), np.float32) for trace in traces]
         if not kept:
             return found
-        batch = self._minibatch([1.0] * len(kept), [self._replay(traces[n]) for n in kept])
+        batch = self._minibatch([self._replay(traces[n]) for n in kept])
         engine = self._engine_for(batch)
         self._forget_sampler()
         with _advising(self.config):
-            parts = [(micro.sample, micro.position, self._score(engine, self.model, micro)) for micro in batch]
-        columns = torch.cat([torch.stack([column.double() for column in part]) for part in parts], 1)
+            found_in = [(micro.sample, micro.position, self._score(engine, self.model, micro)) for micro in batch]
+        columns = torch.cat([torch.stack([column.double() for column in part]) for part in found_in], 1)
         sample, position, log_p = self.world.all_gather_cat(columns).cpu().numpy()
         for number, place in enumerate(kept):
             own = sample == number
@@ -226,34 +224,27 @@ class Policy:
         samples; `TrainingError` without the update at hand for a loss or gradient that is not finite; `MachineError`
         when memory runs out. Updates made before the error in the same call stay.
         """
-        if any(not math.isfinite(advantage) for _, advantage in samples):
-            raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
-        reads_all = self.config.kl_coef > 0
-        given: Sequence[Floats | None] = old or [None] * len(samples)
-        learned = [
-            (trace, advantage, known)
-            for (trace, advantage), known in zip(samples, given, strict=True)
-            if (advantage or reads_all) and trace.kept
-        ]
+        read = list(self._read(samples, old))
+        learned = [one for one in read if one.replay is not None]
         if not learned:
             raise TrainingError("There is nothing to learn from: no samples, or all have the same reward.")
-        replays = [self._replay(trace, known) for trace, _, known in learned]
-        advantages = [advantage for _, advantage, _ in learned]
-        _check_length(replays, self.model.config.max_position_embeddings)
-        responses = len(samples) / len(learned)  # for each replayed one
-        batches = [
-            self._minibatch(advantages[part], replays[part], responses)
-            for part in even_parts(self._sizes(replays), self.config.minibatch)
-        ]
-        self._forget_sampler()
+        self._check_length([one.replay for one in learned if one.replay is not None])
+        minibatches = list(self._parts(read))
         with _advising(self.config):
-            steps = self._learn(batches, known=old is not None)
-        if self.config.fresh_optimizer:
-            self.weights.restart(torch.bfloat16)
-        return summarize(
-            steps, batches, len(samples), len(learned), config=self.model.config, world=self.world,
-            clip_ratio=self.config.clip_ratio, scored=self.config.old_logprobs == "score" or old is not None,
-        )  # fmt: skip
+            scored = old is not None or self.must_score([one.trace for one in learned])
+            if scored and old is None:
+                minibatches[1:] = self._with_scores(minibatches[1:])
+            return self._learn([self._batch(part) for part in minibatches], scored)
+
+    def update_meanwhile(self, samples: Iterable[ScoredTrace]) -> UpdateStats | None:
+        """`update` by samples that come one after the other, as verdicts do: each optimiser update is made as soon as
+        its samples are known, and is the same whenever that is. For traces of which `must_score` is False. None where
+        no samples come."""
+        with _advising(self.config):
+            read = self._parts(self._read(samples))
+            batches = (self._batch(part) for part in read if any(one.replay is not None for one in part))
+            first = next(batches, None)
+            return None if first is None else self._learn(itertools.chain([first], batches), scored=False)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
@@ -265,9 +256,32 @@ class Policy:
         self.weights.load(tensors, 0 if self.config.fresh_optimizer else self.updates)
         self._forget_sampler()
 
-    def _sizes(self, replays: Sequence[Replay]) -> list[int]:
-        """What each response counts in a minibatch."""
-        return [one.rounds if self.config.minibatch_unit == "rounds" else 1 for one in replays]
+    def _read(self, samples: Iterable[ScoredTrace], old: Sequence[Floats] | None = None) -> Iterator[_Sample]:
+        for number, (trace, advantage) in enumerate(samples):
+            if not math.isfinite(advantage):
+                raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
+            is_read = (advantage or self.config.kl_coef > 0) and trace.kept
+            yield _Sample(trace, advantage, self._replay(trace, old[number] if old else None) if is_read else None)
+
+    def _parts(self, samples: Iterable[_Sample]) -> Iterator[list[_Sample]]:
+        """The samples of each optimiser update; what is not read adds to no minibatch's size."""
+        by_rounds = self.config.minibatch_unit == "rounds"
+
+        def size(one: _Sample) -> int:
+            return 0 if one.replay is None else one.replay.rounds if by_rounds else 1
+
+        return parts(samples, size, self.config.minibatch)
+
+    def _with_scores(self, minibatches: Sequence[list[_Sample]]) -> list[list[_Sample]]:
+        """The same samples with the log-probabilities of the weights as they are now."""
+        read = [one.trace for part in minibatches for one in part if one.replay is not None]
+        found = self.score(read)
+        _check_possible(sum(float(np.abs(scores).sum()) for scores in found))
+        scores = iter(found)
+        return [
+            [one if one.replay is None else replace(one, replay=self._replay(one.trace, next(scores))) for one in part]
+            for part in minibatches
+        ]
 
     def _forget_sampler(self) -> None:
         """Its weights, and what decoding had prepared of them, are about to be old."""
@@ -277,13 +291,21 @@ class Policy:
     def _replay(self, trace: Trace, old: Floats | None = None) -> Replay:
         return replay(trace, self.block_size, self.mask_id, self.config.shrink, old)
 
-    def _learn(self, batches: Sequence[Minibatch], known: bool) -> list[Step]:
-        """The loop: everything that must be known of the weights as they are now, then one update per minibatch."""
-        engine, config = self._engine_for(batches[0]), self.config
-        trusted = known or len(batches) == 1
-        scored = not trusted and (config.old_logprobs == "score" or not self._traces_agree(engine, batches[1]))
-        before = [self._before(engine, batch, changed=batch is not batches[0], scored=scored) for batch in batches]
-        return [self._update(engine, batch, known) for batch, known in zip(batches, before, strict=True)]
+    def _learn(self, batches: Iterable[Minibatch], scored: bool) -> UpdateStats:
+        """The loop: one update per minibatch. The log-probabilities of the first are the update's own, those of others
+        come with their samples. `scored`: they were computed, and are not those in the traces."""
+        steps: list[Step] = []
+        done: list[Minibatch] = []
+        for batch in batches:
+            engine = self._engine_for(batch)
+            self._forget_sampler()
+            steps.append(self._update(engine, batch, changed=bool(steps)))
+            done.append(batch)
+        if self.config.fresh_optimizer:
+            self.weights.restart(torch.bfloat16)
+        return summarize(
+            steps, done, config=self.model.config, world=self.world, clip_ratio=self.config.clip_ratio, scored=scored
+        )
 
     def _traces_agree(self, engine: Engine, batch: Minibatch) -> bool:
         """By the first rows of each process."""
@@ -291,39 +313,29 @@ class Policy:
         gaps = self._score(engine, self.model, micro) - micro.sampled
         return traces_agree(gaps, ROUNDING[self.compute_dtype], self.world, self.say)
 
-    def _before(self, engine: Engine, batch: Minibatch, changed: bool, scored: bool) -> list[_Before]:
-        """`changed`: whether the weights will have changed when it is the turn of `batch`. `scored`: what the policy
-        makes of its targets is computed, and not taken from the traces."""
-        known = []
-        for micro in batch:
-            old = anchor = None
-            if changed:
-                old = self._score(engine, self.model, micro) if scored else micro.old
-            if self.reference is not None:
-                anchor = self._score(engine.of(self.reference), self.reference, micro)
-            known.append(_Before(old, anchor))
-        if changed:
-            self._check_sampled(torch.cat([one.old for one in known if one.old is not None]), batch.sampled)
-        return known
-
-    def _update(self, engine: Engine, batch: Minibatch, before: list[_Before]) -> Step:
+    def _update(self, engine: Engine, batch: Minibatch, changed: bool) -> Step:
+        """`changed`: whether there was an update since the samples' log-probabilities were taken."""
         self.weights.zero_gradients()
         total = batch.weight.new_zeros(())
         columns = []
-        for micro, known in zip(batch, before, strict=True):
+        for micro in batch:
+            old = micro.old if changed else None  # else nothing has changed, and they are those of the update itself
+            anchor = None  # else the reference's
+            if self.reference is not None:
+                anchor = self._score(engine.of(self.reference), self.reference, micro)
             found = score_tokens(
-                micro.states(engine), self.model.lm_head.weight, micro.labels, _token_loss(self.config, micro, known),
-                self.distribution,
+                micro.states(engine), self.model.lm_head.weight, micro.labels,
+                _token_loss(self.config, micro, old, anchor), self.distribution,
             )  # fmt: skip
             found.total.backward()
             total += found.total.detach()
-            old = found.log_p if known.old is None else known.old
-            anchor = old if known.anchor is None else known.anchor
-            columns.append(torch.stack((found.log_p, old, anchor, micro.sampled, micro.advantage)))
+            before = found.log_p if old is None else old
+            columns.append(
+                torch.stack((found.log_p, before, before if anchor is None else anchor, micro.sampled, micro.advantage))
+            )
         loss, targets = float(self.world.all_reduce_sum(total)), torch.cat(columns, 1)
         norm = self.weights.clip(self.config.clip_grad)
-        if before[0].old is None:
-            self._check_sampled(targets[1], targets[3])
+        _check_possible(float(self.world.all_reduce_sum((targets[1] - targets[3]).abs().sum())))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingError(
                 f"Update {self.updates + 1} was not made: its loss ({loss}) or gradient norm ({norm}) is not a finite "
@@ -339,15 +351,23 @@ class Policy:
         with torch.no_grad():
             return log_probabilities(micro.states(engine), model.lm_head.weight, micro.labels, self.distribution)
 
-    def _minibatch(self, advantages: Sequence[float], replays: Sequence[Replay], responses: float = 1.0) -> Minibatch:
+    def _batch(self, samples: Sequence[_Sample]) -> Minibatch:
+        read = [(one.replay, one.advantage) for one in samples if one.replay is not None]
+        return self._minibatch([one for one, _ in read], [advantage for _, advantage in read], len(samples))
+
+    def _minibatch(
+        self, replays: Sequence[Replay], advantages: Sequence[float] | None = None, samples: int | None = None
+    ) -> Minibatch:
+        """`advantages`: 1 where nothing is learned. `samples`: how many responses share the mean; these, else."""
         config = self.config
         wide = torch.promote_types(self.compute_dtype, torch.float32)
-        share = 1.0 / (responses * len(replays) * config.max_new_tokens)  # of each token in the loss
+        share = 1.0 / ((samples or len(replays)) * config.max_new_tokens)  # of each token in the loss
         return minibatch(
             replays,
-            torch.tensor(advantages, dtype=wide, device=self.device),
+            torch.tensor(advantages or [1.0] * len(replays), dtype=wide, device=self.device),
             torch.full((len(replays),), share, dtype=wide, device=self.device),
             self.world, row_tokens=config.row_tokens, micro_rows=config.micro_rows, block_size=self.block_size,
+            samples=samples or len(replays),
         )  # fmt: skip
 
     def _engine_for(self, batch: Minibatch) -> Engine:
@@ -367,14 +387,19 @@ class Policy:
             recompute=recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
-    def _check_sampled(self, old: Tensor, sampled: Tensor) -> None:
-        """Raises `TrainingError` where the sampler drew a token that the policy cannot draw."""
-        mismatch = self.world.all_reduce_sum((old - sampled).abs().sum())
-        if not math.isfinite(float(mismatch)):
-            raise TrainingError(
-                "A sampled token is impossible under the policy, or its probability is not a number; were the traces "
-                "written by this model, with this temperature and vocab_limit? The weights are unchanged."
-            )
+    def _check_length(self, replays: Sequence[Replay]) -> None:
+        longest, reach = max(int(one.positions.max()) + 1 for one in replays), self.model.config.max_position_embeddings
+        if longest > reach:
+            raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
+
+
+def _check_possible(total: float) -> None:
+    """Raises `TrainingError` where the sampler drew a token that the policy cannot draw; `total` sums over tokens."""
+    if not math.isfinite(total):
+        raise TrainingError(
+            "A sampled token is impossible under the policy, or its probability is not a number; were the traces "
+            "written by this model, with this temperature and vocab_limit? The weights are unchanged."
+        )
 
 
 @contextmanager
@@ -387,8 +412,9 @@ def _advising(config: PolicyConfig) -> Iterator[None]:
         raise MachineError(f"The GPU's memory ran out with {advice}.") from None
 
 
-def _token_loss(config: PolicyConfig, micro: Micro, known: _Before) -> TokenLoss:
-    old, anchor = known.old, known.anchor
+def _token_loss(config: PolicyConfig, micro: Micro, old: Tensor | None, anchor: Tensor | None) -> TokenLoss:
+    """`old`: the policy's log-probabilities before the first update [n]; None: its own. `anchor`: the reference's;
+    None: there is no reference."""
 
     def loss(log_p: Tensor, part: slice) -> Tensor:
         before = log_p.detach() if old is None else old[part]
@@ -400,12 +426,6 @@ def _token_loss(config: PolicyConfig, micro: Micro, known: _Before) -> TokenLoss
         return micro.weight[part] * (config.kl_coef * terms.kl - gain)
 
     return loss
-
-
-def _check_length(replays: Sequence[Replay], reach: int) -> None:
-    longest = max(int(one.positions.max()) + 1 for one in replays)
-    if longest > reach:
-        raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
 
 
 # How far log-probabilities of a trace may be from the trainer's on average, by the type that both compute in.

@@ -58,8 +58,8 @@ class Step:
 
 
 def summarize(
-    steps: Sequence[Step], batches: Sequence[Minibatch], samples: int, learned: int, *, config: SDARConfig,
-    clip_ratio: float, scored: bool, world: World,
+    steps: Sequence[Step], batches: Sequence[Minibatch], *, config: SDARConfig, clip_ratio: float, scored: bool,
+    world: World,
 ) -> UpdateStats:  # fmt: skip
     """Of all processes. `config`: the model's. `scored`: log-probabilities before the first update were computed for
     all samples, and not taken from the traces for those of later updates."""
@@ -67,6 +67,7 @@ def summarize(
     terms = token_terms(new, old, anchor, advantage, clip_ratio)
     first = world.all_gather_cat(steps[0].columns)  # whose old ones are always the trainer's own
     mismatch = (old - sampled if scored else first[1] - first[3]).abs().sort().values
+    samples, learned = sum(batch.samples for batch in batches), sum(len(batch.advantage) for batch in batches)
     norms = [step.grad_norm for step in steps]
     return UpdateStats(
         samples=samples,
