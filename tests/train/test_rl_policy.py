@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -415,7 +416,28 @@ def test_old_probabilities_of_exact_traces_need_no_second_pass() -> None:
     many = policy_of(model, torch.float32, old_logprobs="trace", lr=1e-3, minibatch=1)
     count = passes(many)
     many.update(samples)
-    assert many.updates == 8 and count == [1], "the first rows of the second batch alone"
+    assert many.updates == 8 and count == [1], "the first rows alone"
+
+
+@pytest.mark.parametrize("kl_coef", [0.01, 0.0])
+def test_samples_may_come_one_by_one_and_change_nothing(kl_coef: float) -> None:
+    """An update is made once half of another one's samples are known, however late the rest comes."""
+    model = tiny_model(dtype=torch.float32)
+    samples = [(trace, 0.0 if n in (2, 5) else advantage) for n, (trace, advantage) in enumerate(real_samples(model))]
+    changes = {"old_logprobs": "trace", "minibatch": 3, "kl_coef": kl_coef}
+    whole, meanwhile = (policy_of(model, torch.float32, **changes) for _ in "ab")
+    seen: list[int] = []
+
+    def coming() -> Iterator[ScoredTrace]:
+        for sample in samples:
+            seen.append(meanwhile.updates)
+            yield sample
+
+    assert not meanwhile.must_score([trace for trace, _ in samples])
+    assert meanwhile.update_meanwhile(coming()) == whole.update(samples)
+    assert seen == ([0] * 5 + [1] * 3 if kl_coef else [0] * 7 + [1])
+    assert_same(meanwhile, whole)
+    assert meanwhile.update_meanwhile(iter([])) is None and meanwhile.updates == whole.updates
 
 
 def test_scores_are_the_slow_references_and_serve_the_update() -> None:

@@ -30,6 +30,7 @@ from dice.train.rl import rollout, verification
 from dice.train.rl.config import RLConfig
 from dice.train.rl.episode import Episode, read_episodes
 from dice.train.rl.loop import train_rl
+from dice.train.rl.policy import Policy
 from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("rl")  # they share a model that takes a while to train
@@ -292,6 +293,41 @@ def test_when_verdicts_come_changes_no_weight(brief: RLConfig, tmp_path: Path, m
         parts.append([line for line in metrics(out) if "updates" in line])
     assert any(line["updates"] > 1 for line in parts[0])
     assert all("score_s" in line for line in parts[0])
+    for name, weight in states[0].items():
+        assert torch.equal(weight, states[1][name]), name
+
+
+@pytest.mark.slow  # two runs; `test_rl_policy.py` holds an update by what comes one by one equal
+def test_an_update_begins_before_the_last_verdict(
+    brief: RLConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where traces need no scoring, the last problem's verdicts are not waited for before the first update. The weights
+    are those of a run that waits for all of them, to the last bit."""
+    policy = replace(brief.policy, minibatch=2, old_logprobs="trace")
+    config = replace(brief, generate_steps=0, staleness=0, problems=3, responses=6, policy=policy)
+    waits, updates = verification.PendingVerdicts.wait, Policy._update
+    made: list[int] = []
+    waited: dict[int, int] = {}  # by the first of a problem's answers, how many updates had been made
+
+    def wait(pending: verification.PendingVerdicts, stopped: Any, keys: Any) -> None:
+        if keys:
+            waited.setdefault(min(keys), len(made))
+        waits(pending, stopped, None if waits_for_all else keys)
+
+    def update(policy: Policy, *given: Any, **named: Any) -> Any:
+        made.append(1)
+        return updates(policy, *given, **named)
+
+    monkeypatch.setattr(verification.PendingVerdicts, "wait", wait)
+    monkeypatch.setattr(Policy, "_update", update)
+    states = []
+    for waits_for_all in (True, False):
+        made.clear()
+        waited.clear()
+        out = tmp_path / str(waits_for_all)
+        train_rl(replace(config, out=out))
+        assert waited[0] == 0 < waited[12]
+        states.append(load_model(out / "model").state_dict())
     for name, weight in states[0].items():
         assert torch.equal(weight, states[1][name]), name
 

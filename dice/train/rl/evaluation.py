@@ -105,7 +105,8 @@ class HeldOut:
 
     def measure(self, rollouts: Rollouts, seeds: Sequence[int]) -> dict[str, float]:
         """Shares by name, `eval_exec` and so on; Exec also of each level: `eval_exec_1`."""
-        verdicts = rollouts.verdicts(rollouts.decode(self.requests, seeds, temperature=self.temperature))
+        batch = rollouts.decode(self.requests, seeds, temperature=self.temperature)
+        verdicts = list(rollouts.verdicts(batch).values())
         found = {f"eval_{name}": value for name, value in shares(verdicts).items()}
         found["eval_trained_on"] = self.trained_on
         for level in sorted(set(self.levels)):

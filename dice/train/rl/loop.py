@@ -46,6 +46,7 @@ from dice.train.run import RunContext, check_identity, run_context
 from dice.train.runlog import duration
 from dice.train.session import TERMINATED, Interrupted, compute_dtype
 from dice.train.weights import stored_bytes
+from dice.train.world import World
 from dice.verify import Verifier
 
 # FlexAttention computes in tiles of this many tokens, so a row of the update is made of whole tiles.
@@ -233,8 +234,7 @@ class _Run:
                     break
                 batch = self._rollout()
                 scores = self._score(batch)
-                episodes = self._verified(batch)
-                stats = self._update(batch, episodes, scores)
+                episodes, stats = self._learn(batch, scores)
                 self.curriculum.record(episodes)
                 del self.rollouts_ahead[self.step]
                 self.step += 1
@@ -295,42 +295,59 @@ class _Run:
     def _scores_of(self, group: Sequence[int], batch: Batch) -> Scores:
         return dict(zip(group, self.policy.score([batch.traces[index] for index in group]), strict=True))
 
-    def _verified(self, batch: Batch) -> list[Episode]:
-        """The batch's episodes, with verdicts, rewards, and advantages normalised within each problem's answers."""
-        with self._part("wait"):
-            verdicts = self.rollouts.verdicts(batch)
-        (self.part_seconds["verify"],) = self.world.all_reduce_max(batch.pending.seconds)
-        rewards = [reward(verdict, self.config) for verdict in verdicts]
-        worth: dict[int, float | None] = {}
-        for group in batch.groups():
-            worth |= zip(group, advantages([rewards[index] for index in group]), strict=True)
-        return [
-            Episode(
-                self.step + 1, self.config.stage(self.step), request.group, request.sample, request.problem,
-                batch.traces[index], batch.kernels[index], verdicts[index], rewards[index], worth[index],
-            )
-            for index, request in enumerate(batch.requests)
-        ]  # fmt: skip
+    def _learn(self, batch: Batch, scores: Scores | None) -> tuple[list[Episode], dict[str, float]]:
+        """Move the policy, problem after problem, as their verdicts come; without a group that differs in itself there
+        is nothing to move it by. Where samples are scored, or kernels timed on the policy's GPU, all verdicts come
+        first. The update is the same."""
+        episodes: dict[int, Episode] = {}
+        updates = self.policy.updates
 
-    def _update(self, batch: Batch, episodes: Sequence[Episode], scores: Scores | None) -> dict[str, float]:
-        """Move the policy; without a group that differs in itself there is nothing to move it by."""
-        groups = batch.groups()
-        learnt = {  # problem after problem: neighbours share their prompt's row
-            index: advantage
-            for group in groups for index in group if (advantage := episodes[index].advantage) is not None
-        }  # fmt: skip
-        if not learnt:
+        def learnt() -> Iterator[int]:
+            for group in batch.groups():  # neighbours share their prompt's row
+                episodes.update(self._verified(batch, group, stops=self.policy.updates == updates))
+                yield from (index for index in group if episodes[index].advantage is not None)
+
+        def sample(index: int) -> tuple[Trace, float]:
+            advantage = episodes[index].advantage
+            assert advantage is not None
+            return batch.traces[index], advantage
+
+        stats = None
+        if scores is None and self.pool.at_once:
+            with self._part("update"):
+                stats = self.policy.update_meanwhile(map(sample, learnt()))
+        elif places := list(learnt()):
+            old = None if scores is None else self._scores_for(places, batch, scores)
+            with self._part("update"):
+                stats = self.policy.update(list(map(sample, places)), old)
+        if stats is None:
             self.log.say(f"step {self.step + 1:,}: no update, the rewards of every group are all equal.")
-            return {}
-        old = None
-        if scores is not None:
-            with self._part("score"):
-                for group in groups:
-                    if learnt.keys() & set(group) and group[0] not in scores:
-                        scores |= self._scores_of(group, batch)
-            old = [scores[index] for index in learnt]
-        with self._part("update"):
-            return asdict(self.policy.update([(batch.traces[index], learnt[index]) for index in learnt], old))
+        (self.part_seconds["verify"],) = self.world.all_reduce_max(batch.pending.seconds)
+        return [episodes[index] for index in sorted(episodes)], {} if stats is None else asdict(stats)
+
+    def _verified(self, batch: Batch, group: Sequence[int], *, stops: bool) -> dict[int, Episode]:
+        """The episodes of a problem's answers, with verdicts, rewards, and advantages normalised within them. `stops`:
+        whether a signal ends the wait, as it may while the step can still be given up."""
+        with self._part("wait"):
+            verdicts = self.rollouts.verdicts(batch, group, stops=stops)
+        rewards = [reward(verdicts[index], self.config) for index in group]
+        return {
+            index: Episode(
+                self.step + 1, self.config.stage(self.step), request.group, request.sample, request.problem,
+                batch.traces[index], batch.kernels[index], verdicts[index], worth, advantage,
+            )
+            for index, request, worth, advantage in zip(
+                group, [batch.requests[index] for index in group], rewards, advantages(rewards), strict=True
+            )
+        }  # fmt: skip
+
+    def _scores_for(self, places: Sequence[int], batch: Batch, scores: Scores) -> list[Floats]:
+        """Those that are still missing are computed now."""
+        with self._part("score"):
+            for group in batch.groups():
+                if set(places) & set(group) and group[0] not in scores:
+                    scores |= self._scores_of(group, batch)
+        return [scores[index] for index in places]
 
     def _report(self, episodes: Sequence[Episode], stats: dict[str, float]) -> None:
         """Episodes and metrics of the step that has just been done."""
@@ -343,7 +360,7 @@ class _Run:
         faults = int(self.world.all_reduce_sum(torch.tensor(self.pool.faults)))
         self.pool.faults = 0
         self.seconds += seconds
-        speed = self._speed(stats, parts)
+        speed = _speed(stats, parts.get("update_s", 0.0), self.world)
         self.log.metrics(
             step=self.step, stage=stage, **measured, **stats, faults=faults, **parts, **speed, step_s=seconds,
             seconds=self.seconds,
@@ -359,15 +376,6 @@ class _Run:
             f"{measured['flat_groups']:.0f} of {measured['groups']:.0f} groups flat  {duration(seconds)} ({spent})  "
             f"ETA {duration(left)}",
         )
-
-    def _speed(self, stats: dict[str, float], parts: dict[str, float]) -> dict[str, float]:
-        """How fast the update computed, on each GPU or CPU: operations a second, and where the peak is known its share
-        of that."""
-        if not stats:
-            return {}
-        rate = stats["work"] / max(parts["update_s"], 1e-3) / self.world.size
-        peak = peak_flops(self.world.device)
-        return {"update_flops_s": rate} | ({"mfu": rate / peak} if peak else {})
 
     def _evaluate(self) -> None:
         """Exec on the problems of `eval_data`, where it is due and not known yet."""
@@ -388,10 +396,10 @@ class _Run:
 
     @contextmanager
     def _part(self, name: str) -> Iterator[None]:
-        """Count the seconds of the block as this part of the step."""
-        begun = time.monotonic()
+        """Count the seconds of the block as this part of the step, but for those of parts inside it."""
+        begun, others = time.monotonic(), sum(self.part_seconds.values())
         yield
-        self.part_seconds[name] += time.monotonic() - begun
+        self.part_seconds[name] += time.monotonic() - begun - (sum(self.part_seconds.values()) - others)
 
     def _save(self) -> None:
         manifest: JsonObject = {
@@ -434,3 +442,12 @@ class _Run:
         )
         self.log.say(f"{reason} after step {self.step:,} ({duration(self.seconds)} of training); model in {path}")
         return RLResult(self.step, self.step == self.config.steps, reason, path)
+
+
+def _speed(stats: dict[str, float], seconds: float, world: World) -> dict[str, float]:
+    """How fast the update computed, on each GPU or CPU: operations a second, and where the peak is known its share of
+    that."""
+    if not stats:
+        return {}
+    rate, peak = stats["work"] / max(seconds, 1e-3) / world.size, peak_flops(world.device)
+    return {"update_flops_s": rate} | ({"mfu": rate / peak} if peak else {})

@@ -228,12 +228,11 @@ class Policy:
         learned = [one for one in read if one.replay is not None]
         if not learned:
             raise TrainingError("There is nothing to learn from: no samples, or all have the same reward.")
-        self._check_length([one.replay for one in learned if one.replay is not None])
-        minibatches = list(self._parts(read))
+        minibatches = list(_minibatches(read, self.config))
         with _advising(self.config):
             scored = old is not None or self.must_score([one.trace for one in learned])
             if scored and old is None:
-                minibatches[1:] = self._with_scores(minibatches[1:])
+                minibatches[1:] = _with_scores(self, minibatches[1:])
             return self._learn([self._batch(part) for part in minibatches], scored)
 
     def update_meanwhile(self, samples: Iterable[ScoredTrace]) -> UpdateStats | None:
@@ -241,7 +240,7 @@ class Policy:
         its samples are known, and is the same whenever that is. For traces of which `must_score` is False. None where
         no samples come."""
         with _advising(self.config):
-            read = self._parts(self._read(samples))
+            read = _minibatches(self._read(samples), self.config)
             batches = (self._batch(part) for part in read if any(one.replay is not None for one in part))
             first = next(batches, None)
             return None if first is None else self._learn(itertools.chain([first], batches), scored=False)
@@ -261,27 +260,12 @@ class Policy:
             if not math.isfinite(advantage):
                 raise TrainingError("An advantage is not a finite number; the weights are unchanged.")
             is_read = (advantage or self.config.kl_coef > 0) and trace.kept
+            length, reach = len(trace.prompt_ids) + len(trace.token_ids), self.model.config.max_position_embeddings
+            if is_read and length > reach:
+                raise TrainingError(
+                    f"A trace has {length} tokens, the model {reach} positions: another model wrote it."
+                )
             yield _Sample(trace, advantage, self._replay(trace, old[number] if old else None) if is_read else None)
-
-    def _parts(self, samples: Iterable[_Sample]) -> Iterator[list[_Sample]]:
-        """The samples of each optimiser update; what is not read adds to no minibatch's size."""
-        by_rounds = self.config.minibatch_unit == "rounds"
-
-        def size(one: _Sample) -> int:
-            return 0 if one.replay is None else one.replay.rounds if by_rounds else 1
-
-        return parts(samples, size, self.config.minibatch)
-
-    def _with_scores(self, minibatches: Sequence[list[_Sample]]) -> list[list[_Sample]]:
-        """The same samples with the log-probabilities of the weights as they are now."""
-        read = [one.trace for part in minibatches for one in part if one.replay is not None]
-        found = self.score(read)
-        _check_possible(sum(float(np.abs(scores).sum()) for scores in found))
-        scores = iter(found)
-        return [
-            [one if one.replay is None else replace(one, replay=self._replay(one.trace, next(scores))) for one in part]
-            for part in minibatches
-        ]
 
     def _forget_sampler(self) -> None:
         """Its weights, and what decoding had prepared of them, are about to be old."""
@@ -387,10 +371,26 @@ class Policy:
             recompute=recompute, dtype=self.compute_dtype,
         )  # fmt: skip
 
-    def _check_length(self, replays: Sequence[Replay]) -> None:
-        longest, reach = max(int(one.positions.max()) + 1 for one in replays), self.model.config.max_position_embeddings
-        if longest > reach:
-            raise TrainingError(f"A trace has {longest} tokens, the model {reach} positions: another model wrote it.")
+
+def _minibatches(samples: Iterable[_Sample], config: PolicyConfig) -> Iterator[list[_Sample]]:
+    """The samples of each optimiser update; what is not read adds to no minibatch's size."""
+    by_rounds = config.minibatch_unit == "rounds"
+
+    def size(one: _Sample) -> int:
+        return 0 if one.replay is None else one.replay.rounds if by_rounds else 1
+
+    return parts(samples, size, config.minibatch)
+
+
+def _with_scores(policy: Policy, minibatches: Sequence[list[_Sample]]) -> list[list[_Sample]]:
+    """The same samples with the log-probabilities of the weights as they are now."""
+    found = policy.score([one.trace for part in minibatches for one in part if one.replay is not None])
+    _check_possible(sum(float(np.abs(scores).sum()) for scores in found))
+    scores = iter(found)
+    return [
+        [one if one.replay is None else replace(one, replay=policy._replay(one.trace, next(scores))) for one in part]
+        for part in minibatches
+    ]
 
 
 def _check_possible(total: float) -> None:

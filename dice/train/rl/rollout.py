@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -161,12 +161,18 @@ class Rollouts:
         batch.pending.close()
         return batch
 
-    def verdicts(self, batch: Batch) -> list[Verdict]:
-        """Wait for the last verdicts. Raises `Interrupted`, `VerifierDown`."""
+    def verdicts(
+        self, batch: Batch, places: Collection[int] | None = None, *, stops: bool = True
+    ) -> dict[int, Verdict]:
+        """Wait for the verdicts on these requests' responses (default: on all). Raises `Interrupted` (unless it is not
+        to stop, as amid an update), `VerifierDown`."""
+        places = range(len(batch.requests)) if places is None else places
+        own = [index for index in places if index in batch.pending.pairs]
+        stopped = self.stopped if stops else StopSignal()
         found: dict[int, Verdict] = {}
-        for part in self.world.all_gather(lambda: self.pool.finish(batch.pending)):
+        for part in self.world.all_gather(lambda: self.pool.finish(batch.pending, own, stopped)):
             found |= part
-        return [found.get(index, NO_KERNEL) for index in range(len(batch.requests))]
+        return {index: found.get(index, NO_KERNEL) for index in places}
 
 
 def share(requests: Sequence[KernelRequest], world: World) -> list[int]:

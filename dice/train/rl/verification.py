@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,18 +99,19 @@ class PendingVerdicts:
         if self._thread.ident:
             self._thread.join()
 
-    def wait(self, stopped: StopSignal) -> None:
-        """Until no further verdict will come. Raises `Interrupted` on a signal, having called everything off."""
-        while self._thread.is_alive():
+    def wait(self, stopped: StopSignal, keys: Collection[int] | None = None) -> None:
+        """Until these pairs' verdicts are there (default: until no further one will come). Raises `Interrupted` on a
+        signal, having called everything off."""
+        while self._thread.is_alive() and (keys is None or any(key not in self.verdicts for key in keys)):
             if stopped.is_set():
                 self.call_off()
                 stopped.check()
             self._thread.join(POLL_S)
 
-    def faults(self) -> dict[int, Verdict]:
-        """The pairs that our machinery failed on, each with an `infra_error` that says how."""
+    def faults(self, keys: Collection[int]) -> dict[int, Verdict]:
+        """Those of these pairs that our machinery failed on, each with an `infra_error` that says how."""
         lost = Verdict("infra_error", "infra", self._failure or "The verifier ended before its time.")
-        found = {key: self.verdicts.get(key, lost) for key in self.pairs}
+        found = {key: self.verdicts.get(key, lost) for key in keys}
         return {key: verdict for key, verdict in found.items() if verdict.outcome == "infra_error"}
 
     def _work(self) -> None:
@@ -192,13 +193,19 @@ class VerifierPool:
     def begin(self) -> PendingVerdicts:
         return PendingVerdicts(self.verifier, self.workers, at_once=self.at_once)
 
-    def finish(self, pending: PendingVerdicts) -> dict[int, Verdict]:
-        """A verdict for every pair; `infra_error` only for one that fails again and again while the control does not.
+    def finish(
+        self, pending: PendingVerdicts, keys: Collection[int] | None = None, stopped: StopSignal | None = None
+    ) -> dict[int, Verdict]:
+        """A verdict for every pair, or for those of these `keys` alone; `infra_error` only for one that fails again and
+        again while the control does not.
 
-        Raises `Interrupted` on a signal, `VerifierDown` when the verifier is broken for longer than `patience_s`.
+        Raises `Interrupted` on a signal (`stopped`: another one than the pool's), `VerifierDown` when the verifier is
+        broken for longer than `patience_s`.
         """
-        pending.wait(self.stopped)
-        verdicts, faulty = dict(pending.verdicts), pending.faults()
+        stopped = stopped or self.stopped
+        pending.wait(stopped, keys)
+        keys = pending.pairs.keys() if keys is None else keys
+        verdicts, faulty = {key: pending.verdicts[key] for key in keys if key in pending.verdicts}, pending.faults(keys)
         broken_since: float | None = None
         tries, pause = 1, PAUSE_S
         while faulty and tries < TRIES:
@@ -208,30 +215,30 @@ class VerifierPool:
                 again.put(key, *pending.pairs[key])
             again.put(CONTROL, Problem(EXAMPLE_PROBLEM, "control"), Kernel(EXAMPLE_KERNEL, "control"))
             again.close()
-            again.wait(self.stopped)
+            again.wait(stopped)
             verdicts |= again.verdicts
-            faulty = again.faults()
+            faulty = again.faults(again.pairs.keys())
             broken = faulty.pop(CONTROL, None)
             if broken is None:
                 tries, pause, broken_since = tries + 1, PAUSE_S, None
             else:
                 broken_since = broken_since or time.monotonic()
-                self._pause(broken.message, len(faulty), pause, time.monotonic() - broken_since)
+                self._pause(broken.message, len(faulty), pause, time.monotonic() - broken_since, stopped)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
         verdicts.pop(CONTROL, None)
         if faulty:
             why = next(iter(faulty.values())).message
-            share = f"{len(faulty)} of {len(pending.pairs)} kernels"
+            share = f"{len(faulty)} of {len(keys)} kernels"
             self.say(f"No verdict and no reward for {share}, tried {TRIES} times ({why.rstrip('.')}).")
         return verdicts | faulty
 
-    def _pause(self, why: str, lacking: int, pause: float, broken_for: float) -> None:
+    def _pause(self, why: str, lacking: int, pause: float, broken_for: float, stopped: StopSignal) -> None:
         why = why.rstrip(".")
         if broken_for >= self.patience_s:
             raise VerifierDown(f"The verifier stays broken ({why}); the same command goes on once it works again.")
         self.say(f"Paused: {lacking} verdicts are lacking, the verifier is broken ({why}); next try in {pause:.0f} s.")
-        self.stopped.wait(pause)
-        self.stopped.check()
+        stopped.wait(pause)
+        stopped.check()
 
 
 def _devices(config: RLConfig, world: World) -> tuple[tuple[str, ...], bool]:
