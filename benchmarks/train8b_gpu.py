@@ -10,10 +10,10 @@ processes, is ended when its time is up, and is left for the next call where too
     blocks    on all GPUs, every block recomputed: what the choice brings
     save      a checkpoint of the training's state: how long a step waits for it, how long it is written beside steps;
               export and loading of the model, with the memory of the process
-    rl        a step: 64 prompts x 16 answers of 2,000 tokens, two tokens a forward; stored answers of the synthetic
-              corpus are verified beside it, because random weights write no kernels; the answers are scored with the
-              weights before the update while verdicts are waited for; then the update. What a run does once, recording
-              graphs and compiling, is done on two short answers before, and a kernel for each worker is verified
+    rl        a step: 64 prompts x 16 answers of 2,000 tokens, two tokens a forward; for each answer that is written a
+              stored one of the synthetic corpus is verified, because random weights write no kernels; the update goes
+              from problem to problem as verdicts come. What a run does once, recording graphs and compiling, is done
+              on two short answers before, and a kernel for each worker is verified
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,8 @@ from dice.bench.train import TrainBenchPlan, needed_flops, random_rows  # noqa: 
 from dice.decode.generate import DecodeConfig, generate  # noqa: E402
 from dice.decode.trace import Trace  # noqa: E402
 from dice.files.atomic import read_json, write_json  # noqa: E402
-from dice.kernel import Kernel  # noqa: E402
 from dice.model.checkpoint import load_model, save_model  # noqa: E402
 from dice.model.sdar import SDAR, SDARConfig  # noqa: E402
-from dice.problem import Problem  # noqa: E402
 from dice.recipes import SHAPES, dice_8b_rl, dice_8b_sft  # noqa: E402
 from dice.train.blocks import shard  # noqa: E402
 from dice.train.checkpoints import Checkpoints  # noqa: E402
@@ -53,8 +52,9 @@ from dice.train.noise import corrupt, step_generator  # noqa: E402
 from dice.train.plan.choose import choose_recompute, recompute_for  # noqa: E402
 from dice.train.plan.gpus import peak_flops  # noqa: E402
 from dice.train.plan.memory import USABLE, Layout  # noqa: E402
-from dice.train.rl.policy import Policy  # noqa: E402
-from dice.train.rl.replay import Floats  # noqa: E402
+from dice.train.rl.policy import Policy, ScoredTrace  # noqa: E402
+from dice.train.rl.verification import VerifierPool  # noqa: E402
+from dice.train.session import StopSignal  # noqa: E402
 from dice.train.sft_objective import deal, split_noise, weighted_loss  # noqa: E402
 from dice.train.weights import Weights, stored_bytes, without_moments  # noqa: E402
 from dice.train.world import World, joined  # noqa: E402
@@ -234,43 +234,49 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
         max_new_tokens=length, denoising_steps=2, remasking="low_confidence_static", temperature=1.0,
         stop_ids=frozenset(), max_active=MOST_AT_ONCE,
     )  # fmt: skip
-    begun = time.perf_counter()
-    first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
-    learn_once(policy, first)
-    verification = Verification(len(tasks), world, args.backend)
-    verification.warm()
-    start = time.perf_counter() - begun
-    say(f"ready after {start:.0f} s")
-    verification.start()
-    begun = time.perf_counter()
-    traces = generate(policy.sampler, tasks, decoding, seeds=range(len(tasks)), engine=True)
-    synchronize(world)
-    decode = time.perf_counter() - begun
-    say(f"decoded in {decode:.0f} s")
-    if cuda:
-        torch.cuda.empty_cache()  # for the kernels, as the trainer does it
-    every = [trace for part in world.all_gather(lambda: traces) for trace in part]
-    every.sort(key=lambda trace: trace.prompt_ids)
-    begun = time.perf_counter()
-    beside, old = scored(policy, [every[at : at + answers] for at in range(0, len(every), answers)], verification)
-    score = time.perf_counter() - begun
-    say(f"scored in {score:.0f} s, {beside} of {count} groups while verdicts were waited for")
-    begun = time.perf_counter()
-    verification.join()
-    world.all_gather(lambda: None)
-    wait = time.perf_counter() - begun
-    say(f"then waited {wait:.0f} s for verdicts")
-    begun = time.perf_counter()
-    stats = policy.update([(trace, (-1.0) ** n) for n, trace in enumerate(every)], old)
-    synchronize(world)
-    update = time.perf_counter() - begun
-    names = ("start_s", "decode_s", "score_s", "wait_s", "update_s", "verify_s", "peak_bytes")
-    used = float(torch.cuda.max_memory_allocated()) if cuda else 0.0
-    most = world.all_reduce_max(start, decode, score, wait, update, verification.seconds, used)
-    found: Figures = dict(zip(names, most, strict=True))
+    config = replace(dice_8b_rl(), backend=args.backend if cuda else "emulated", problems=count, responses=answers)
+    with world.opened(VerifierPool.open(config, world, StopSignal(), say)) as pool:
+        begun = time.perf_counter()
+        first = generate(policy.sampler, tasks[:2], replace(decoding, max_new_tokens=16), seeds=(0, 1), engine=True)
+        learn_once(policy, first)
+        verification = Verification(pool, world, len(tasks))
+        verification.warm()
+        found: Figures = {"start_s": time.perf_counter() - begun}
+        say(f"ready after {found['start_s']:.0f} s")
+        begun = time.perf_counter()
+        ended = lambda place, trace: verification.put(place)  # noqa: E731
+        traces = generate(policy.sampler, tasks, decoding, None, range(len(tasks)), ended, engine=True)
+        verification.pending.close()
+        synchronize(world)
+        found["decode_s"] = time.perf_counter() - begun
+        say(f"decoded in {found['decode_s']:.0f} s")
+        if cuda:
+            torch.cuda.empty_cache()  # for the kernels, as the trainer does it
+        parts = world.all_gather(lambda: traces)
+        every = [parts[n % world.size][n // world.size] for n in range(count * answers)]
+        begun = time.perf_counter()
+        old = policy.score(every) if policy.must_score(every) else None
+        found["score_s"] = time.perf_counter() - begun
+        say(f"scored in {found['score_s']:.0f} s")
+
+        def samples() -> Iterator[ScoredTrace]:
+            for group in range(count):
+                verification.wait(range(group * answers, (group + 1) * answers))
+                say(f"{time.perf_counter() - begun:.0f} s: learning from problem {group + 1}")
+                yield from ((every[n], (-1.0) ** n) for n in range(group * answers, (group + 1) * answers))
+
+        begun = time.perf_counter()
+        stats = policy.update_meanwhile(samples()) if old is None else policy.update(list(samples()), old)
+        synchronize(world)
+        found |= {"wait_s": verification.waited, "verify_s": verification.pending.seconds}
+        found["update_s"] = time.perf_counter() - begun - verification.waited
+    assert stats is not None
+    outcomes = dict(Counter(f"{one.outcome}, {one.backend}" for one in verification.pending.verdicts.values()))
+    found["peak_bytes"] = float(torch.cuda.max_memory_allocated()) if cuda else 0.0
+    found = dict(zip(found, world.all_reduce_max(*found.values()), strict=True))
     peak = peak_flops(world.device)
     return found | {
-        "groups_scored_beside": beside, "outcomes_of_one_process": verification.outcomes,
+        "outcomes_of_one_process": outcomes,
         "step_s": sum(found[name] for name in ("decode_s", "score_s", "wait_s", "update_s")),
         "answers": len(every), "tokens": sum(len(trace.token_ids) for trace in every), "update": stats.to_json(),
         "update_mfu": None if peak is None else stats.work / found["update_s"] / (peak * world.size),
@@ -308,62 +314,36 @@ def sampled_policy(
     return Policy(weights, config, world=world, compute_dtype=torch.bfloat16 if cuda else torch.float32, say=say)
 
 
-def scored(policy: Policy, groups: list[list[Trace]], verification: Verification) -> tuple[int, list[Floats] | None]:
-    """How many groups' log-probabilities were computed before the last verdict came, and all of them, as the trainer
-    does it; None where the traces' own are taken."""
-    if not policy.must_score([trace for group in groups for trace in group]):
-        return 0, None
-    beside, old = 0, []
-    for group in groups:
-        old += policy.score(group)
-        (waiting,) = policy.world.all_reduce_max(verification.is_alive())
-        beside += int(waiting)
-    return beside, old
+class Verification:
+    """Stored kernels of the synthetic corpus in place of what random weights write, another one for each of a process's
+    `count` answers, verified as the trainer verifies its own."""
 
-
-class Verification(threading.Thread):
-    """`count` kernels of the synthetic corpus, another one each, verified while the engine decodes."""
-
-    def __init__(self, count: int, world: World, backend: str) -> None:
-        super().__init__(daemon=True)
-        from dice.verify import Options, Verifier
-        from dice.verify.emulated_first import EmulatedFirst
-        from dice.verify.options import visible_gpus
-        from dice.verify.supervisor.devices import MAX_CONCURRENT
-
-        self.count, self.first = count, world.rank * 100_000
-        self.seconds = 0.0
-        self.outcomes: dict[str, int] = {}
-        backend = backend if world.device.type == "cuda" else "emulated"
-        # Decoding and the update have a busy core for each process, and another for what copies and compiles.
-        cores = max(1, len(os.sched_getaffinity(0)) // world.local_size - 2)
-        gpus = visible_gpus()
-        own = gpus[world.rank % len(gpus) :][:1] if gpus and backend != "emulated" else None
-        make, also = (EmulatedFirst, "cuda") if backend == "emulated_first" else (Verifier, backend)
-        self.workers = cores if own is None else cores + MAX_CONCURRENT
-        self.verifier = make(backend=also, options=Options(timing=False), devices=own, builds=cores, cache=False)
-
-    def pairs(self, first: int, count: int) -> Iterator[tuple[Problem, Kernel]]:
-        for number in range(first, first + count):
-            pair = synth.generate(7, number)
-            yield pair.problem, pair.kernel
+    def __init__(self, pool: VerifierPool, world: World, count: int) -> None:
+        self.pool, self.world, self.waited = pool, world, 0.0
+        pairs = (synth.generate(7, world.rank * 100_000 + n) for n in range(count + pool.workers))
+        self.pairs = [(pair.problem, pair.kernel) for pair in pairs]
+        self.pending = pool.begin()
 
     def warm(self) -> None:
-        """As the verifier of a run is after its first step."""
-        for _ in self.verifier.verify_many(self.pairs(self.first + self.count, self.workers), self.workers):
-            pass
+        """As the verifier of a run is after its first step: a kernel for each worker."""
+        first = self.pool.begin()
+        for key in range(-self.pool.workers, 0):
+            first.put(key, *self.pairs[key])
+        first.close()
+        self.world.all_gather(lambda: self.pool.finish(first))
 
-    def run(self) -> None:
+    def put(self, place: int) -> None:
+        self.pending.put(place, *self.pairs[place])
+
+    def wait(self, numbers: Sequence[int]) -> None:
+        """For the verdicts on these answers, of all processes."""
+        own = [n // self.world.size for n in numbers if n % self.world.size == self.world.rank]
         begun = time.perf_counter()
-        with self.verifier as verifier:
-            for _, verdict in verifier.verify_many(self.pairs(self.first, self.count), self.workers):
-                seen = f"{verdict.outcome}, {verdict.backend}"
-                if not verdict.correct:
-                    print(f"{seen}: {verdict.message[:300]}", flush=True)
-                self.outcomes[seen] = self.outcomes.get(seen, 0) + 1
-                if sum(self.outcomes.values()) % 64 == 0:
-                    print(f"verified after {time.perf_counter() - begun:.0f} s: {self.outcomes}", flush=True)
-        self.seconds = time.perf_counter() - begun
+        found = self.world.all_gather(lambda: self.pool.finish(self.pending, own))
+        self.waited += time.perf_counter() - begun
+        for verdict in found[self.world.rank].values():
+            if not verdict.correct:
+                print(f"{verdict.outcome}, {verdict.backend}: {verdict.message[:300]}", flush=True)
 
 
 def child(args: argparse.Namespace) -> int:

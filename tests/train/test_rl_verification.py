@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from dice.train.session import StopSignal
 from dice.train.world import World
 from dice.verdict import Verdict
 from dice.verify.sandbox.process import MachineryError
+from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("lasting_zygote")  # where verifiers are started
 
@@ -129,6 +131,43 @@ def test_a_signal_ends_the_wait() -> None:
     with pytest.raises(Interrupted):
         pending.wait(pool.stopped)
     assert not pending._thread.is_alive()
+
+
+def test_verdicts_of_some_kernels_are_there_before_those_of_others() -> None:
+    """Faults among them are tried again meanwhile."""
+    first, going_on = threading.Event(), threading.Event()
+
+    class Slow(Flaky):
+        def verify_many(self, pairs: Iterable[tuple[Problem, Kernel]], workers: int) -> Iterator[tuple[int, Verdict]]:
+            for index, verdict in super().verify_many(pairs, workers):
+                if len(self.judged) == 12:
+                    first.set()
+                    going_on.wait(PATIENCE_S)
+                yield index, verdict
+
+    pool, _ = make_pool(Slow(lambda one, call: call == 1 and one == KERNELS[3]))
+    pending = pool.begin()
+    for index, one in enumerate(KERNELS):
+        pending.put(index, problem("add"), one)
+    pending.close()
+    assert first.wait(PATIENCE_S)
+    found = pool.finish(pending, range(10))
+    assert sorted(found) == list(range(10)) and all(verdict.correct for verdict in found.values())
+    assert pending.under_way and pool.faults == 1
+    going_on.set()
+    assert len(pool.finish(pending)) == 20
+
+
+def test_verification_keeps_off_the_cores_of_a_process_that_decodes() -> None:
+    gpus = World(torch.device("cuda", 1), rank=1, size=2, local_rank=1, local_size=2)
+    assert verification._cores(set(range(100, 132)), gpus) == set(range(104, 132))
+    assert verification._cores(set(range(15)), gpus) == set(range(15)), "there are too few"
+    assert verification._cores(set(range(64)), World(torch.device("cpu"))) == set(range(64))
+    before, seen = os.sched_getaffinity(0), list[set[int]]()
+    pool, _ = make_pool(Flaky(lambda one, call: bool(seen.append(os.sched_getaffinity(0)))))
+    pool.cores = {min(before)}
+    assert len(judged(pool, KERNELS[:2])) == 2
+    assert seen == [{min(before)}] * 2 and os.sched_getaffinity(0) == before
 
 
 def test_real_kernels_get_the_rewards_they_deserve(tmp_path: Any) -> None:

@@ -35,11 +35,12 @@ def recompute_for(config: Recomputing, layout: Layout, available: float) -> tupl
 def choose_recompute(
     config: Recomputing, model: SDARConfig, world: World, *, tokens: int, moments: str, average: bool = False,
     gathered: bool = False, reference: bool = False, dtype: torch.dtype, say: Callable[[str], None],
+    usable: float = USABLE,
 ) -> Recompute:  # fmt: skip
     """What a run on this machine recomputes. Where there is no GPU to fit into, `auto` keeps everything.
 
-    `tokens`: those that a micro-batch reads. The plan is told through `say`; so is that it does not fit, for it may
-    still: a plan is right within some percent.
+    `tokens`: those that a micro-batch reads. `usable`: the part of the GPU's memory. The plan is told through `say`; so
+    is that it does not fit, for it may still: a plan is right within some percent.
     """
     if world.device.type != "cuda":
         return KEEP_ALL if config.activation_checkpointing == "auto" else recompute_for(config, _none(model), 0)[0]
@@ -49,9 +50,9 @@ def choose_recompute(
     )  # fmt: skip
     total = torch.cuda.get_device_properties(world.device).total_memory
     (least,) = world.all_reduce_max(-float(total))  # of all GPUs, so that all processes choose alike
-    recompute, needed = recompute_for(config, layout, -least * USABLE)
+    recompute, needed = recompute_for(config, layout, -least * usable)
     text = f"Plan: {size(needed.total)} of {size(-least)} of GPU memory at the peak, recomputing {recompute}"
-    fits = needed.total <= -least * USABLE
+    fits = needed.total <= -least * usable
     say(f"{text}." if fits else f"{text}: that may not fit; `dice plan` says what would.")
     return recompute
 

@@ -19,6 +19,8 @@ from dice.train.plan.flops import attention_weights, feed_forward_weights
 
 # Of a GPU's memory; the rest is for the CUDA context, communication, and holes between tensors.
 USABLE = 0.92
+# And of what an update of RL may take of that: beside it the last kernels of the step are verified on the same GPU.
+BESIDE_KERNELS = 0.84
 # Of the tokens that are read, those that a loss is computed of: half of a row is clean, half of the rest hidden.
 PREDICTED = 0.25
 # Bytes held for each logit of a chunk: bfloat16, three times float32, and the gradient in bfloat16.

@@ -25,7 +25,7 @@ from dice.train.plan.gpus import (
     VERDICTS_PER_S,
     utilisation,
 )
-from dice.train.plan.memory import PREDICTED, USABLE, Layout, Memory, least_recompute, parameters
+from dice.train.plan.memory import BESIDE_KERNELS, PREDICTED, USABLE, Layout, Memory, least_recompute, parameters
 from dice.train.rl.config import RLConfig
 from dice.train.sft_objective import micro_rows
 
@@ -150,7 +150,7 @@ def plan_rl(config: RLConfig, model: SDARConfig, cluster: Cluster) -> Plan:
         config=model, gpus=cluster.sharing(policy.sharding), tokens=policy.micro_rows * row, moments=policy.moments,
         reference=config.reference == "initial" and policy.kl_coef > 0,
     )  # fmt: skip
-    setting, recompute, needed = _choose(base, policy.micro_rows, cluster.usable)
+    setting, recompute, needed = _choose(base, policy.micro_rows, cluster.usable / USABLE * BESIDE_KERNELS)
     cached = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * 2
     each = (PROMPT_TOKENS + config.max_new_tokens) * cached
     resident = {
@@ -178,7 +178,8 @@ def plan_rl(config: RLConfig, model: SDARConfig, cluster: Cluster) -> Plan:
 def _rl_time(
     config: RLConfig, model: SDARConfig, cluster: Cluster, recompute: Recompute, answer: float
 ) -> tuple[dict[str, float], list[str]]:
-    """Seconds of a step by what they go to. Verification goes on beside decoding: what it takes longer is `wait`."""
+    """Seconds of a step by what they go to. Verification goes on beside decoding, and beside the update where samples
+    need no scoring: what it takes longer is `wait`."""
     answers, count = config.problems * config.responses, parameters(model)
     source = DECODE_SOURCE if count >= SMALL_PARAMETERS else SMALL_SOURCE
     rate = DECODED_TOKENS_PER_S * DECODED_PARAMETERS / count * cluster.gpu.bandwidth / GPUS["h200"].bandwidth
@@ -192,7 +193,8 @@ def _rl_time(
     share, sources = utilisation(model.hidden_size, cluster.size)
     done = needed + recomputed_flops(model, recompute, tokens=tokens, pairs=pairs)
     update = done / (share * cluster.gpu.flops * cluster.size)
-    wait = max(0.0, verify - decode)
+    waits_for_all = config.policy.old_logprobs == "score" or config.speed_reward > 0
+    wait = max(0.0, verify - decode - (0.0 if waits_for_all else update))
     step = decode + wait + update
     time = {
         "decode_s": decode, "verify_s": verify, "wait_s": wait, "update_s": update, "step_s": step,

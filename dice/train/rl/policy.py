@@ -33,6 +33,7 @@ from dice.train.blocks import shard
 from dice.train.engine import Attention, Engine, pick_engine
 from dice.train.loss import Distribution, TokenLoss, log_probabilities, score_tokens
 from dice.train.plan.choose import choose_recompute
+from dice.train.plan.memory import BESIDE_KERNELS
 from dice.train.rl.batch import Micro, Minibatch, minibatch, parts
 from dice.train.rl.objective import token_terms
 from dice.train.rl.replay import Floats, Replay, replay
@@ -364,6 +365,7 @@ class Policy:
         recompute = choose_recompute(
             self.config, self.model.config, self.world, tokens=self.config.micro_rows * self.config.row_tokens,
             moments=self.config.moments, reference=self.reference is not None, dtype=self.compute_dtype, say=self.say,
+            usable=BESIDE_KERNELS,
         )  # fmt: skip
         return pick_engine(
             self.model, next(iter(batch)).rows, self.block_size, self.mask_id,

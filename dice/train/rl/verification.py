@@ -41,6 +41,9 @@ PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 # Seconds between two looks at whether a signal asked the run to end, while verdicts are waited for.
 POLL_S = 0.2
+# Cores of each process whose GPU decodes and trains, which verification keeps off: one is busy launching, the other
+# copies and compiles. Where it did not, decoding took almost twice as long. Only of so many cores for each process.
+OWN_CORES, FROM_CORES = 2, 8
 # The key of the control among the pairs that are verified again; responses have keys from 0.
 CONTROL = -1
 
@@ -52,11 +55,12 @@ class VerifierDown(MachineError):
 class PendingVerdicts:
     """Pairs that are handed in one by one and verified meanwhile by a thread; `verdicts` holds what is known so far."""
 
-    def __init__(self, verifier: Verifier, workers: int, *, at_once: bool) -> None:
-        """`at_once` False: verify nothing before the last pair is in, because the GPU decodes until then."""
+    def __init__(self, verifier: Verifier, workers: int, *, at_once: bool, cores: Collection[int] = ()) -> None:
+        """`at_once` False: verify nothing before the last pair is in, because the GPU decodes until then. `cores`: the
+        processor's that are used for it (default: all)."""
         self.pairs: dict[int, Pair] = {}
         self.verdicts: dict[int, Verdict] = {}
-        self._verifier, self._workers = verifier, workers
+        self._verifier, self._workers, self._cores = verifier, workers, cores
         self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         # Fewer pairs than the verifier's stream reads ahead, so that calling off need not wait for one to end.
         self._room = threading.Semaphore(PAIRS_PER_WORKER * workers)
@@ -115,6 +119,8 @@ class PendingVerdicts:
         return {key: verdict for key, verdict in found.items() if verdict.outcome == "infra_error"}
 
     def _work(self) -> None:
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)  # this thread, and what it starts
         order: list[int] = []
 
         def pairs() -> Iterator[Pair]:
@@ -150,6 +156,7 @@ class VerifierPool:
     stopped: StopSignal
     say: Callable[[str], None]
     faults: int = 0
+    cores: Collection[int] = ()
 
     @classmethod
     @contextmanager
@@ -181,17 +188,22 @@ class VerifierPool:
         devices, at_once = _devices(config, world) if backend == "cuda" else ((), True)
         if config.staleness and not at_once:
             raise UserError("staleness 1 with speed_reward needs GPUs besides the policy's, to time kernels on.")
-        cores = max(1, len(os.sched_getaffinity(0)) // world.local_size)
-        max_concurrent = MAX_CONCURRENT if devices else cores
+        before = os.sched_getaffinity(0)
+        cores = _cores(before, world)
+        count = max(1, len(cores) // world.local_size)
+        max_concurrent = MAX_CONCURRENT if devices else count
         make = EmulatedFirst if emulates_first else Verifier
+        os.sched_setaffinity(0, cores)  # which the verifier's processes inherit
         with make(
-            backend=backend, options=options, devices=devices, max_concurrent=max_concurrent, builds=cores, cache=cache
+            backend=backend, options=options, devices=devices, max_concurrent=max_concurrent, builds=count, cache=cache
         ) as verifier:
-            workers = config.verify_workers or cores + len(devices) * max_concurrent
-            yield cls(verifier, workers, at_once, config.verifier_patience_s, stopped, say)
+            os.sched_setaffinity(0, before)
+            workers = config.verify_workers or count + len(devices) * max_concurrent
+            yield cls(verifier, workers, at_once, config.verifier_patience_s, stopped, say, cores=cores)
 
-    def begin(self) -> PendingVerdicts:
-        return PendingVerdicts(self.verifier, self.workers, at_once=self.at_once)
+    def begin(self, at_once: bool | None = None) -> PendingVerdicts:
+        at_once = self.at_once if at_once is None else at_once
+        return PendingVerdicts(self.verifier, self.workers, at_once=at_once, cores=self.cores)
 
     def finish(
         self, pending: PendingVerdicts, keys: Collection[int] | None = None, stopped: StopSignal | None = None
@@ -210,7 +222,7 @@ class VerifierPool:
         tries, pause = 1, PAUSE_S
         while faulty and tries < TRIES:
             self.faults += len(faulty)
-            again = PendingVerdicts(self.verifier, self.workers, at_once=True)
+            again = self.begin(at_once=True)
             for key in faulty:
                 again.put(key, *pending.pairs[key])
             again.put(CONTROL, Problem(EXAMPLE_PROBLEM, "control"), Kernel(EXAMPLE_KERNEL, "control"))
@@ -239,6 +251,13 @@ class VerifierPool:
         self.say(f"Paused: {lacking} verdicts are lacking, the verifier is broken ({why}); next try in {pause:.0f} s.")
         stopped.wait(pause)
         stopped.check()
+
+
+def _cores(available: set[int], world: World) -> set[int]:
+    """Those that verification runs on: all but what the processes that decode on GPUs need for that."""
+    if world.device.type != "cuda" or len(available) < FROM_CORES * world.local_size:
+        return available
+    return set(sorted(available)[OWN_CORES * world.local_size :])
 
 
 def _devices(config: RLConfig, world: World) -> tuple[tuple[str, ...], bool]:
