@@ -254,33 +254,46 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
             torch.cuda.empty_cache()  # for the kernels, as the trainer does it
         parts = world.all_gather(lambda: traces)
         every = [parts[n % world.size][n // world.size] for n in range(count * answers)]
-        begun = time.perf_counter()
-        old = policy.score(every) if policy.must_score(every) else None
-        found["score_s"] = time.perf_counter() - begun
-        say(f"scored in {found['score_s']:.0f} s")
-
-        def samples() -> Iterator[ScoredTrace]:
-            for group in range(count):
-                verification.wait(range(group * answers, (group + 1) * answers))
-                say(f"{time.perf_counter() - begun:.0f} s: learning from problem {group + 1}")
-                yield from ((every[n], (-1.0) ** n) for n in range(group * answers, (group + 1) * answers))
-
-        begun = time.perf_counter()
-        stats = policy.update_meanwhile(samples()) if old is None else policy.update(list(samples()), old)
-        synchronize(world)
-        found |= {"wait_s": verification.waited, "verify_s": verification.pending.seconds}
-        found["update_s"] = time.perf_counter() - begun - verification.waited
-    assert stats is not None
+        found |= learned(policy, every, answers, verification, say)
     outcomes = dict(Counter(f"{one.outcome}, {one.backend}" for one in verification.pending.verdicts.values()))
     found["peak_bytes"] = float(torch.cuda.max_memory_allocated()) if cuda else 0.0
+    update: Figures = found.pop("update")
     found = dict(zip(found, world.all_reduce_max(*found.values()), strict=True))
     peak = peak_flops(world.device)
     return found | {
         "outcomes_of_one_process": outcomes,
         "step_s": sum(found[name] for name in ("decode_s", "score_s", "wait_s", "update_s")),
-        "answers": len(every), "tokens": sum(len(trace.token_ids) for trace in every), "update": stats.to_json(),
-        "update_mfu": None if peak is None else stats.work / found["update_s"] / (peak * world.size),
+        "answers": len(every), "tokens": sum(len(trace.token_ids) for trace in every), "update": update,
+        "update_mfu": None if peak is None else update["work"] / found["update_s"] / (peak * world.size),
         "of_a_whole_step": len(every) / 1024, "gpus": world.size,
+    }  # fmt: skip
+
+
+def learned(
+    policy: Policy, every: Sequence[Trace], answers: int, verification: Verification, say: Callable[[str], None]
+) -> Figures:
+    """From all answers, so many to each problem, as the trainer does it: problem after problem, as verdicts come."""
+    begun = time.perf_counter()
+    old = policy.score(every) if policy.must_score(every) else None
+    score = time.perf_counter() - begun
+    say(f"scored in {score:.0f} s")
+
+    def samples() -> Iterator[ScoredTrace]:
+        for first in range(0, len(every), answers):
+            numbers = range(first, first + answers)
+            verification.wait(numbers)
+            say(f"{time.perf_counter() - begun:.0f} s: learning from problem {first // answers + 1}")
+            yield from ((every[n], (-1.0) ** n) for n in numbers)
+
+    begun = time.perf_counter()
+    stats = policy.update_meanwhile(samples()) if old is None else policy.update(list(samples()), old)
+    assert stats is not None
+    synchronize(policy.world)
+    update = time.perf_counter() - begun - verification.waited
+    verify = verification.pending.seconds
+    return {
+        "score_s": score, "wait_s": verification.waited, "update_s": update, "verify_s": verify,
+        "update": stats.to_json(),
     }  # fmt: skip
 
 
