@@ -175,7 +175,7 @@ def verifier_rates() -> str:
 def verifier_checks() -> str:
     agreed, timing = read("verifier/kernelbench_agreement"), read("verifier/timing_quality")["summary"]
     coverage, soak = read("verifier/slim_coverage")["summary"], read("verifier/soak")
-    hostile, exploits = read("verifier/isolation_soak"), read("verifier/exploits_h200")
+    hostile, exploits = read("verifier/isolation_soak"), read("verifier/exploits_h100")
     memory = max(run["supervisor_rss_mb_max"] for run in soak["runs"])
     times, speedups = timing["median_range_of_times"], timing["median_range_of_speedups"]
     found = {
@@ -208,7 +208,7 @@ def verifier_checks() -> str:
 
 @part
 def verifier_rows() -> str:
-    names = ("bench_verify", "kernelbench_agreement", "slim_coverage", "timing_quality", "exploits_h200", "soak")
+    names = ("bench_verify", "kernelbench_agreement", "slim_coverage", "timing_quality", "exploits_h100", "soak")
     return rows(*(f"verifier/{name}" for name in (*names, "isolation_soak")))
 
 
