@@ -11,6 +11,7 @@ import torch
 
 from dice.optimize.printing import problem_of
 from dice.optimize.regions import cut
+from dice.optimize.trace.recurrent import LAYERS, LONG_LAYERS, aten
 from tests.optimize.test_rules import check, graph_of
 
 STEPS, ROWS, ENTERS, WIDTH = 40, 3, 5, 36
@@ -83,3 +84,17 @@ def test_what_has_no_rule_stays_whole() -> None:
     graph = graph_of(layers_of(torch.gru, 2), x, h, h, *weights(3, 2, 1, True, torch.bfloat16))
     assert [node.base for node in graph.nodes if node.operator.startswith("aten.gru")] == ["gru"]
     assert cut(graph) == []
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_an_lstm_that_projects_its_output_is_taken_apart(biases: bool) -> None:
+    """Over a short sequence, in two layers and both ways."""
+    torch.manual_seed(0)
+    layer = torch.nn.LSTM(6, 10, num_layers=2, bidirectional=True, bias=biases, batch_first=True, proj_size=4)
+    x, h, c = torch.randn(3, 5, 6), torch.randn(4, 3, 4), torch.randn(4, 3, 10)
+    own = [weight for weights in layer.all_weights for weight in weights]
+    given = (x, (h, c), own, biases, 2, 0.0, False, True, True)
+    for found, expected in zip(LAYERS[aten.lstm.input](*given), aten.lstm.input(*given), strict=True):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(NotImplementedError):
+        LONG_LAYERS[aten.lstm.input](*given)

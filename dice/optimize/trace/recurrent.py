@@ -60,9 +60,10 @@ def _cell(step: Step) -> Callable[..., Any]:
 Along = Callable[[Tensor, State, Sequence[Any], bool], "tuple[Tensor, State]"]
 
 
-def _layers(along: Along, most_steps: int) -> Callable[..., Any]:
+def _layers(along: Along, most_steps: int, *, projects: bool = False) -> Callable[..., Any]:
     """Layers whose sequences `along` follows: of an input, the states before it, a layer's weights and biases, and
-    whether it goes backwards, it gives the states after each step and those at the end."""
+    whether it goes backwards, it gives the states after each step and those at the end. `projects`: it also knows
+    layers with a matrix more, which makes each step's output, and hidden state, of what there is else."""
 
     def layers_of(
         x: Tensor,
@@ -77,9 +78,10 @@ def _layers(along: Along, most_steps: int) -> Callable[..., Any]:
     ) -> Any:
         """Results of all steps, and the states at the end, each of all layers and directions."""
         starts = tuple(states) if isinstance(states, list | tuple) else (states,)
-        directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+        directions, plain = 2 if bidirectional else 1, 4 if has_biases else 2
+        each = len(weights) // (layers * directions)
         x = x.transpose(0, 1) if batch_first else x
-        is_known = len(weights) == each * layers * directions  # else there are projections
+        is_known = each == plain or (projects and each == plain + 1)
         if x.shape[0] * layers * directions > most_steps or not is_known or (train and dropout and layers > 1):
             raise NotImplementedError("a long sequence, projections or random numbers")
         ends: list[State] = []
@@ -99,11 +101,19 @@ def _layers(along: Along, most_steps: int) -> Callable[..., Any]:
 
 
 def _by_cells(step: Step) -> Callable[..., Any]:
-    def along(x: Tensor, state: State, own: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
-        w_in, w_own, b_in, b_own = (*own, None, None)[:4]
-        return _along(step, F.linear(x, w_in, b_in), state, w_own, b_own, backwards)
+    def projected(projection: Tensor) -> Step:
+        def made(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+            hidden, *rest = step(given, state, weight, bias)
+            return F.linear(hidden, projection), *rest
 
-    return _layers(along, MOST_STEPS)
+        return made
+
+    def along(x: Tensor, state: State, own: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
+        used = projected(own[-1]) if len(own) % 2 else step
+        w_in, w_own, b_in, b_own = (*own[: len(own) // 2 * 2], None, None)[:4]
+        return _along(used, F.linear(x, w_in, b_in), state, w_own, b_own, backwards)
+
+    return _layers(along, MOST_STEPS, projects=True)
 
 
 def _by_calls(layer: Any) -> Callable[..., Any]:
