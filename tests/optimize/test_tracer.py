@@ -149,3 +149,43 @@ def test_what_a_module_makes_once_and_keeps_is_computed(tmp_path: Path) -> None:
         result = optimize_module(Problem(TABLES, name="tables"), verifier, [Templates()], tmp_path)
     assert result.verdict is not None and result.verdict.correct
     assert result.verdict.replaced is not None and result.verdict.replaced.left == {}
+
+
+STATE = """
+from typing import NamedTuple
+import torch
+import torch.nn as nn
+
+
+class State(NamedTuple):
+    hidden: torch.Tensor
+    count: torch.Tensor
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))
+
+    def forward(self, x, state):
+        hidden = torch.tanh(self.mix(x)) + state.hidden
+        return hidden.sum(-1), state._replace(hidden=hidden, count=state.count + 1)
+
+
+def get_inputs():
+    return [torch.randn(2, 8), State(torch.randn(2, 4), torch.zeros(2))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_tuples_with_names_go_in_and_out_and_results_go_where_they_are_asked_for(tmp_path: Path) -> None:
+    """A spectral norm in training writes its vectors by `out`."""
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(STATE, name="state"), verifier, [Templates()], tmp_path)
+    assert result.verdict is not None and result.verdict.correct
+    assert result.verdict.provenance == "construction" and result.kernel is not None
+    assert ".copy_(" in result.kernel.source and "State(" in result.kernel.source

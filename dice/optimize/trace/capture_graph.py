@@ -276,8 +276,13 @@ def access(module: torch.nn.Module, path: str) -> str:
 
 def _leaves(base: str, value: Any) -> Iterator[tuple[str, Any]]:
     for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-        keys = [getattr(key, "idx", getattr(key, "key", None)) for key in path]
-        yield base + "".join(f"[{key!r}]" for key in keys), leaf
+        text, owner = base, value
+        for step in path:
+            key = getattr(step, "idx", getattr(step, "key", None))
+            if hasattr(owner, "_fields"):  # a tuple with names, of which PyTorch tells the name
+                key = owner._fields.index(getattr(step, "name", None))
+            text, owner = f"{text}[{key!r}]", owner[key]
+        yield text, leaf
 
 
 class Reader:

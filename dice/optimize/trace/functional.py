@@ -30,6 +30,7 @@ def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, An
     """Operators that write to a tensor which was made here, and which nobody sees by another name afterwards, become
     those that give a new one. Raises `NotTraced` for what writes to an input."""
     graph = graph_module.graph
+    _copy_to_out(graph)
     root: dict[torch.fx.Node, torch.fx.Node] = {}
     order = {node: place for place, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
@@ -57,6 +58,26 @@ def make_functional(graph_module: torch.fx.GraphModule, sources: Mapping[str, An
             user.replace_input_with(first, node)
     graph.eliminate_dead_code(is_needed)
     graph.lint()
+
+
+def _copy_to_out(graph: torch.fx.Graph) -> None:
+    """What an operator writes to its `out` is made first, and then copied there."""
+    for node in list(graph.nodes):
+        out = node.kwargs.get("out")
+        if not isinstance(out, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        overloads = (getattr(node.target.overloadpacket, one) for one in node.target.overloadpacket.overloads())
+        wanted = [one for one in _arguments(node.target) if one[0] != "out"]
+        plain = next((one for one in overloads if _arguments(one) == wanted), None)
+        if plain is None:
+            continue
+        given = {name: value for name, value in node.kwargs.items() if name != "out"}
+        with graph.inserting_before(node):
+            made = graph.call_function(plain, node.args, given)
+            copied = graph.call_function(torch.ops.aten.copy_.default, (out, made))
+        made.meta, copied.meta = dict(node.meta), dict(node.meta)
+        node.replace_all_uses_with(copied)
+        graph.erase_node(node)
 
 
 def is_needed(node: torch.fx.Node) -> bool:

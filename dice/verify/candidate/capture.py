@@ -416,7 +416,8 @@ def _on_meta(value: Any) -> Any:
             value if value.is_meta else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
         )
     if isinstance(value, list | tuple):
-        return type(value)(_on_meta(item) for item in value)
+        make: Any = getattr(value, "_make", type(value))
+        return make([_on_meta(item) for item in value])
     if isinstance(value, dict):
         return {key: _on_meta(item) for key, item in value.items()}
     return value

@@ -33,6 +33,7 @@ import torch
 
 from dice.verify.execution.dispatch import OperatorMode
 from dice.verify.ipc.messages import CROWDED
+from dice.verify.tensors import transport
 
 CLEARED = 0.25  # of what is set in a mask
 SHUFFLED, REPEATED = "shuffled", "repeated"
@@ -193,8 +194,7 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
         if isinstance(item, dict):
             return {key: walk(inner) for key, inner in item.items()}
         if isinstance(item, list | tuple):
-            items = [walk(inner) for inner in item]
-            return items if isinstance(item, list) else tuple(items)
+            return transport.like(item, [walk(inner) for inner in item])
         if isinstance(item, LEAVES) and next(count) == place:
             return _other(item, kind, generator)
         return item

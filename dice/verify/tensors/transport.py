@@ -1,13 +1,16 @@
 """Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
 
-A value is a tree of tensors, lists, tuples, dicts with string keys, Python scalars, dtypes and None. It lives in two
-files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other; or those are in lent memory.
-The reader trusts neither: sizes, types and offsets are checked before a tensor is made, and links are not followed.
+A value is a tree of tensors, lists, tuples (also with names), dicts with string keys, Python scalars, dtypes and None.
+It lives in two files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other; or those are
+in lent memory. The reader trusts neither: sizes, types and offsets are checked before a tensor is made, and links are
+not followed.
 """
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import functools
 import json
 import math
 import mmap
@@ -159,9 +162,21 @@ def map_tensors(function: Any, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: map_tensors(function, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [map_tensors(function, item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
+        return like(value, [map_tensors(function, item) for item in value])
     return value
+
+
+def like(value: Any, items: list[Any]) -> Any:
+    """Other items as a list, a tuple, or one with names, as `value` is."""
+    if isinstance(value, list):
+        return items
+    return value._make(items) if hasattr(value, "_fields") else tuple(items)
+
+
+@functools.lru_cache(maxsize=64)
+def _named(fields: tuple[str, ...]) -> Any:
+    """Who reads a tuple with names has another class of it than who wrote it."""
+    return collections.namedtuple("Inputs", fields)  # noqa: PYI024 - raises ValueError for what is no name
 
 
 class _Bytes(Protocol):
@@ -253,7 +268,8 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
         return {"kind": "dict", "items": items}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
+        tree: JsonObject = {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
+        return tree | {"fields": list(value._fields)} if hasattr(value, "_fields") else tree
     if value is None or isinstance(value, bool | int | float | str):
         return {"kind": "scalar", "value": value}
     if isinstance(value, complex):
@@ -307,7 +323,9 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     if kind == "tensor":
         return _decode_tensor(tree, data)
     if kind in ("list", "tuple") and isinstance(items, list):
-        decoded = [_decode(item, data, depth + 1) for item in items]
+        decoded, fields = [_decode(item, data, depth + 1) for item in items], tree.get("fields")
+        if kind == "tuple" and isinstance(fields, list) and len(fields) == len(items):
+            return _named(tuple(map(str, fields)))._make(decoded)
         return decoded if kind == "list" else tuple(decoded)
     if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
         return {str(key): _decode(item, data, depth + 1) for key, item in items}

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -53,6 +53,23 @@ def test_permuted_memory_stays_permuted_and_other_views_become_contiguous(tmp_pa
 def test_trees_and_scalars(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, True, "text", torch.float16], "b": (math.inf, (), 3 + 4j, 10**30)}
     assert trip(value, tmp_path) == value
+
+
+def test_a_tuple_keeps_the_names_of_its_parts(tmp_path: Path) -> None:
+    value = Named(torch.arange(3), [Named(1, None)])
+    back = trip(value, tmp_path)
+    assert back._fields == ("left", "right") and back.right == [(1, None)] and back.right[0].left == 1
+    assert torch.equal(back.left, value.left)
+    moved = transport.map_tensors(lambda tensor: tensor + 1, back)
+    assert type(moved) is type(back) and torch.equal(moved.left, torch.arange(1, 4))
+    (tmp_path / "value.json").write_text((tmp_path / "value.json").read_text().replace('"left"', '"l eft"'))
+    with pytest.raises(transport.WireError):
+        transport.read(tmp_path, "value")
+
+
+class Named(NamedTuple):
+    left: Any
+    right: Any
 
 
 def test_gradients_and_conjugates_are_resolved(tmp_path: Path) -> None:
