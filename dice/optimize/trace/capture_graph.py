@@ -18,12 +18,13 @@ from unittest import mock
 import torch
 from torch.utils import _pytree as pytree
 
-from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term, Tupled
+from dice.optimize.graph import MOST_NUMBERS, NAMED, Graph, Named, Node, Output, Ref, Spec, Term
 from dice.optimize.operators import LEFT, kind_of
 from dice.optimize.templates.write import has_rule
 from dice.optimize.trace.decompose import decompose
 from dice.optimize.trace.functional import NotTraced, make_functional, writes
 from dice.optimize.trace.simplify import simplified
+from dice.optimize.trace.trees import leaves_of, plain_tree
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
@@ -190,14 +191,14 @@ def _arguments(
         base = positional[index] if is_named else f"{rest}[{index - len(positional)}]"
         given.add(base)
         guards += _guards(base, value, any_number)
-        leaves += _leaves(base, value)
+        leaves += leaves_of(base, value)
     into = next((one.name for one in parameters if one.kind == "kwargs"), "")
     named = {one.name for one in parameters}
     for name, value in kwargs.items():
         base = name if name in named else f"{into}['{name}']"
         given.add(base)
         guards += _guards(base, value, any_number)
-        leaves += _leaves(base, value)
+        leaves += leaves_of(base, value)
     for own in parameters:  # what the caller left to its default is part of what was followed
         if own.kind == "args":
             guards.insert(0, Guard(own.name, "list", max(0, len(args) - len(positional))))
@@ -272,17 +273,6 @@ def access(module: torch.nn.Module, path: str) -> str:
             raise NotTraced(f"its part {path} cannot be reached by name")
         owner = getattr(owner, "_modules", {}).get(part, getattr(owner, part, None))
     return text
-
-
-def _leaves(base: str, value: Any) -> Iterator[tuple[str, Any]]:
-    for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-        text, owner = base, value
-        for step in path:
-            key = getattr(step, "idx", getattr(step, "key", None))
-            if hasattr(owner, "_fields"):  # a tuple with names, of which PyTorch tells the name
-                key = owner._fields.index(getattr(step, "name", None))
-            text, owner = f"{text}[{key!r}]", owner[key]
-        yield text, leaf
 
 
 class Reader:
@@ -414,33 +404,7 @@ class Reader:
             if spec.kind.name == "USER_OUTPUT"
         ]
         tree = pytree.tree_unflatten(values, self._program.call_spec.out_spec)
-        return _plain_tree(tree, self._own_file)
-
-
-def _plain_tree(tree: Any, own_file: str) -> Term:
-    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them, nor a named tuple of the module's file."""
-    if type(tree) in (list, tuple):
-        return type(tree)(_plain_tree(item, own_file) for item in tree)
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {key: _plain_tree(item, own_file) for key, item in tree.items()}
-    if isinstance(tree, tuple) and type(tree).__module__ == "torch.return_types":
-        return tuple(_plain_tree(item, own_file) for item in tree)
-    owner = type(tree)
-    if owner.__bases__ == (tuple,) and hasattr(owner, "_fields") and _reached(owner.__qualname__, own_file) is owner:
-        return Tupled(owner.__qualname__, tuple(_plain_tree(item, own_file) for item in tree))
-    if tree is None or isinstance(tree, Ref | bool | int | float | str):
-        return tree
-    raise NotTraced(
-        f"it returns a {type(tree).__name__}, and only tensors, lists, tuples and dicts of them can be returned"
-    )
-
-
-def _reached(name: str, module: str) -> Any:
-    """What a dotted name stands for in a module; None where nothing is there."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        return plain_tree(tree, self._own_file)
 
 
 def _is_on(node: torch.fx.Node) -> bool:
