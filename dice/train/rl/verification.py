@@ -65,6 +65,7 @@ class PendingVerdicts:
         # Fewer pairs than the verifier's stream reads ahead, so that calling off need not wait for one to end.
         self._room = threading.Semaphore(PAIRS_PER_WORKER * workers)
         self._called_off = threading.Event()
+        self._news = threading.Condition()
         self._began: float | None = None
         self._ended = 0.0
         self._failure = ""
@@ -110,7 +111,11 @@ class PendingVerdicts:
             if stopped.is_set():
                 self.call_off()
                 stopped.check()
-            self._thread.join(POLL_S)
+            if keys is None:
+                self._thread.join(POLL_S)
+            else:
+                with self._news:
+                    self._news.wait(POLL_S)
 
     def faults(self, keys: Collection[int]) -> dict[int, Verdict]:
         """Those of these pairs that our machinery failed on, each with an `infra_error` that says how."""
@@ -136,7 +141,9 @@ class PendingVerdicts:
 
         try:
             for place, verdict in self._verifier.verify_many(pairs(), self._workers):
-                self.verdicts[order[place]] = verdict
+                with self._news:
+                    self.verdicts[order[place]] = verdict
+                    self._news.notify_all()
                 self._ended = time.monotonic()
                 self._room.release()
         except Interrupted:
