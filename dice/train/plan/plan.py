@@ -150,12 +150,13 @@ def plan_rl(config: RLConfig, model: SDARConfig, cluster: Cluster) -> Plan:
         config=model, gpus=cluster.sharing(policy.sharding), tokens=policy.micro_rows * row, moments=policy.moments,
         reference=config.reference == "initial" and policy.kl_coef > 0,
     )  # fmt: skip
-    setting, recompute, needed = _choose(base, policy.micro_rows, cluster.usable / USABLE * BESIDE_KERNELS)
+    setting, *_ = _choose(base, policy.micro_rows, cluster.usable)
+    layout = replace(base, tokens=base.tokens // policy.micro_rows * setting.micro_rows, moments=setting.moments)
+    recompute, needed = least_recompute(layout, cluster.usable / USABLE * BESIDE_KERNELS)
+    setting = Setting(setting.micro_rows, setting.moments, recompute.part, recompute.layers)
     cached = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * 2
     each = (PROMPT_TOKENS + config.max_new_tokens) * cached
-    resident = {
-        name: value for name, value in asdict(needed).items() if name in ("weights", "gradients", "moments", "average")
-    }
+    resident = {name: value for name, value in asdict(needed).items() if name in ("weights", "moments", "average")}
     resident["copies"] = count * 2.0 + (count * 2 / gpus if base.reference else 0.0)
     room = max(0.0, cluster.usable - sum(resident.values()))
     texts = min(config.max_active, -(-config.problems * config.responses // gpus))
