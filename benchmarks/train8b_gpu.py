@@ -244,8 +244,10 @@ def rl(args: argparse.Namespace, world: World, say: Callable[[str], None]) -> Fi
         found: Figures = {"start_s": time.perf_counter() - begun}
         say(f"ready after {found['start_s']:.0f} s")
         begun = time.perf_counter()
-        ended = lambda place, trace: verification.put(place)  # noqa: E731
-        traces = generate(policy.sampler, tasks, decoding, None, range(len(tasks)), ended, engine=True)
+        traces = generate(
+            policy.sampler, tasks, decoding, None, range(len(tasks)), lambda place, _: verification.put(place),
+            engine=True,
+        )  # fmt: skip
         verification.pending.close()
         synchronize(world)
         found["decode_s"] = time.perf_counter() - begun

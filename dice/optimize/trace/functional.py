@@ -66,9 +66,7 @@ def _copy_to_out(graph: torch.fx.Graph) -> None:
         out = node.kwargs.get("out")
         if not isinstance(out, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload):
             continue
-        overloads = (getattr(node.target.overloadpacket, one) for one in node.target.overloadpacket.overloads())
-        wanted = [one for one in _arguments(node.target) if one[0] != "out"]
-        plain = next((one for one in overloads if _arguments(one) == wanted), None)
+        plain = _overload(node.target.overloadpacket, [one for one in _arguments(node.target) if one[0] != "out"])
         if plain is None:
             continue
         given = {name: value for name, value in node.kwargs.items() if name != "out"}
@@ -107,8 +105,13 @@ def _functional_form(node: torch.fx.Node) -> Any:
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
     if not name.endswith("_") or packet is None:
         return None
+    return _overload(packet, _arguments(target))
+
+
+def _overload(packet: Any, arguments: list[tuple[str, str]]) -> Any:
+    """The one that takes these arguments, or None."""
     overloads = (getattr(packet, one) for one in packet.overloads())
-    return next((one for one in overloads if _arguments(one) == _arguments(target)), None)
+    return next((one for one in overloads if _arguments(one) == arguments), None)
 
 
 def _arguments(target: torch._ops.OpOverload) -> list[tuple[str, str]]:

@@ -152,7 +152,7 @@ def plan_rl(config: RLConfig, model: SDARConfig, cluster: Cluster) -> Plan:
     )  # fmt: skip
     setting, *_ = _choose(base, policy.micro_rows, cluster.usable)
     layout = replace(base, tokens=base.tokens // policy.micro_rows * setting.micro_rows, moments=setting.moments)
-    recompute, needed = least_recompute(layout, cluster.usable / USABLE * BESIDE_KERNELS)
+    recompute, needed = least_recompute(layout, cluster.gpu.memory * BESIDE_KERNELS)
     setting = Setting(setting.micro_rows, setting.moments, recompute.part, recompute.layers)
     cached = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * 2
     each = (PROMPT_TOKENS + config.max_new_tokens) * cached

@@ -281,10 +281,9 @@ class Policy:
         come with their samples. `scored`: they were computed, and are not those in the traces."""
         steps: list[Step] = []
         done: list[Minibatch] = []
+        self._forget_sampler()
         for batch in batches:
-            engine = self._engine_for(batch)
-            self._forget_sampler()
-            steps.append(self._update(engine, batch, changed=bool(steps)))
+            steps.append(self._update(self._engine_for(batch), batch, changed=bool(steps)))
             done.append(batch)
         if self.config.fresh_optimizer:
             self.weights.restart(torch.bfloat16)

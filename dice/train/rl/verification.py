@@ -105,17 +105,15 @@ class PendingVerdicts:
             self._thread.join()
 
     def wait(self, stopped: StopSignal, keys: Collection[int] | None = None) -> None:
-        """Until these pairs' verdicts are there (default: until no further one will come). Raises `Interrupted` on a
-        signal, having called everything off."""
-        while self._thread.is_alive() and (keys is None or any(key not in self.verdicts for key in keys)):
+        """Until these pairs' verdicts are there (default: those of all), or no further one will come. Raises
+        `Interrupted` on a signal, having called everything off."""
+        keys = self.pairs.keys() if keys is None else keys
+        while self._thread.is_alive() and any(key not in self.verdicts for key in keys):
             if stopped.is_set():
                 self.call_off()
                 stopped.check()
-            if keys is None:
-                self._thread.join(POLL_S)
-            else:
-                with self._news:
-                    self._news.wait(POLL_S)
+            with self._news:
+                self._news.wait(POLL_S)
 
     def faults(self, keys: Collection[int]) -> dict[int, Verdict]:
         """Those of these pairs that our machinery failed on, each with an `infra_error` that says how."""
@@ -141,10 +139,10 @@ class PendingVerdicts:
 
         try:
             for place, verdict in self._verifier.verify_many(pairs(), self._workers):
+                self._ended = time.monotonic()
                 with self._news:
                     self.verdicts[order[place]] = verdict
                     self._news.notify_all()
-                self._ended = time.monotonic()
                 self._room.release()
         except Interrupted:
             return
