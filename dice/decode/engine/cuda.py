@@ -31,7 +31,6 @@ FREE_ROWS = 64
 TIMINGS = 8
 # Parameters from which on a step of one text is worth the seconds that finding its quickest products takes.
 LARGE_MODEL = 500_000_000
-GATE_UP = 2  # among `PagedForward.alike`
 RESULTS_AHEAD = 4  # results that can be on their way at once; the engine asks for two
 
 
@@ -62,8 +61,7 @@ class GraphRunner(Runner):
         self.forward.ops = ops.KernelOps(processors * 3 // 2)
         if sum(weight.numel() for weight in model.parameters()) >= LARGE_MODEL:
             with torch.inference_mode():
-                for kind, projections in enumerate(self.forward.alike()):
-                    few_rows.tune(projections, gated=kind == GATE_UP and not fp8)
+                few_rows.tune(self.forward)
         self.graphs = 0
         self._recorded: dict[tuple[Room, bool], _Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle()

@@ -60,17 +60,17 @@ class Context:
 class Ops(Protocol):
     """What a layer computes besides products of matrices: in plain PyTorch, or as kernels."""
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
-        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 if so asked."""
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
+    ) -> Tensor | Scaled:
+        """Add `delta` [N, H] to x [N, H], in place; returns the normalised sum, in fp8 or in float16, times HALF_SCALE,
+        if so asked."""
         ...
 
-    def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+    def attend(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context, *, half: bool = False) -> Tensor:
         """Split qkv [N, (A + 2K) * D]; normalise and rotate queries and keys; store keys and values in `cache`
-        [2, pages, K, P, D]; returns queries [N, A * D]."""
-        ...
-
-    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
-        """Attention [N, A * D] of queries [N, A * D] to the pages of their texts, block-causally."""
+        [2, pages, K, P, D]; returns attention [N, A * D] to the pages of the rows' texts, block-causally. `half`: in
+        float16, times HALF_SCALE."""
         ...
 
     def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
@@ -121,6 +121,7 @@ class PagedForward:
         size = (config.num_hidden_layers, 2, pages, config.num_key_value_heads, shape.page_size, config.head_dim)
         self.cache = torch.zeros(size, dtype=weight.dtype, device=weight.device)
         self.cos, self.sin = model.rope_cos[:, 0], model.rope_sin[:, 0]
+        self.halves = False  # whether few rows are given to products in fp8 as float16, as their `few_rows` ask
 
     def alike(self) -> list[list[Projection]]:
         """The projections of one kind of all layers, kind by kind, and the head. The third are gate and up."""
@@ -144,22 +145,23 @@ class PagedForward:
     def hidden(self, plan: Plan, slots: Slots, tile: int) -> Tensor:
         """Hidden states [N, H] before the last norm; keys and values of all rows are in the pages afterwards."""
         context = Context(plan, slots, tile, self.cos, self.sin)
-        ops, fp8, add = self.ops, self.fp8, self.group.add
+        ops, add = self.ops, self.group.add
         x = F.embedding(plan.ids, self.model.model.embed_tokens.weight)
+        half = self.halves and len(x) <= FEW_ROWS
+        fp8 = self.fp8 and not half
         delta: Tensor | None = None
         for layer, cache in zip(self.layers, self.cache, strict=True):
-            normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8)
-            q = ops.rotate_store(layer.qkv(normed), layer.heads, cache, context)
-            attended = ops.attend(q, layer.heads, cache, context)
+            normed = ops.add_norm(x, delta, layer.before_attention, fp8=fp8, half=half)
+            attended = ops.attend(layer.qkv(normed), layer.heads, cache, context, half=half)
             delta = add(layer.out(ops.quantize(attended) if fp8 else attended))
-            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8)
+            normed = ops.add_norm(x, delta, layer.before_mlp, fp8=fp8, half=half)
             delta = add(layer.down(self._gated(layer.gate_up, normed)))
         assert delta is not None
         return x.add_(delta)
 
     def _gated(self, projection: Projection, x: Tensor | Scaled) -> Tensor | Scaled:
         """silu(gate) * up of x [N, H], as one kernel where that is quicker."""
-        if isinstance(x, Tensor) and projection.few_rows_gated is not None and len(x) <= FEW_ROWS:
+        if projection.few_rows_gated is not None and len(x) <= FEW_ROWS:
             return projection.few_rows_gated(x, projection)
         return self.ops.silu_mul(projection(x), fp8=self.fp8)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dice.decode.engine.forward import Context, Heads, Norm
-from dice.decode.engine.weights import Scaled
+from dice.decode.engine.weights import HALF_SCALE, Scaled
 from dice.model.sdar import rotate
 
 
@@ -72,13 +72,16 @@ class PlainOps:
             self._context, self._rows = context, Rows(context, cache.shape[3], heads.query // heads.key, cache.dtype)
         return self._rows
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
+    ) -> Tensor | Scaled:
         if delta is not None:
             x.add_(delta)
         normed = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
-        return self.quantize(normed) if fp8 else normed
+        return self.quantize(normed) if fp8 else halved(normed) if half else normed
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Queries [N, A * D]; see `forward.Ops.attend`."""
         rows = self.rows(context, heads, cache)
         split = qkv.view(len(qkv), -1, heads.dim)
         qk, v = split.split((heads.query + heads.key, heads.key), 1)
@@ -93,7 +96,8 @@ class PlainOps:
         cache[1][rows.page, :, rows.place] = v
         return q.flatten(1).contiguous()
 
-    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+    def attend(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context, *, half: bool = False) -> Tensor:
+        q = self.rotate_store(qkv, heads, cache, context)
         groups = heads.query // heads.key
         out = torch.zeros_like(q)
         for tile in self.rows(context, heads, cache).tiles:
@@ -104,7 +108,7 @@ class PlainOps:
             given = F.scaled_dot_product_attention(asked, found[0], found[1], attn_mask=tile.mask)
             back = given.view(heads.key, groups, tile.count, heads.dim).permute(2, 0, 1, 3)
             out[tile.row : tile.row + tile.count] = back.reshape(tile.count, -1)
-        return out
+        return halved(out) if half else out
 
     def silu_mul(self, gate_up: Tensor, *, fp8: bool = False) -> Tensor | Scaled:
         gate, up = gate_up.chunk(2, -1)
@@ -113,6 +117,11 @@ class PlainOps:
 
     def quantize(self, x: Tensor) -> Scaled:
         return Scaled.of(x)
+
+
+def halved(x: Tensor) -> Tensor:
+    """x in float16, times HALF_SCALE."""
+    return (x.float() * HALF_SCALE).half()
 
 
 def _consecutive(pages: Tensor) -> Tensor | slice:

@@ -14,6 +14,8 @@ from dice.model.fused import packed, packed_linear, stack
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 FEW_ROWS = 16  # the least number of rows that matrix units take
+# By which rows in float16 are multiplied, so that what bfloat16 holds of a model's activations does not overflow.
+HALF_SCALE = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,18 @@ class Projection:
         self.bias = torch.cat(biased) if biased else None
         self.fp8, self._pack = fp8, pack and not fp8
         self._packed: Tensor | None = None
-        self.few_rows: Product | None = None  # a quicker way for few rows
+        # A quicker way for few rows, of which a product in fp8 takes float16, times HALF_SCALE.
+        self.few_rows: Product | None = None
         self.few_rows_gated: Product | None = None  # and silu(first half) * second half of the result
         rows, columns = self.weight.shape if fp8 else (0, 0)
         self.eighth = torch.empty(rows, columns, dtype=FP8, device=self.weight.device)
         self.scale = torch.empty(1, rows, dtype=torch.float32, device=self.weight.device)
         self.refresh()
+
+    @property
+    def read(self) -> Tensor:
+        """The weights that a product reads."""
+        return self.eighth if self.fp8 else self.weight
 
     def holds(self) -> bool:
         """Whether the parameters still are this projection's memory: moving or replacing them ends that."""

@@ -12,11 +12,11 @@ from dice.decode.engine import slots as at
 from dice.decode.engine.forward import Context, Heads, Norm
 from dice.decode.engine.group import Group
 from dice.decode.engine.kernels import few_rows, ops
-from dice.decode.engine.plain_ops import PlainOps
+from dice.decode.engine.plain_ops import PlainOps, halved
 from dice.decode.engine.plan import Plan, Room, plan_step
 from dice.decode.engine.runner import Piece, prefill_plan
 from dice.decode.engine.slots import Shape, Slots
-from dice.decode.engine.weights import FP8, Projection, Scaled
+from dice.decode.engine.weights import FP8, HALF_SCALE, Projection
 from dice.decode.request import DecodeConfig
 from dice.decode.sampling import STRATEGIES
 from dice.decode.text import Text
@@ -51,10 +51,10 @@ class Case:
         numbers = torch.randn(size, generator=torch.Generator().manual_seed(seed))
         return numbers.to(self.device, self.dtype)
 
-    def near(self, found: Tensor, expected: Tensor) -> None:
-        torch.testing.assert_close(
-            found.float(), expected.float(), atol=self.tolerance * max(1.0, float(expected.abs().max())), rtol=1e-2
-        )
+    def near(self, found: Tensor, expected: Tensor, *, rough: bool = False) -> None:
+        """`rough`: as near as float16 is."""
+        atol = max(self.tolerance, 1e-3 * rough) * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found.float(), expected.float(), atol=atol, rtol=1e-2)
 
 
 def texts_in_slots(case: Case) -> Slots:
@@ -84,13 +84,14 @@ def texts_in_slots(case: Case) -> Slots:
 
 
 def plans(case: Case, slots: Slots) -> list[tuple[Plan, int]]:
-    """(plan, longest tile) of a prompt's reading and of a step."""
+    """(plan, longest tile) of a prompt's reading and of a step, of several texts and of one."""
     pieces = [
         Piece(0, 0, list(range(2, 2 + min(8 * case.block_size, case.context)))),
         Piece(2, case.block_size, [5] * case.block_size),
     ]
-    reading = prefill_plan(pieces, case.shape, slots.device)
-    return [(reading, 32), (plan_step(slots, Room(case.slots, 2 * case.slots)), case.shape.window)]
+    readings = [prefill_plan(read, case.shape, slots.device) for read in (pieces, pieces[1:])]
+    steps = [plan_step(slots, room) for room in (Room(case.slots, 2 * case.slots), Room(1, 2))]
+    return [*((one, 32) for one in readings), *((one, case.shape.window) for one in steps)]
 
 
 def check_rows(case: Case) -> None:
@@ -102,6 +103,8 @@ def check_rows(case: Case) -> None:
         ours, theirs = x.clone(), x.clone()
         case.near(kernels.add_norm(ours, added, norm), plain.add_norm(theirs, added, norm))
         assert torch.equal(ours, theirs)
+        halves = (one.add_norm(x.clone(), added, norm, half=True) for one in (kernels, plain))
+        case.near(*halves, rough=True)
     case.near(kernels.silu_mul(delta), plain.silu_mul(delta))
     both = (
         (kernels.quantize(x), plain.quantize(x)),
@@ -121,24 +124,24 @@ def check_rows(case: Case) -> None:
 
 
 def check_few_rows(case: Case) -> None:
-    """Products of a few rows, in each way of reading the matrix."""
+    """Products of a few rows, in each way of reading the matrix; also of weights in fp8, with rows in float16."""
     for cut in few_rows.CUTS:
-        x = case.random(7, 2 * cut.width, seed=1)
-        linear = torch.nn.Linear(2 * cut.width, 50, bias=False, device=case.device, dtype=case.dtype)
-        linear.weight.data.copy_(case.random(50, 2 * cut.width, seed=2))
-        weight, projection = linear.weight.data, Projection((linear,))
-        expected = x.double() @ weight.double().T
-        case.near(few_rows.product(x, projection, cut), expected.to(case.dtype))
-        gate, up = expected.chunk(2, -1)
-        case.near(
-            few_rows.product(x, projection, cut, gated=True), (torch.nn.functional.silu(gate) * up).to(case.dtype)
-        )
-        if case.device == "cuda":  # the interpreter has no products in fp8
-            eighth, scaled = Projection((linear,), fp8=True), Scaled.of(x)
-            exact = (scaled.values.double() @ eighth.eighth.double().T) * scaled.scale * eighth.scale
-            # Matrix units add products of fp8 with fewer bits than float32 has.
-            found, most = few_rows.product(scaled, eighth, cut).double(), float(exact.abs().max())
-            torch.testing.assert_close(found, exact, atol=0.02 * most, rtol=0.02)
+        width = 4 * cut.width  # at least, so that each way reads twice, also in fp8
+        for rows in (7, 11):
+            x = case.random(rows, width, seed=1)
+            linear = torch.nn.Linear(width, 50, bias=False, device=case.device, dtype=case.dtype)
+            linear.weight.data.copy_(case.random(50, width, seed=2) / 8)
+            for fp8 in (False, True):
+                projection = Projection((linear,), fp8=fp8)
+                weight = projection.eighth.double() * projection.scale.T if fp8 else linear.weight.data.double()
+                given = halved(x) if fp8 else x
+                exact = (given.double() / HALF_SCALE if fp8 else x.double()) @ weight.T
+                case.near(few_rows.product(given, projection, cut), exact.to(case.dtype))
+                gate, up = exact.chunk(2, -1)
+                gated = torch.nn.functional.silu(gate) * up
+                found = few_rows.product(given, projection, cut, gated=True)
+                assert found.dtype == (torch.float16 if fp8 else case.dtype)
+                case.near(found.float() / HALF_SCALE if fp8 else found, gated.to(case.dtype), rough=fp8)
 
 
 def check_attention(case: Case, programs: int) -> None:
@@ -155,12 +158,16 @@ def check_attention(case: Case, programs: int) -> None:
         context = Context(plan, slots, tile, cos, sin)
         qkv = case.random(len(plan.ids), (query + 2 * key) * dim, seed=8)
         ours, theirs = filled.clone(), filled.clone()
-        kernels = ops.KernelOps(programs)
-        found = kernels.rotate_store(qkv, heads, ours, context)
-        expected = PlainOps().rotate_store(qkv, heads, theirs, context)
-        case.near(found, expected)
+        kernels, plain = ops.KernelOps(programs), PlainOps()
+        case.near(kernels.rotate_store(qkv, heads, ours, context), plain.rotate_store(qkv, heads, theirs, context))
         case.near(ours, theirs)
-        case.near(kernels.attend(expected, heads, theirs, context), PlainOps().attend(expected, heads, theirs, context))
+        ours, theirs = filled.clone(), filled.clone()
+        case.near(kernels.attend(qkv, heads, ours, context), plain.attend(qkv, heads, theirs, context))
+        case.near(ours, theirs)
+        found = kernels.attend(qkv, heads, ours, context, half=True)
+        expected = plain.attend(qkv, heads, theirs, context, half=True)
+        assert found.dtype == expected.dtype == torch.float16
+        case.near(found, expected, rough=True)
 
 
 def check_step(case: Case, room: Room, *, ends: bool = True) -> None:

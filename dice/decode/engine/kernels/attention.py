@@ -10,18 +10,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dice.decode.engine.kernels.layer import rotated
+
 
 @triton.jit
 def attend_kernel(
-    q, cache, tiles, pages, out, sums, extents,
-    page_count, table_width, rows, scale,
-    QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
+    q, q_norm, k_norm, cos, sin, cache, tiles, pages, out, sums, extents,
+    page_count, table_width, rows, scale, eps,
+    FRESH: tl.constexpr, NORMS: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
-    `scale` includes log2(e). With one split, `out` is written, else `sums` float32 [SPLITS, N * A, D] (weighted values)
-    and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
+    If FRESH, `q` [N, (A + 2K) * D] is what the product gave, of a text whose rows are all in this tile: heads are
+    rotated and keys and values stored here, by every program that reads them from the pages.
+
+    `scale` includes log2(e). With one split, `out` (times FACTOR) is written, else `sums` float32 [SPLITS, N * A, D]
+    (weighted values) and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
     """
     GROUPS: tl.constexpr = QUERY // KEY
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
@@ -40,12 +46,44 @@ def attend_kernel(
     span = tl.cdiv(tl.cdiv(end, SPLITS), KEYS) * KEYS
     low = split * span
     dim = tl.arange(0, DIM)
+    half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
     place = (row + token).to(tl.int64) * QUERY + key_head * GROUPS + index % GROUPS
-    queries = tl.load(q + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
+    if FRESH:
+        # The loads of all come first, so that one waits for the memory once.
+        reads_new = low + span > first
+        partner = (dim + DIM // 2) % DIM
+        heads = ((row + token).to(tl.int64) * (QUERY + 2 * KEY) + key_head * GROUPS + index % GROUPS)[:, None] * DIM
+        x = tl.load(q + heads + dim[None, :], valid[:, None], other=0.0).to(tl.float32)
+        y = tl.load(q + heads + partner[None, :], valid[:, None], other=0.0).to(tl.float32)
+        angle = (first + token)[:, None] * DIM + dim[None, :]
+        angle_cos = tl.load(cos + angle, valid[:, None], other=0.0)
+        angle_sin = tl.load(sin + angle, valid[:, None], other=0.0)
+        new = tl.arange(0, TILE)
+        own = ((new < count) & reads_new)[:, None]
+        key_heads = ((row + new).to(tl.int64) * (QUERY + 2 * KEY) + QUERY + key_head)[:, None] * DIM
+        new_x = tl.load(q + key_heads + dim[None, :], own, other=0.0).to(tl.float32)
+        new_y = tl.load(q + key_heads + partner[None, :], own, other=0.0).to(tl.float32)
+        new_values = tl.load(q + key_heads + KEY * DIM + dim[None, :], own, other=0.0)
+        angle = (first + new)[:, None] * DIM + dim[None, :]
+        new_cos, new_sin = tl.load(cos + angle, own, other=0.0), tl.load(sin + angle, own, other=0.0)
+        new_page = tl.load(pages + slot * table_width + (first + new) // PAGE, (new < count) & reads_new, other=0)
+        by_q, by_q_other, by_k, by_k_other = 1.0, 1.0, 1.0, 1.0
+        if NORMS:
+            by_q, by_q_other = tl.load(q_norm + dim)[None, :], tl.load(q_norm + partner)[None, :]
+            by_k, by_k_other = tl.load(k_norm + dim)[None, :], tl.load(k_norm + partner)[None, :]
+        queries = rotated(x, y, by_q, by_q_other, angle_cos, angle_sin, eps, DIM, NORMS).to(cache.dtype.element_ty)
+        if reads_new:
+            new_keys = rotated(new_x, new_y, by_k, by_k_other, new_cos, new_sin, eps, DIM, NORMS)
+            place_in_page = (new_page.to(tl.int64) * KEY + key_head) * PAGE + (first + new) % PAGE
+            there = place_in_page[:, None] * DIM + dim[None, :]
+            tl.store(cache + there, new_keys.to(cache.dtype.element_ty), own)
+            tl.store(cache + half + there, new_values, own)
+            tl.debug_barrier()  # this program's other threads read them below
+    else:
+        queries = tl.load(q + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, DIM), tl.float32)
-    half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
     for start in range(low, tl.minimum(low + span, end), KEYS):
         position = start + tl.arange(0, KEYS)
         page = tl.load(pages + slot * table_width + start // PAGE).to(tl.int64)
@@ -63,8 +101,8 @@ def attend_kernel(
         total = total * fade[:, None] + tl.dot(shares.to(values.dtype), values, input_precision="ieee")
         peak = higher
     if SPLITS == 1:
-        found = (total / weight[:, None]).to(out.dtype.element_ty)
-        tl.store(out + place[:, None] * DIM + dim[None, :], found, valid[:, None])
+        found = total * (FACTOR / weight)[:, None]
+        tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
     else:
         place += split.to(tl.int64) * rows * QUERY
         if low < end:  # else the weights are 0, and nobody reads the sums
@@ -76,9 +114,9 @@ def attend_kernel(
 @triton.jit
 def merge_kernel(
     sums, extents, slots, out, rows,
-    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr,
+    QUERY: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr, FACTOR: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One query head of one row, from all splits."""
+    """One query head of one row, from all splits, times FACTOR."""
     row, head = tl.program_id(0), tl.program_id(1)
     if tl.load(slots + row) < 0:
         return
@@ -91,4 +129,4 @@ def merge_kernel(
     weight = tl.sum(share * weights, 0)
     parts = tl.load(sums + each[:, None] * DIM + dim[None, :], (weights > 0)[:, None], other=0.0)
     total = tl.sum(parts * share[:, None], 0)
-    tl.store(out + place * DIM + dim, (total / weight).to(out.dtype.element_ty))
+    tl.store(out + place * DIM + dim, (total * (FACTOR / weight)).to(out.dtype.element_ty))

@@ -15,12 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dice.decode.engine.forward import PagedForward
 from dice.decode.engine.kernels.ops import KernelOps
-from dice.decode.engine.weights import FEW_ROWS, Product, Projection, Scaled
+from dice.decode.engine.plain_ops import halved
+from dice.decode.engine.weights import FEW_ROWS, HALF_SCALE, Product, Projection, Scaled
 
 REPLAYS = 5
+GATE_UP = 2  # among `PagedForward.alike`
 # By shape, precision, device and number: finding out takes a second.
-_quickest: dict[tuple[object, ...], Product | None] = {}
+_found: dict[tuple[object, ...], Product | None] = {}
 
 
 class Cut(NamedTuple):
@@ -36,106 +39,131 @@ class Cut(NamedTuple):
         return self.width * 2 // weight.element_size()
 
 
-CUTS = (Cut(16, 256, 5, 4), Cut(32, 256, 4, 4), Cut(32, 128, 6, 4), Cut(64, 128, 5, 4))
+CUTS = (
+    Cut(16, 256, 5, 2), Cut(16, 256, 4, 2), Cut(16, 512, 3, 2), Cut(32, 256, 3, 2), Cut(32, 128, 6, 2),
+    Cut(64, 128, 5, 4),
+)  # fmt: skip
 
 
 @triton.jit
 def few_rows_kernel(
-    x, weight, x_scale, weight_scale, out, rows, columns, width,
-    GATED: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    x, weight, weight_scale, out, rows, columns, width,
+    GATED: tl.constexpr, GIVEN: tl.constexpr, FACTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, columns] = x [rows, width] times weight [columns, width] transposed; WIDTH divides the width.
 
-    If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second). If SCALED,
-    both are in fp8, with scales [rows] and [columns].
+    If GATED, weight has twice as many rows, and out = silu(x times the first half) * (x times the second). Weights in
+    fp8 have scales [columns]; x is in float16 then, to which they have to be converted for so few rows anyway. GIVEN,
+    FACTOR: by which x is multiplied, and by which out shall be. Weights are the matrix unit's rows, of which it takes
+    16, and those of x its columns, of which it takes 8.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
     there, used = (column < columns)[:, None], (row < rows)[:, None]
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    second = tl.zeros((ROWS, COLUMNS), tl.float32)
+    total = tl.zeros((COLUMNS, ROWS), tl.float32)
+    second = tl.zeros((COLUMNS, ROWS), tl.float32)
     for start in range(0, width, WIDTH):
         place = start + tl.arange(0, WIDTH)[None, :]
         part = tl.load(weight + column[:, None] * width + place, there, other=0.0, eviction_policy="evict_first")
-        given = tl.load(x + row[:, None] * width + place, used, other=0.0, eviction_policy="evict_last")
-        total = tl.dot(given, tl.trans(part), total, input_precision="ieee")
+        given = tl.trans(tl.load(x + row[:, None] * width + place, used, other=0.0, eviction_policy="evict_last"))
+        total = tl.dot(part.to(given.dtype), given, total, input_precision="ieee")
         if GATED:
             other = weight + columns * width + column[:, None] * width + place
             part = tl.load(other, there, other=0.0, eviction_policy="evict_first")
-            second = tl.dot(given, tl.trans(part), second, input_precision="ieee")
+            second = tl.dot(part.to(given.dtype), given, second, input_precision="ieee")
+    if weight_scale is not None:
+        total *= tl.load(weight_scale + column, column < columns, other=0.0)[:, None] / GIVEN
+        if GATED:
+            second *= tl.load(weight_scale + columns + column, column < columns, other=0.0)[:, None] / GIVEN
     if GATED:
         total = total / (1.0 + tl.exp(-total)) * second
-    if SCALED:
-        by_row = tl.load(x_scale + row, row < rows, other=0.0)
-        total = total * by_row[:, None] * tl.load(weight_scale + column, column < columns, other=0.0)[None, :]
-    where = out + row[:, None] * columns + column[None, :]
-    tl.store(where, total.to(out.dtype.element_ty), used & (column < columns)[None, :])
+    where = out + row[None, :] * columns + column[:, None]
+    tl.store(where, (total * FACTOR).to(out.dtype.element_ty), there & (row < rows)[None, :])
 
 
 def product(x: Tensor | Scaled, projection: Projection, cut: Cut, *, gated: bool = False) -> Tensor:
-    """`projection.product` for at most FEW_ROWS rows. `gated`: silu of the result's first half times its second."""
-    scaled = isinstance(x, Scaled)
-    given, weight = (x.values, projection.eighth) if isinstance(x, Scaled) else (x, projection.weight)
+    """`projection.product` for x [N, in], N at most FEW_ROWS; if that is in fp8, x is in float16, times HALF_SCALE.
+
+    `gated`: silu of the result's first half times its second, in the precision of x, as what comes next wants it.
+    """
+    assert isinstance(x, Tensor)
+    weight, halves = projection.read, gated and projection.fp8
     columns, width = len(weight) // (2 if gated else 1), weight.shape[1]
-    out = torch.empty(len(x), columns, dtype=x.dtype, device=given.device)
+    out = torch.empty(len(x), columns, dtype=x.dtype if halves else projection.weight.dtype, device=x.device)
     few_rows_kernel[(triton.cdiv(columns, cut.columns),)](
-        given, weight, x.scale if isinstance(x, Scaled) else None, projection.scale if scaled else None, out, len(x),
-        columns, width, GATED=gated, SCALED=scaled, ROWS=FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(weight),
-        num_stages=cut.stages, num_warps=cut.warps,
+        x, weight, projection.scale if projection.fp8 else None, out, len(x), columns, width, GATED=gated,
+        GIVEN=HALF_SCALE if projection.fp8 else 1.0, FACTOR=HALF_SCALE if halves else 1.0,
+        ROWS=8 if len(x) <= 8 else FEW_ROWS, COLUMNS=cut.columns, WIDTH=cut.inputs(weight), num_stages=cut.stages,
+        num_warps=cut.warps,
     )  # fmt: skip
     return out
 
 
-def tune(projections: Sequence[Projection], *, gated: bool = False) -> None:
-    """Let projections of one shape use whichever product is quickest for a few rows, PyTorch's or ours; `gated` ones
-    with the activation that follows them."""
+def tune(forward: PagedForward) -> None:
+    """Let a model's products of a few rows take the quickest way, PyTorch's or ours. In fp8 all take ours, or none."""
+    *kinds, head = forward.alike()
+    ways = [_quickest(kind, gated=number == GATE_UP) for number, kind in enumerate(kinds)]
+    forward.halves = forward.fp8 and None not in ways
+    for number, (kind, way) in enumerate(zip(kinds, ways, strict=True)):
+        for projection in kind if forward.halves or not forward.fp8 else []:
+            projection.few_rows, projection.few_rows_gated = (None, way) if number == GATE_UP else (way, None)
+    head[0].few_rows = _quickest(head)
+
+
+def _quickest(projections: Sequence[Projection], *, gated: bool = False) -> Product | None:
+    """Of projections of one shape; `gated` ones with the activation that follows them. None: PyTorch's."""
     first = projections[0]
     if first.bias is not None or first.weight.numel() >= 2**31:
-        return
+        return None
     key = (*first.weight.shape, first.weight.dtype, first.weight.device, first.fp8, gated, len(projections))
-    if key not in _quickest:
-        _quickest[key] = _find_quickest(projections, gated)
-    for projection in projections:
-        chosen = _quickest[key]
-        projection.few_rows, projection.few_rows_gated = (None, chosen) if gated else (chosen, None)
+    if key not in _found:
+        _found[key] = _find_quickest(projections, gated)
+    return _found[key]
 
 
 def _find_quickest(projections: Sequence[Projection], gated: bool) -> Product | None:
-    """One projection after the other, as in a forward: so many matrices fit into no cache. None: PyTorch's."""
+    """One projection after the other, as in a forward: so many matrices fit into no cache."""
     first = projections[0]
-    width, read = first.weight.shape[1], first.eighth if first.fp8 else first.weight
-    numbers = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
-    x = Scaled.of(numbers) if first.fp8 else numbers
-    library = _silu_mul_of_product if gated else _library
-    expected = library(x, first)
+    width = first.weight.shape[1]
+    x = torch.randn(FEW_ROWS // 2, width, device=first.weight.device).to(first.weight.dtype)
+    given = halved(x) if first.fp8 else x
+    library = partial(_library, gated=gated)
+    expected = library(x, first) * (HALF_SCALE if first.fp8 and gated else 1.0)
     least, quickest = _milliseconds(library, projections, x), None
     for cut in CUTS:
         way = partial(product, cut=cut, gated=gated)
-        if width % cut.inputs(read) == 0 and _agrees(way(x, first), expected):
-            taken = _milliseconds(way, projections, x)
-            if taken < least:
+        if width % cut.inputs(first.read) == 0:
+            taken = _milliseconds(way, projections, given)
+            if taken < least and _agrees(way(given, first), expected):
                 least, quickest = taken, way
     return quickest
 
 
-def _library(x: Tensor | Scaled, projection: Projection) -> Tensor:
-    return projection.product(x)
-
-
-def _silu_mul_of_product(x: Tensor | Scaled, projection: Projection) -> Tensor:
-    found = KernelOps().silu_mul(projection.product(x))
-    assert isinstance(found, Tensor)
+def _library(x: Tensor | Scaled, projection: Projection, *, gated: bool) -> Tensor:
+    """With the kernels that a product in fp8, or an activation, takes besides."""
+    assert isinstance(x, Tensor)
+    ops = KernelOps()
+    found = projection.product(ops.quantize(x) if projection.fp8 else x)
+    if gated:
+        activated = ops.silu_mul(found)
+        assert isinstance(activated, Tensor)
+        return activated
     return found
 
 
 def _agrees(found: Tensor, expected: Tensor) -> bool:
-    return bool((found - expected).abs().max() <= 0.03 * expected.abs().max())
+    """Within the rounding of bfloat16, or of rows in fp8."""
+    return bool((found - expected).abs().max() <= 0.05 * expected.abs().max())
 
 
-def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor | Scaled) -> float:
+def _milliseconds(way: Product, projections: Sequence[Projection], x: Tensor) -> float:
     """Of one after another, replayed from a graph: a single launch from here takes longer than the product."""
-    for projection in projections[:2]:
-        way(x, projection)
+    try:
+        for projection in projections[:2]:
+            way(x, projection)
+    except triton.runtime.errors.OutOfResources:  # more shared memory than this GPU has
+        return float("inf")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

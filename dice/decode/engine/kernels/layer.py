@@ -21,21 +21,24 @@ def store_row(
     inside,
     width,
     EIGHTH: tl.constexpr,
+    FACTOR: tl.constexpr = 1.0,
 ) -> None:
-    """Write a row [width]: in `out`'s own precision, or in fp8 with its scale."""
+    """Write a row [width]: in `out`'s own precision, times FACTOR, or in fp8 with its scale."""
     if EIGHTH:
         scale = tl.maximum(tl.max(tl.where(inside, tl.abs(values), 0.0), 0), 1e-12) / FP8_MAX
         tl.store(scales + row, scale)
         values = tl.minimum(tl.maximum(values / scale, -FP8_MAX), FP8_MAX)
+    else:
+        values *= FACTOR
     tl.store(out + row * width + column, values.to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def add_norm_kernel(
     x, delta, weight, out, scales, width, eps,
-    ADDS: tl.constexpr, EIGHTH: tl.constexpr, WIDTH: tl.constexpr,
+    ADDS: tl.constexpr, EIGHTH: tl.constexpr, FACTOR: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """x += delta; out = x / rms(x) * weight. A program a row."""
+    """x += delta; out = x / rms(x) * weight * FACTOR. A program a row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -49,7 +52,7 @@ def add_norm_kernel(
     values = own.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
     values = values * inverse * tl.load(weight + column, inside, other=0.0).to(tl.float32)
-    store_row(values, out, scales, row, column, inside, width, EIGHTH)
+    store_row(values, out, scales, row, column, inside, width, EIGHTH, FACTOR)
 
 
 @triton.jit
@@ -74,6 +77,17 @@ def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr) -> None:
 
 
 @triton.jit
+def rotated(x, y, scale, scale_other, angle_cos, angle_sin, eps, DIM: tl.constexpr, NORMS: tl.constexpr) -> None:
+    """Heads x [R, DIM] normalised and rotated; y: of each element its partner, which the half-split rotation needs."""
+    turned, other = x, y
+    if NORMS:
+        inverse = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
+        turned = x * inverse * scale.to(tl.float32)
+        other = y * inverse * scale_other.to(tl.float32)
+    return turned * angle_cos + other * angle_sin
+
+
+@triton.jit
 def rotate_store_kernel(
     qkv, q_norm, k_norm, cos, sin, slots, positions, pages, q_out,
     cache, page_count, table_width, eps,
@@ -90,18 +104,15 @@ def rotate_store_kernel(
     base = qkv + row * (QUERY + 2 * KEY) * DIM + head[:, None] * DIM
     x = tl.load(base + dim[None, :], inside, other=0.0).to(tl.float32)
     y = tl.load(base + partner[None, :], inside, other=0.0).to(tl.float32)
-    turned, other = x, y
+    scale, scale_other = 1.0, 1.0
     if NORMS:
-        inverse = tl.rsqrt(tl.sum(x * x, 1) / DIM + eps)[:, None]
         is_query = (head < QUERY)[:, None]
         scale = tl.where(is_query, tl.load(q_norm + dim)[None, :], tl.load(k_norm + dim)[None, :])
         scale_other = tl.where(is_query, tl.load(q_norm + partner)[None, :], tl.load(k_norm + partner)[None, :])
-        turned = x * inverse * scale.to(tl.float32)
-        other = y * inverse * scale_other.to(tl.float32)
     position = tl.load(positions + row)
     angle_cos = tl.load(cos + position * DIM + dim)[None, :]
     angle_sin = tl.load(sin + position * DIM + dim)[None, :]
-    turned = turned * angle_cos + other * angle_sin
+    turned = rotated(x, y, scale, scale_other, angle_cos, angle_sin, eps, DIM, NORMS)
     is_value = (head >= QUERY + KEY)[:, None]
     values = tl.where(is_value, x, turned).to(q_out.dtype.element_ty)
     tl.store(q_out + row * QUERY * DIM + head[:, None] * DIM + dim[None, :], values, (head < QUERY)[:, None])

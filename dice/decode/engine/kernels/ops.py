@@ -23,10 +23,10 @@ from dice.decode.engine.kernels.layer import (
 )
 from dice.decode.engine.plan import Plan, Room
 from dice.decode.engine.slots import Shape, Slots
-from dice.decode.engine.weights import FP8, Scaled
+from dice.decode.engine.weights import FP8, HALF_SCALE, Scaled
 
 # Rows of the largest tile of queries; programs that attention should at least have; and most parts of the keys.
-MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 198, 16
+MOST_ROWS, PROGRAMS, MOST_SPLITS = 128, 198, 32
 SEGMENT = 4096  # of the vocabulary
 
 
@@ -41,13 +41,15 @@ class KernelOps:
     def __init__(self, programs: int = PROGRAMS) -> None:
         self.programs = programs
 
-    def add_norm(self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False) -> Tensor | Scaled:
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, norm: Norm, *, fp8: bool = False, half: bool = False
+    ) -> Tensor | Scaled:
         rows, width = x.shape
-        out, scales = _output(x, width, fp8)
+        out, scales = (torch.empty_like(x, dtype=torch.float16), x) if half else _output(x, width, fp8)
         padded = power_of_2(width)
         add_norm_kernel[(rows,)](
-            x, delta, norm.weight, out, scales, width, norm.eps, ADDS=delta is not None, EIGHTH=fp8, WIDTH=padded,
-            num_warps=_warps(padded),
+            x, delta, norm.weight, out, scales, width, norm.eps, ADDS=delta is not None, EIGHTH=fp8,
+            FACTOR=HALF_SCALE if half else 1.0, WIDTH=padded, num_warps=_warps(padded),
         )  # fmt: skip
         return Scaled(out, scales, x.dtype) if fp8 else out
 
@@ -67,6 +69,7 @@ class KernelOps:
         return Scaled(out, scales, x.dtype)
 
     def rotate_store(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+        """Queries [N, A * D]; see `forward.Ops.attend`."""
         plan, pages = context.plan, context.slots.pages
         q = torch.empty(len(qkv), heads.query * heads.dim, dtype=qkv.dtype, device=qkv.device)
         each = max(1, min(16, 1024 // heads.dim))
@@ -78,30 +81,36 @@ class KernelOps:
         )  # fmt: skip
         return q
 
-    def attend(self, q: Tensor, heads: Heads, cache: Tensor, context: Context) -> Tensor:
+    def attend(self, qkv: Tensor, heads: Heads, cache: Tensor, context: Context, *, half: bool = False) -> Tensor:
         plan, shape, groups = context.plan, context.slots.shape, heads.query // heads.key
         tile = min(triton.next_power_of_2(context.tile), max(1, MOST_ROWS // groups))
         parts = triton.cdiv(context.tile, tile)
+        # Keys of one text are seen by nobody else, so one kernel can write and read them.
+        fresh = len(plan.tiles) == 1 and parts == 1
+        q = qkv if fresh else self.rotate_store(qkv, heads, cache, context)
         grid = (len(plan.tiles) * parts, heads.key)
         splits = 1
         while grid[0] * grid[1] * splits < self.programs and splits < MOST_SPLITS:
             splits *= 2
-        out = torch.empty_like(q)
+        dtype, factor = (torch.float16, HALF_SCALE) if half else (q.dtype, 1.0)
+        out = torch.empty(len(q), heads.query * heads.dim, dtype=dtype, device=q.device)
         numbers = partial(torch.empty, dtype=torch.float32, device=q.device)
         sums = numbers((splits, len(q) * heads.query, heads.dim)) if splits > 1 else q
         extents = numbers((splits, len(q) * heads.query, 2)) if splits > 1 else q
         padded = max(16, power_of_2(tile * groups))
         attend_kernel[(*grid, splits)](
-            q, cache, plan.tiles, context.slots.pages, out, sums, extents, cache.shape[1],
-            context.slots.pages.shape[1], len(q), math.log2(math.e) / math.sqrt(heads.dim),
+            q, heads.q_norm, heads.k_norm, context.cos, context.sin, cache, plan.tiles, context.slots.pages, out, sums,
+            extents, cache.shape[1], context.slots.pages.shape[1], len(q),
+            math.log2(math.e) / math.sqrt(heads.dim), heads.eps, FRESH=fresh, NORMS=heads.q_norm is not None,
             QUERY=heads.query, KEY=heads.key, DIM=heads.dim, PAGE=cache.shape[3], BLOCK=shape.block_size, TILE=tile,
-            PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits,
+            PARTS=parts, ROWS=padded, KEYS=min(64, cache.shape[3]), SPLITS=splits, FACTOR=factor,
             num_warps=8 if padded > 64 else 4, num_stages=2 if padded > 64 or q.dtype == torch.float32 else 3,
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(q), heads.query)](
-                sums, extents, plan.slots, out, len(q), QUERY=heads.query, DIM=heads.dim, SPLITS=splits, num_warps=2
-            )
+                sums, extents, plan.slots, out, len(q), QUERY=heads.query, DIM=heads.dim, SPLITS=splits,
+                FACTOR=factor, num_warps=2,
+            )  # fmt: skip
         return out
 
 
