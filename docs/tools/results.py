@@ -4,7 +4,7 @@ python docs/tools/results.py            # rewrites both
 python docs/tools/results.py --check    # changes nothing; exit code 1 where one of them is out of date
 
 What stands between `<!-- results: NAME -->` and `<!-- end -->` is replaced by what the function NAME of this file
-returns.
+returns. Long because there is one for every figure that the pages show, and they share nothing but their table.
 """
 
 from __future__ import annotations
@@ -283,6 +283,18 @@ def sft_8b() -> str:
     return (
         f"SDAR-8B's shapes, random weights, {run['hardware']}: {found['steps']} steps of {step}, {speed}, "
         f"recomputing {found['recompute']}; {memory}."
+    )
+
+
+@part
+def rl_8b() -> str:
+    found = read("train/train8b_h200")["stages"]["rl_whole"]
+    decoding, waiting, updating, whole = (found[f"{name}_s"] for name in ("decode", "wait", "update", "step"))
+    return (
+        f"SDAR-8B's shapes, random weights, {found['hardware']}: {found['answers']:,} answers with {found['tokens']:,} "
+        f"tokens, two a forward; {decoding:.0f} s of decoding, {waiting:.0f} s of waiting for verdicts, {updating:.0f} "
+        f"s of updating at {100 * found['update_mfu']:.1f}% MFU, **{whole:.0f} s in all**. Random weights write no "
+        "kernels: those of the corpus are verified in their place, each once its answer is written."
     )
 
 

@@ -23,7 +23,15 @@ from dice.train.config import SFTConfig
 from dice.train.plan.choose import choose_recompute
 from dice.train.plan.disk import DiskNeed
 from dice.train.plan.flops import recomputed_flops, training_flops
-from dice.train.plan.gpus import GPUS, MEASURED, SMALL_TOKENS_PER_S, utilisation
+from dice.train.plan.gpus import (
+    DECODED_TOKENS_PER_S,
+    GPUS,
+    MEASURED,
+    SMALL_TOKENS_PER_S,
+    UPDATE_OF_SFT,
+    VERDICTS_PER_S,
+    utilisation,
+)
 from dice.train.plan.memory import Layout, activation_bytes, kept_elements, least_recompute, memory, parameters
 from dice.train.plan.plan import Cluster, plan_sft
 from dice.train.sft import train_sft
@@ -63,6 +71,13 @@ def test_the_figures_that_times_are_predicted_from_are_those_of_the_files() -> N
     assert sum(one["answer_tokens"] for one in steps) / sum(one["decode_s"] for one in steps) == pytest.approx(
         SMALL_TOKENS_PER_S, rel=0.01
     )
+    step = json.loads((BENCHMARKS / "train" / "train8b_h200.json").read_text())["stages"]["rl_whole"]
+    assert step["tokens"] / step["decode_s"] / step["gpus"] == pytest.approx(DECODED_TOKENS_PER_S, rel=0.01)
+    assert step["answers"] / step["verify_s"] == pytest.approx(VERDICTS_PER_S, rel=0.01)
+    tokens, model = step["update"]["tokens"], shape("8b")
+    again = recomputed_flops(model, Recompute("block", 10), tokens=tokens, pairs=tokens * 2500)
+    reached = (step["update"]["work"] + again) / step["update_s"] / (step["gpus"] * GPUS["h200"].flops)
+    assert reached == pytest.approx(UPDATE_OF_SFT * utilisation(4096, 2)[0], rel=0.01)
     assert utilisation(2048, 1)[0] == shares[2048] < utilisation(3000, 1)[0] < utilisation(4096, 1)[0]
     assert utilisation(16384, 1) == utilisation(4096, 1) and utilisation(64, 2)[0] < utilisation(64, 1)[0]
 

@@ -53,17 +53,16 @@ MEASURED = (
     Measured(2048, 0.4371, 0.95, "benchmarks/train/1.7b.json (H100); on several GPUs between its neighbours"),
     Measured(4096, 0.499, 1.0, "benchmarks/train/train8b_h200.json (8B on two H200: 5,322 clean tokens/s a GPU)"),
 )  # fmt: skip
-# benchmarks/engine/h200.json: SDAR-8B's shapes, 64 texts, two tokens a forward.
-DECODED_TOKENS_PER_S, DECODED_PARAMETERS, DECODE_SOURCE = (
-    9445.0,
-    8.19e9,
-    "benchmarks/engine/h200.json (64 texts, t = 2)",
-)
+# A whole step of RL with SDAR-8B's shapes, 1,024 answers of 2,000 tokens on two H200, two tokens a forward: tokens that
+# are decoded (prompts are read and kernels verified beside), what the update reaches of SFT's share of the peak, and
+# verdicts, for which there are the cores that both leave of 32.
+RL_SOURCE = "benchmarks/train/train8b_h200.json (a step of RL at 8B on two H200)"
+DECODED_TOKENS_PER_S, DECODED_PARAMETERS = 7512.0, 8.19e9
+UPDATE_OF_SFT = 0.866
+VERDICTS_PER_S = 1024 / 411.9
 # benchmarks/train/rl_step_h100.json: nano, whole kernels, by the plain decoder.
 SMALL_TOKENS_PER_S, SMALL_PARAMETERS = 12_700.0, 0.5e9
 SMALL_SOURCE = "benchmarks/train/rl_step_h100.json (nano, plain decoder)"
-# benchmarks/README.md: verdicts a minute by construction with 16 workers beside one H200.
-VERDICTS_PER_S, VERDICT_SOURCE = 369 / 60, "benchmarks/verifier/isolation_rates.json (369 a minute, 16 cores)"
 
 
 def gpu_named(name: str) -> GPU:

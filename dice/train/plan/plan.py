@@ -13,15 +13,15 @@ from dice.train.config import SFTConfig
 from dice.train.plan.disk import DiskNeed
 from dice.train.plan.flops import recomputed_flops, training_flops
 from dice.train.plan.gpus import (
-    DECODE_SOURCE,
     DECODED_PARAMETERS,
     DECODED_TOKENS_PER_S,
     GPU,
     GPUS,
+    RL_SOURCE,
     SMALL_PARAMETERS,
     SMALL_SOURCE,
     SMALL_TOKENS_PER_S,
-    VERDICT_SOURCE,
+    UPDATE_OF_SFT,
     VERDICTS_PER_S,
     utilisation,
 )
@@ -182,7 +182,7 @@ def _rl_time(
     """Seconds of a step by what they go to. Verification goes on beside decoding, and beside the update where samples
     need no scoring: what it takes longer is `wait`."""
     answers, count = config.problems * config.responses, parameters(model)
-    source = DECODE_SOURCE if count >= SMALL_PARAMETERS else SMALL_SOURCE
+    source = RL_SOURCE if count >= SMALL_PARAMETERS else SMALL_SOURCE
     rate = DECODED_TOKENS_PER_S * DECODED_PARAMETERS / count * cluster.gpu.bandwidth / GPUS["h200"].bandwidth
     if count < SMALL_PARAMETERS:  # where the time goes to launching, and not to reading weights
         rate = SMALL_TOKENS_PER_S
@@ -193,7 +193,7 @@ def _rl_time(
     needed = training_flops(model, tokens=tokens, pairs=pairs, predicted=answers * answer)
     share, sources = utilisation(model.hidden_size, cluster.size)
     done = needed + recomputed_flops(model, recompute, tokens=tokens, pairs=pairs)
-    update = done / (share * cluster.gpu.flops * cluster.size)
+    update = done / (share * UPDATE_OF_SFT * cluster.gpu.flops * cluster.size)
     waits_for_all = config.policy.old_logprobs == "score" or config.speed_reward > 0
     wait = max(0.0, verify - decode - (0.0 if waits_for_all else update))
     step = decode + wait + update
@@ -202,7 +202,7 @@ def _rl_time(
         "update_mfu": needed / update / (cluster.gpu.flops * cluster.size), "steps": config.steps,
         "run_s": config.steps * step,
     }  # fmt: skip
-    return time, [*sources, source, VERDICT_SOURCE]
+    return time, list(dict.fromkeys((*sources, source, RL_SOURCE)))
 
 
 def _choose(base: Layout, rows: int, usable: float) -> tuple[Setting, Recompute, Memory]:

@@ -24,7 +24,7 @@ def attend_kernel(
     """A program: TILE positions of a tile (there are PARTS such parts), a key head, one of SPLITS parts of the keys.
 
     If FRESH, `q` [N, (A + 2K) * D] is what the product gave, of a text whose rows are all in this tile: heads are
-    rotated and keys and values stored here, by every program that reads them from the pages.
+    rotated, and keys and values stored, by every program that reads them from the pages.
 
     `scale` includes log2(e). With one split, `out` (times FACTOR) is written, else `sums` float32 [SPLITS, N * A, D]
     (weighted values) and `extents` float32 [SPLITS, N * A, 2] (greatest score, sum of weights).
@@ -46,47 +46,46 @@ def attend_kernel(
     span = tl.cdiv(tl.cdiv(end, SPLITS), KEYS) * KEYS
     low = split * span
     dim = tl.arange(0, DIM)
+    head = key_head * GROUPS + index % GROUPS
+    place = (row + token).to(tl.int64) * QUERY + head
     half = tl.full((), KEY * PAGE * DIM, tl.int64) * page_count  # from keys to values
-    place = (row + token).to(tl.int64) * QUERY + key_head * GROUPS + index % GROUPS
+    table = pages + slot * table_width
     if FRESH:
-        # The loads of all come first, so that one waits for the memory once.
-        reads_new = low + span > first
-        partner = (dim + DIM // 2) % DIM
-        heads = ((row + token).to(tl.int64) * (QUERY + 2 * KEY) + key_head * GROUPS + index % GROUPS)[:, None] * DIM
-        x = tl.load(q + heads + dim[None, :], valid[:, None], other=0.0).to(tl.float32)
-        y = tl.load(q + heads + partner[None, :], valid[:, None], other=0.0).to(tl.float32)
-        angle = (first + token)[:, None] * DIM + dim[None, :]
-        angle_cos = tl.load(cos + angle, valid[:, None], other=0.0)
-        angle_sin = tl.load(sin + angle, valid[:, None], other=0.0)
-        new = tl.arange(0, TILE)
-        own = ((new < count) & reads_new)[:, None]
-        key_heads = ((row + new).to(tl.int64) * (QUERY + 2 * KEY) + QUERY + key_head)[:, None] * DIM
-        new_x = tl.load(q + key_heads + dim[None, :], own, other=0.0).to(tl.float32)
-        new_y = tl.load(q + key_heads + partner[None, :], own, other=0.0).to(tl.float32)
-        new_values = tl.load(q + key_heads + KEY * DIM + dim[None, :], own, other=0.0)
-        angle = (first + new)[:, None] * DIM + dim[None, :]
-        new_cos, new_sin = tl.load(cos + angle, own, other=0.0), tl.load(sin + angle, own, other=0.0)
-        new_page = tl.load(pages + slot * table_width + (first + new) // PAGE, (new < count) & reads_new, other=0)
-        by_q, by_q_other, by_k, by_k_other = 1.0, 1.0, 1.0, 1.0
-        if NORMS:
-            by_q, by_q_other = tl.load(q_norm + dim)[None, :], tl.load(q_norm + partner)[None, :]
-            by_k, by_k_other = tl.load(k_norm + dim)[None, :], tl.load(k_norm + partner)[None, :]
-        queries = rotated(x, y, by_q, by_q_other, angle_cos, angle_sin, eps, DIM, NORMS).to(cache.dtype.element_ty)
-        if reads_new:
-            new_keys = rotated(new_x, new_y, by_k, by_k_other, new_cos, new_sin, eps, DIM, NORMS)
-            place_in_page = (new_page.to(tl.int64) * KEY + key_head) * PAGE + (first + new) % PAGE
-            there = place_in_page[:, None] * DIM + dim[None, :]
-            tl.store(cache + there, new_keys.to(cache.dtype.element_ty), own)
-            tl.store(cache + half + there, new_values, own)
-            tl.debug_barrier()  # this program's other threads read them below
+        place_in_q = (row + token).to(tl.int64) * (QUERY + 2 * KEY) + head
+        queries = rotate_own(
+            q, q_norm, k_norm, cos, sin, cache, table, half, place_in_q, first + token, valid, row, first, count,
+            key_head, low + span > first, eps, NORMS, QUERY, KEY, DIM, PAGE, TILE,
+        )  # fmt: skip
     else:
         queries = tl.load(q + place[:, None] * DIM + dim[None, :], valid[:, None], other=0.0)
+    highest = tl.minimum(low + span, end)
+    peak, weight, total = attend_to(
+        queries, cache, table, half, key_head, low, highest, end, limit, scale, KEY, DIM, PAGE, ROWS, KEYS
+    )
+    if SPLITS == 1:
+        found = total * (FACTOR / weight)[:, None]
+        tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
+    else:
+        place += split.to(tl.int64) * rows * QUERY
+        if low < end:  # else the weights are 0, and nobody reads the sums
+            tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
+        tl.store(extents + place * 2, peak, valid)
+        tl.store(extents + place * 2 + 1, weight, valid)
+
+
+@triton.jit
+def attend_to(
+    queries, cache, table, half, key_head, low, high, end, limit, scale,
+    KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+) -> tuple[tl.tensor, ...]:  # fmt: skip
+    """Positions `low` to `high` - 1 of those before `end`: greatest score, sum of weights, weighted values."""
+    dim = tl.arange(0, DIM)
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), tl.float32)
     total = tl.zeros((ROWS, DIM), tl.float32)
-    for start in range(low, tl.minimum(low + span, end), KEYS):
+    for start in range(low, high, KEYS):
         position = start + tl.arange(0, KEYS)
-        page = tl.load(pages + slot * table_width + start // PAGE).to(tl.int64)
+        page = tl.load(table + start // PAGE).to(tl.int64)
         source = ((page * KEY + key_head) * PAGE + position % PAGE)[:, None] * DIM + dim[None, :]
         present = (position < end)[:, None]
         keys = tl.load(cache + source, present, other=0.0)
@@ -100,15 +99,50 @@ def attend_kernel(
         weight = weight * fade + tl.sum(shares, 1)
         total = total * fade[:, None] + tl.dot(shares.to(values.dtype), values, input_precision="ieee")
         peak = higher
-    if SPLITS == 1:
-        found = total * (FACTOR / weight)[:, None]
-        tl.store(out + place[:, None] * DIM + dim[None, :], found.to(out.dtype.element_ty), valid[:, None])
-    else:
-        place += split.to(tl.int64) * rows * QUERY
-        if low < end:  # else the weights are 0, and nobody reads the sums
-            tl.store(sums + place[:, None] * DIM + dim[None, :], total, valid[:, None])
-        tl.store(extents + place * 2, peak, valid)
-        tl.store(extents + place * 2 + 1, weight, valid)
+    return peak, weight, total
+
+
+@triton.jit
+def rotate_own(
+    qkv, q_norm, k_norm, cos, sin, cache, table, half, place, position, valid, row, first, count, key_head, stores, eps,
+    NORMS: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The queries at `place` in `qkv`; and if it `stores`, the tile's keys and values of a head go into their pages.
+
+    All loads come first, so that the memory is waited for once.
+    """
+    dim = tl.arange(0, DIM)
+    partner = (dim + DIM // 2) % DIM
+    x, y, x_cos, x_sin = load_heads(qkv, place, position, cos, sin, valid, DIM)
+    new = tl.arange(0, TILE)
+    own = (new < count) & stores
+    new_place = (row + new).to(tl.int64) * (QUERY + 2 * KEY) + QUERY + key_head
+    keys, others, new_cos, new_sin = load_heads(qkv, new_place, first + new, cos, sin, own, DIM)
+    values = tl.load(qkv + (new_place + KEY)[:, None] * DIM + dim[None, :], own[:, None], other=0.0)
+    page = tl.load(table + (first + new) // PAGE, own, other=0).to(tl.int64)
+    by_q, by_q_other, by_k, by_k_other = 1.0, 1.0, 1.0, 1.0
+    if NORMS:
+        by_q, by_q_other = tl.load(q_norm + dim)[None, :], tl.load(q_norm + partner)[None, :]
+        by_k, by_k_other = tl.load(k_norm + dim)[None, :], tl.load(k_norm + partner)[None, :]
+    queries = rotated(x, y, by_q, by_q_other, x_cos, x_sin, eps, DIM, NORMS).to(cache.dtype.element_ty)
+    if stores:
+        turned = rotated(keys, others, by_k, by_k_other, new_cos, new_sin, eps, DIM, NORMS)
+        there = ((page * KEY + key_head) * PAGE + (first + new) % PAGE)[:, None] * DIM + dim[None, :]
+        tl.store(cache + there, turned.to(cache.dtype.element_ty), own[:, None])
+        tl.store(cache + half + there, values, own[:, None])
+        tl.debug_barrier()  # other threads of this program read them next
+    return queries
+
+
+@triton.jit
+def load_heads(qkv, place, position, cos, sin, wanted, DIM: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """Heads [R, DIM] at `place` [R], each element's partner in the rotation, and the angles of their positions."""
+    dim, wanted = tl.arange(0, DIM), wanted[:, None]
+    head, angle = place[:, None] * DIM, position[:, None] * DIM + dim[None, :]
+    x = tl.load(qkv + head + dim[None, :], wanted, other=0.0).to(tl.float32)
+    y = tl.load(qkv + head + ((dim + DIM // 2) % DIM)[None, :], wanted, other=0.0).to(tl.float32)
+    return x, y, tl.load(cos + angle, wanted, other=0.0), tl.load(sin + angle, wanted, other=0.0)
 
 
 @triton.jit

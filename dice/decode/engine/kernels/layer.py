@@ -77,7 +77,7 @@ def quantize_kernel(x, out, scales, width, WIDTH: tl.constexpr) -> None:
 
 
 @triton.jit
-def rotated(x, y, scale, scale_other, angle_cos, angle_sin, eps, DIM: tl.constexpr, NORMS: tl.constexpr) -> None:
+def rotated(x, y, scale, scale_other, angle_cos, angle_sin, eps, DIM: tl.constexpr, NORMS: tl.constexpr) -> tl.tensor:
     """Heads x [R, DIM] normalised and rotated; y: of each element its partner, which the half-split rotation needs."""
     turned, other = x, y
     if NORMS:
