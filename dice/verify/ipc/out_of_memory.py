@@ -16,6 +16,9 @@ SIGNS = (
     "CUFFT_ALLOC_FAILED",
     "can't allocate memory",
 )
+# What libraries say where they find no memory for their own handles and plans, and for other reasons as well.
+VAGUE_SIGNS = ("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_NOT_INITIALIZED")
+SCARCE_BYTES = 1 << 30  # free on the GPU, below which they are believed to be of memory
 
 
 class _Met:
@@ -32,7 +35,18 @@ def is_named(text: str) -> bool:
 def is_shortage(error: BaseException | None) -> bool:
     if error is None:
         return False
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or is_named(str(error))
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or is_named(str(error)):
+        return True
+    return any(sign in str(error) for sign in VAGUE_SIGNS) and _is_scarce()
+
+
+def _is_scarce() -> bool:
+    import torch  # whoever meets such an error has it already
+
+    try:
+        return torch.cuda.is_initialized() and torch.cuda.mem_get_info()[0] < SCARCE_BYTES
+    except RuntimeError:  # the error has taken the device with it
+        return False
 
 
 def note(error: BaseException | None) -> None:

@@ -49,6 +49,16 @@ def test_a_lack_of_memory_is_recognised(error: BaseException | None, short: bool
     assert out_of_memory.is_shortage(error) == short
 
 
+@pytest.mark.parametrize(("free", "short"), [(2**28, True), (2**33, False)])
+def test_a_vague_error_is_of_memory_where_there_is_little(
+    free: int, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 2**37))
+    assert out_of_memory.is_shortage(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")) == short
+    assert not out_of_memory.is_shortage(RuntimeError("CUDA error: an illegal memory access was encountered"))
+
+
 class _Full(shared_memory.Memory):
     def view(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         raise FULL
