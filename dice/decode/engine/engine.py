@@ -50,8 +50,9 @@ class Engine:
     are keys and values, of all texts together; where they do not suffice, the youngest texts wait and begin again.
 
     `prefill_tokens` of prompts are read in one step at most. `block_size`: that of all its texts. `fp8`: weights and
-    activations of all products but the head's (few rows stay in float16). Raises `DecodeError` for models that attend to
-    everything.
+    activations of all products but the head's (few rows stay in float16).
+
+    Raises `DecodeError` for models that attend to everything.
     """
 
     def __init__(

@@ -42,6 +42,7 @@ FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB.")
         (shared_memory.CannotLend("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2)"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("out of range"), False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR, where there is no GPU"), False),
         (None, False),
     ],
 )
@@ -53,7 +54,6 @@ def test_a_lack_of_memory_is_recognised(error: BaseException | None, short: bool
 def test_a_vague_error_is_of_memory_where_there_is_little(
     free: int, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 2**37))
     assert out_of_memory.is_shortage(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")) == short
     assert not out_of_memory.is_shortage(RuntimeError("CUDA error: an illegal memory access was encountered"))
