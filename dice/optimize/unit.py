@@ -11,7 +11,7 @@ from dice.optimize.graph import ACCESS, PATH, Graph, Malformed, Named, from_plai
 from dice.optimize.python_text import term
 
 KINDS = ("positional", "keyword", "args", "kwargs")
-GUARDS = ("tensor", "number", "value", "list", "dict")
+GUARDS = ("tensor", "number", "value", "list", "dict", "object")
 _CLASS = re.compile(r"[A-Za-z_][\w.]{0,300}")
 MOST_MODULES = 1 << 16
 
@@ -29,7 +29,7 @@ class Parameter:
 class Guard:
     """What held for an argument when the module was followed. `kind` and `value`: a `tensor` of a shape and dtype (on
     the GPU, where kernels read it), a plain `number` of a type, whichever it is, a `list` (or tuple) of a length, a
-    `dict` of some keys, or a plain `value`."""
+    `dict` of some keys, an `object` with some fields, or a plain `value`."""
 
     access: str
     kind: str
@@ -48,6 +48,8 @@ class Guard:
             return f"type({name}) is {value}"
         if self.kind == "list":
             return f"isinstance({name}, (list, tuple)) and len({name}) == {value}"
+        if self.kind == "object":
+            return f"all(hasattr({name}, field) for field in {tuple(value)!r})"
         if self.kind == "dict":
             return f"isinstance({name}, dict) and sorted({name}) == {value!r}"
         if value is None or isinstance(value, bool):
@@ -151,6 +153,6 @@ def _guard(raw: object) -> Guard:
                     return Guard(name, kind, read)
                 case ("list", int()) | ("value", _) | ("number", "int" | "float"):
                     return Guard(name, kind, read)
-                case ("dict", list(keys)) if all(isinstance(key, str) for key in keys):
+                case ("dict" | "object", list(keys)) if all(isinstance(key, str) for key in keys):
                     return Guard(name, kind, read)
     raise Malformed("a malformed condition")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from dice.kernel import Kernel
 from dice.optimize.run import optimize_module
 from dice.optimize.trace.tracer import Tracer
 from dice.optimize.writers import Templates
@@ -189,3 +191,54 @@ def test_tuples_with_names_go_in_and_out_and_results_go_where_they_are_asked_for
     assert result.verdict is not None and result.verdict.correct
     assert result.verdict.provenance == "construction" and result.kernel is not None
     assert ".copy_(" in result.kernel.source and "State(" in result.kernel.source
+
+
+BATCH = """
+from dataclasses import dataclass
+import torch
+import torch.nn as nn
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Out:
+    hidden: torch.Tensor
+    pooled: torch.Tensor
+    extra: object = None
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 4)
+
+    def forward(self, batch, scale: float = 2.0):
+        hidden = torch.tanh(self.mix(batch.x)) * batch.mask[:, None] * scale
+        return Out(hidden, hidden.sum(0)), {"last": Out(hidden[-1], batch.mask)}
+
+
+def get_inputs():
+    return [Batch(torch.randn(6, 8), torch.ones(6))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.usefixtures("lasting")
+def test_objects_of_dataclasses_go_in_and_out(tmp_path: Path) -> None:
+    """Also into the verifier, which varies a mask that is one of their fields."""
+    with Verifier(backend="emulated") as verifier:
+        result = optimize_module(Problem(BATCH, name="batch"), verifier, [Templates()], tmp_path)
+        assert result.verdict is not None and result.verdict.correct
+        assert result.verdict.provenance == "construction" and result.kernel is not None
+        assert "Out(" in result.kernel.source and "batch.mask" in result.kernel.source
+        lazy = re.sub(r"(region_\d+\(.*)batch\.mask", r"\1torch.ones_like(batch.mask)", result.kernel.source)
+        assert lazy != result.kernel.source
+        assert verifier.verify(Problem(BATCH, name="batch"), Kernel(lazy)).outcome == "wrong"

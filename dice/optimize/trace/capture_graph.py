@@ -24,7 +24,7 @@ from dice.optimize.templates.write import has_rule
 from dice.optimize.trace.decompose import decompose
 from dice.optimize.trace.functional import NotTraced, make_functional, writes
 from dice.optimize.trace.simplify import simplified
-from dice.optimize.trace.trees import leaves_of, plain_tree
+from dice.optimize.trace.trees import fields_of, leaves_of, plain_tree
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
@@ -247,6 +247,10 @@ def _guards(base: str, value: Any, any_number: bool) -> Iterator[Guard]:
         yield Guard(base, "dict", sorted(map(str, value)))
         for key, one in value.items():
             yield from _guards(f"{base}[{key!r}]", one, any_number)
+    elif (fields := fields_of(value)) is not None:
+        yield Guard(base, "object", fields)
+        for name in fields:
+            yield from _guards(f"{base}.{name}", getattr(value, name), any_number)
     elif isinstance(value, list | tuple):
         yield Guard(base, "list", len(value))
         for index, one in enumerate(value):

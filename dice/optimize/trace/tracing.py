@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from dice.optimize.trace.capture_graph import access, export_graph, is_number
 from dice.optimize.trace.functional import NotTraced
 from dice.optimize.trace.messages import Refused, Stage, Traced, TraceModule
+from dice.optimize.trace.trees import register_dataclasses
 from dice.optimize.unit import Unit
 from dice.verify.execution import running
 from dice.verify.execution.running import Device
@@ -61,12 +62,14 @@ def _trace(order: TraceModule, device: Device, at: Callable[[str], None]) -> Tra
     model = device.place(subject.new_model(derive(order.seed, "parameters")))
     at("drawing its inputs")
     inputs = tuple(device.place(subject.draw(derive(order.seed, "inputs"))))
+    register_dataclasses(inputs)
     at("following forward")
     warnings.simplefilter("ignore")  # of PyTorch's own about what it traces
     count = sum(parameter.numel() for parameter in model.parameters())
     kept = _Attributes(model)
     output = _seeded(model, inputs, device)
     rebound = kept.rebound()
+    register_dataclasses(output)
     if unknown := _unknown(output):
         raise NotTraced(
             f"its forward returns a {unknown}; what can be followed is tensors, and tuples, lists and dicts"
@@ -127,11 +130,8 @@ def _unknown(output: Any) -> str:
     """The class of what an output holds that is neither a tensor nor a plain value, "" for nothing of the kind."""
     if output is None or isinstance(output, torch.Tensor | bool | int | float | str):
         return ""
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if not isinstance(output, list | tuple):
-        return type(output).__name__
-    return next(filter(None, map(_unknown, output)), "")
+    items = list(output.values()) if isinstance(output, Mapping) else transport.parts(output)
+    return type(output).__name__ if items is None else next(filter(None, map(_unknown, items)), "")
 
 
 def _milliseconds(run: Callable[[], object], device: Device) -> float:

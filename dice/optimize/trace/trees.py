@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,26 @@ from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Ref, Term, Tupled
 from dice.optimize.trace.functional import NotTraced
+from dice.verify.tensors import transport
+
+
+def register_dataclasses(value: Any) -> None:
+    """Let PyTorch look into the objects of dataclasses that a value holds."""
+    owner = type(value)
+    if fields_of(value) is not None and owner not in pytree.SUPPORTED_NODES:
+        try:
+            pytree.register_dataclass(owner)
+        except ValueError as error:  # it has fields that its constructor is not given
+            raise NotTraced(f"PyTorch cannot look into its {owner.__name__}: {error}") from None
+    for item in transport.parts(value) or ():
+        register_dataclasses(item)
+
+
+def fields_of(value: Any) -> list[str] | None:
+    """Of an object of a dataclass; None for anything else."""
+    if isinstance(value, type | dict) or not dataclasses.is_dataclass(value):
+        return None
+    return [field.name for field in dataclasses.fields(value)]
 
 
 def leaves_of(base: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -17,15 +38,19 @@ def leaves_of(base: str, value: Any) -> Iterator[tuple[str, Any]]:
     for path, leaf in pytree.tree_flatten_with_path(value)[0]:
         text, owner = base, value
         for step in path:
-            key = getattr(step, "idx", getattr(step, "key", None))
+            key, name = getattr(step, "idx", getattr(step, "key", None)), getattr(step, "name", "")
+            if fields_of(owner) is not None:
+                text, owner = f"{text}.{name}", getattr(owner, name)
+                continue
             if hasattr(owner, "_fields"):  # a tuple with names, of which PyTorch tells the name
-                key = owner._fields.index(getattr(step, "name", None))
+                key = owner._fields.index(name)
             text, owner = f"{text}[{key!r}]", owner[key]
         yield text, leaf
 
 
 def plain_tree(tree: Any, own_file: str) -> Term:
-    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them, nor a named tuple of the module's file."""
+    """Raises `NotTraced` for what is no tensor, list, tuple or dict of them, nor a named tuple or an object of a
+    dataclass, by a class of the module's file."""
     if type(tree) in (list, tuple):
         return type(tree)(plain_tree(item, own_file) for item in tree)
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
@@ -33,13 +58,26 @@ def plain_tree(tree: Any, own_file: str) -> Term:
     if isinstance(tree, tuple) and type(tree).__module__ == "torch.return_types":
         return tuple(plain_tree(item, own_file) for item in tree)
     owner = type(tree)
-    if owner.__bases__ == (tuple,) and hasattr(owner, "_fields") and _reached(owner.__qualname__, own_file) is owner:
-        return Tupled(owner.__qualname__, tuple(plain_tree(item, own_file) for item in tree))
+    items = _given(tree)
+    if items is not None and _reached(owner.__qualname__, own_file) is owner:
+        return Tupled(owner.__qualname__, tuple(plain_tree(item, own_file) for item in items))
     if tree is None or isinstance(tree, Ref | bool | int | float | str):
         return tree
     raise NotTraced(
         f"it returns a {type(tree).__name__}, and only tensors, lists, tuples and dicts of them can be returned"
     )
+
+
+def _given(tree: Any) -> list[Any] | None:
+    """What a named tuple, or an object of a dataclass, is made from; None for anything else."""
+    owner = type(tree)
+    if owner.__bases__ == (tuple,) and hasattr(owner, "_fields"):
+        return list(tree)
+    if not dataclasses.is_dataclass(owner):
+        return None
+    fields = dataclasses.fields(owner)
+    by_place = all(field.init and not field.kw_only for field in fields)
+    return [getattr(tree, field.name) for field in fields] if by_place else None
 
 
 def _reached(name: str, module: str) -> Any:

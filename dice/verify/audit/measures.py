@@ -48,8 +48,9 @@ def describe(value: Any) -> str:
     """`float32 16x64`, `a tuple of float32 16x64, int64 16`."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {'x'.join(map(str, value.shape)) or 'scalar'}"
-    if isinstance(value, list | tuple | dict):
-        items = value.values() if isinstance(value, dict) else value
+    items = transport.opened(value)
+    if isinstance(items, list | tuple | dict):
+        items = items.values() if isinstance(items, dict) else items
         return f"a {type(value).__name__} of {', '.join(map(describe, items)) or 'nothing'}"
     return "None" if value is None else f"a {type(value).__name__}"
 

@@ -152,6 +152,7 @@ class Recorder(OperatorMode):
             return {"tuple": self.terms(value)}
         if isinstance(value, list):
             return self.terms(value)
+        value = transport.opened(value)
         if isinstance(value, dict):
             return {"dict": [[str(key), self.term(item)] for key, item in value.items()]}
         if isinstance(value, torch.device):
@@ -415,12 +416,8 @@ def _on_meta(value: Any) -> Any:
         return (
             value if value.is_meta else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
         )
-    if isinstance(value, list | tuple):
-        make: Any = getattr(value, "_make", type(value))
-        return make([_on_meta(item) for item in value])
-    if isinstance(value, dict):
-        return {key: _on_meta(item) for key, item in value.items()}
-    return value
+    items = transport.parts(value)
+    return value if items is None else transport.like(value, [_on_meta(item) for item in items])
 
 
 def _is_cuda(value: Any) -> bool:

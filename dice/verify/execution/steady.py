@@ -48,14 +48,10 @@ USUAL_WORDS = ("sum", "mean", "none")  # of PyTorch's own: what code compares wi
 
 def leaves(value: Any) -> Iterator[Any]:
     """Tensors, Python numbers and texts of a tree, in order."""
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, LEAVES):
+    if isinstance(value, LEAVES):
         yield value
+    for item in transport.parts(value) or ():
+        yield from leaves(item)
 
 
 def steady(one: Any, other: Any) -> list[int]:
@@ -191,10 +187,9 @@ def replaced(value: Any, place: int, kind: str, seed: int) -> Any:
     count = iter(range(1 << 30))
 
     def walk(item: Any) -> Any:
-        if isinstance(item, dict):
-            return {key: walk(inner) for key, inner in item.items()}
-        if isinstance(item, list | tuple):
-            return transport.like(item, [walk(inner) for inner in item])
+        inner = transport.parts(item)
+        if inner is not None:
+            return transport.like(item, [walk(one) for one in inner])
         if isinstance(item, LEAVES) and next(count) == place:
             return _other(item, kind, generator)
         return item

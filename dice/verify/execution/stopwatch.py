@@ -303,12 +303,9 @@ def continuous(value: Any) -> list[int]:
 
 
 def _refuse_lazy(value: Any) -> None:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            _refuse_lazy(item)
-    elif isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+    for item in transport.parts(value) or ():
+        _refuse_lazy(item)
+    if isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise LazyOutput(f"forward returned a {type(value).__name__}, not a plain tensor")
 
 

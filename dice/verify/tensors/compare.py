@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from dice.verify.protocols import protocol_named
-from dice.verify.tensors import near, slices
+from dice.verify.tensors import near, slices, transport
 
 TOLERANCE = {
     torch.float64: 1e-12,  # thousands of roundings, as a sum in another order takes; one of float32 is 6e-8
@@ -210,6 +210,7 @@ def _pair(
     path: str, expected: Any, actual: Any, exact: Any, leaves: list[_Leaf], known: tuple[Iterator[Any], ...]
 ) -> str:
     """Walk both trees together; return why they differ in structure, or "" after appending the leaves."""
+    expected, actual, exact = map(transport.opened, (expected, actual, exact))
     if isinstance(expected, list | tuple):
         if not isinstance(actual, list | tuple):
             return f"{path} should hold {len(expected)} values, but is {_kind(actual)}."

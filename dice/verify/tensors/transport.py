@@ -1,21 +1,24 @@
 """Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
 
-A value is a tree of tensors, lists, tuples (also with names), dicts with string keys, Python scalars, dtypes and None.
-It lives in two files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one after the other; or those are
-in lent memory. The reader trusts neither: sizes, types and offsets are checked before a tensor is made, and links are
-not followed.
+A value is a tree of tensors, lists, tuples (also with names), dicts with string keys, objects of dataclasses, Python
+scalars, dtypes and None. It lives in two files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one
+after the other; or those are in lent memory. The reader trusts neither: sizes, types and offsets are checked before a
+tensor is made, and links are not followed. Who reads tuples with names and objects has other classes of them.
 """
 
 from __future__ import annotations
 
 import collections
+import copy
 import ctypes
+import dataclasses
 import functools
 import json
 import math
 import mmap
 import os
 import stat
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,34 +151,51 @@ def tensors(value: object) -> list[torch.Tensor]:
     """All tensors of a value, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in tensors(item)]
-    return []
+    return [tensor for item in parts(value) or () for tensor in tensors(item)]
 
 
 def map_tensors(function: Any, value: Any) -> Any:
     """The same tree with `function` applied to every tensor."""
     if isinstance(value, torch.Tensor):
         return function(value)
+    items = parts(value)
+    return value if items is None else like(value, [map_tensors(function, item) for item in items])
+
+
+def parts(value: Any) -> list[Any] | None:
+    """What a list, tuple, dict or object of a dataclass holds, in order; None for what is none of them."""
+    value = opened(value)
     if isinstance(value, dict):
-        return {key: map_tensors(function, item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return like(value, [map_tensors(function, item) for item in value])
-    return value
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def like(value: Any, items: list[Any]) -> Any:
-    """Other items as a list, a tuple, or one with names, as `value` is."""
+    """The same container as `value` with other `items` in the place of its `parts`."""
+    if opened(value) is not value:
+        other = copy.copy(value)
+        for name, item in zip(opened(value), items, strict=True):
+            object.__setattr__(other, name, item)  # also where it is frozen
+        return other
+    if isinstance(value, dict):
+        return dict(zip(value, items, strict=True))
     if isinstance(value, list):
         return items
     return value._make(items) if hasattr(value, "_fields") else tuple(items)
 
 
+def opened(value: Any) -> Any:
+    """An object of a dataclass, or what became of one, as a dict of its fields, and anything else as it is."""
+    if isinstance(value, types.SimpleNamespace):
+        return vars(value)
+    if isinstance(value, type | dict) or not dataclasses.is_dataclass(value):
+        return value
+    return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+
+
 @functools.lru_cache(maxsize=64)
 def _named(fields: tuple[str, ...]) -> Any:
-    """Who reads a tuple with names has another class of it than who wrote it."""
+    """A class for a tuple with these names."""
     return collections.namedtuple("Inputs", fields)  # noqa: PYI024 - raises ValueError for what is no name
 
 
@@ -263,9 +283,10 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
         raise WireError("a value nested too deeply")
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, data)
-    if isinstance(value, dict):
-        items = [[str(key), _encode(item, data, depth + 1)] for key, item in value.items()]
-        return {"kind": "dict", "items": items}
+    fields = opened(value)
+    if isinstance(fields, dict):
+        items = [[str(key), _encode(item, data, depth + 1)] for key, item in fields.items()]
+        return {"kind": "dict" if fields is value else "object", "items": items}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         tree: JsonObject = {"kind": kind, "items": [_encode(item, data, depth + 1) for item in value]}
@@ -327,8 +348,11 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
         if kind == "tuple" and isinstance(fields, list) and len(fields) == len(items):
             return _named(tuple(map(str, fields)))._make(decoded)
         return decoded if kind == "list" else tuple(decoded)
-    if kind == "dict" and isinstance(items, list) and all(isinstance(item, list) and len(item) == 2 for item in items):
-        return {str(key): _decode(item, data, depth + 1) for key, item in items}
+    if kind in ("dict", "object") and isinstance(items, list):
+        if not all(isinstance(item, list) and len(item) == 2 for item in items):
+            raise WireError("a malformed description")
+        named = {str(key): _decode(item, data, depth + 1) for key, item in items}
+        return named if kind == "dict" else types.SimpleNamespace(**named)
     if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
         return value
     if kind == "complex" and isinstance(value, list) and len(value) == 2:

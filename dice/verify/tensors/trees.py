@@ -155,6 +155,7 @@ def is_finite(value: Any) -> bool:
 
 
 def shape_of(value: Any) -> Any:
+    value = transport.opened(value)
     if isinstance(value, dict):
         return {key: shape_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

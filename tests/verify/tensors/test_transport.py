@@ -6,13 +6,14 @@ import json
 import math
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from dice.verify.tensors import shared_memory, transport
+from dice.verify.tensors import compare, shared_memory, transport
 from dice.verify.tensors.near import same_values
 
 DTYPES = [
@@ -70,6 +71,26 @@ def test_a_tuple_keeps_the_names_of_its_parts(tmp_path: Path) -> None:
 class Named(NamedTuple):
     left: Any
     right: Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    ids: Any
+    mask: Any = None
+
+
+def test_an_object_of_a_dataclass_keeps_its_fields(tmp_path: Path) -> None:
+    value = [Batch(torch.arange(3), {"deep": Batch(torch.ones(2))})]
+    (back,) = trip(value, tmp_path)
+    assert torch.equal(back.ids, torch.arange(3)) and back.mask["deep"].mask is None
+    assert len(transport.tensors(value)) == len(transport.tensors(back)) == 2
+    for one in (*value, back):
+        moved = transport.map_tensors(lambda tensor: tensor + 1, one)
+        assert type(moved) is type(one) and torch.equal(moved.ids, torch.arange(1, 4))
+        assert torch.equal(one.ids, torch.arange(3))
+    assert compare.compare(value[0], back).equal
+    assert not compare.compare(value[0], transport.map_tensors(lambda tensor: tensor + 1, back)).equal
+    assert not compare.compare(value[0], tuple(transport.parts(back) or ())).equal
 
 
 def test_gradients_and_conjugates_are_resolved(tmp_path: Path) -> None:
