@@ -122,8 +122,11 @@ def _choices(inputs: Any) -> Iterator[Any]:
 
 
 def _seeded(model: Any, inputs: Any, device: Device) -> Any:
+    """The output as it is made: `running.forward` gives plain containers in the place of the module's own."""
     copies = transport.map_tensors(torch.clone, inputs)
-    return running.forward(model, copies, 0, device)
+    made = []
+    running.forward(lambda *given: made.append(model(*given)), copies, 0, device)
+    return made[0]
 
 
 def _unknown(output: Any) -> str:

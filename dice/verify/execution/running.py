@@ -139,7 +139,7 @@ def forward(
         restore(state)
     fake_cuda.HostCopies.elements = 0
     with torch.no_grad(), device.active(), evidence.watching(census):
-        output = model(*inputs)
+        output = transport.plain(model(*inputs))  # within, so that a lazy container is watched, too
     if finish:
         device.synchronize()
     if census is not None:

@@ -162,23 +162,38 @@ def map_tensors(function: Any, value: Any) -> Any:
     return value if items is None else like(value, [map_tensors(function, item) for item in items])
 
 
-def parts(value: Any) -> list[Any] | None:
-    """What a list, tuple, dict or object of a dataclass holds, in order; None for what is none of them."""
+def plain(value: Any) -> Any:
+    """The same tree of plain lists, tuples and dicts: whatever a container of another class does when it is looked into
+    has been done then."""
     value = opened(value)
     if isinstance(value, dict):
-        return list(value.values())
+        return {key: plain(item) for key, item in value.items()}
+    items = parts(value)
+    return value if items is None else (list if isinstance(value, list) else tuple)(map(plain, items))
+
+
+def parts(value: Any) -> list[Any] | None:
+    """What a list, tuple, dict or object of a dataclass holds, in order; None for what is none of them.
+
+    Of a dict that is the order of its keys, since two that are equal may have been filled in different ones.
+    """
+    value = opened(value)
+    if isinstance(value, dict):
+        return [value[key] for key in sorted(value, key=str)]
     return list(value) if isinstance(value, list | tuple) else None
 
 
 def like(value: Any, items: list[Any]) -> Any:
     """The same container as `value` with other `items` in the place of its `parts`."""
-    if opened(value) is not value:
+    fields = opened(value)
+    if isinstance(fields, dict):
+        named = dict(zip(sorted(fields, key=str), items, strict=True))
+        if fields is value:
+            return {key: named[key] for key in fields}
         other = copy.copy(value)
-        for name, item in zip(opened(value), items, strict=True):
+        for name, item in named.items():
             object.__setattr__(other, name, item)  # also where it is frozen
         return other
-    if isinstance(value, dict):
-        return dict(zip(value, items, strict=True))
     if isinstance(value, list):
         return items
     return value._make(items) if hasattr(value, "_fields") else tuple(items)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from dice.verify.tensors import compare, shared_memory, transport
+from dice.verify.tensors import compare, sampled, shared_memory, transport, trees
 from dice.verify.tensors.near import same_values
 
 DTYPES = [
@@ -77,6 +77,14 @@ class Named(NamedTuple):
 class Batch:
     ids: Any
     mask: Any = None
+
+
+def test_dicts_that_were_filled_in_another_order_are_alike() -> None:
+    one, other = {"b": torch.ones(2), "a": torch.zeros(3)}, {"a": torch.zeros(3), "b": torch.ones(2)}
+    assert [tensor.numel() for tensor in transport.tensors(one)] == [3, 2]
+    assert trees.identical(one, other) and sampled.are_equal(one, other)
+    moved = transport.map_tensors(lambda tensor: tensor + 1, one)
+    assert list(moved) == ["b", "a"] and moved["b"].tolist() == [2, 2] and moved["a"].tolist() == [1, 1, 1]
 
 
 def test_an_object_of_a_dataclass_keeps_its_fields(tmp_path: Path) -> None:
