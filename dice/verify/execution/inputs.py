@@ -406,10 +406,12 @@ def _at(inputs: Any, index: int, change: Any) -> Any:
 
 
 def unusable(tensor: torch.Tensor) -> str:
-    """Why no kernel can be given this tensor, or ""."""
+    """Why this tensor cannot be an input, or ""."""
     if tensor.is_meta:
-        return "without values"
-    return "" if tensor.layout == torch.strided else f"of layout {tensor.layout}"
+        return "without values, which no kernel can be given"
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return f"of dtype {tensor.dtype}, with which PyTorch can compute too little for its values to be varied"
+    return "" if tensor.layout == torch.strided else f"of layout {tensor.layout}, which no kernel can be given"
 
 
 def is_free(tensor: torch.Tensor) -> bool:

@@ -182,7 +182,7 @@ class Reference:
         drawn = self.subject.cast(self.subject.draw(seed))
         with blame("forward"):
             placed = self.device.place(copy.deepcopy(drawn) if self.device.emulated else drawn)
-            output = running.forward(self.model, placed, seed, self.device)
+            output = readable(running.forward(self.model, placed, seed, self.device))
             rng = running.generator_states(self.device)
             on_cpu = tuple(self.device.on_cpu(output))
             spare = workload.is_heavy(placed, output) and not running.aliased(output, placed)
@@ -192,7 +192,7 @@ class Reference:
     def forward(self, model: Any, drawn: Any, seed: int) -> Any:
         """The output, on the device, where the inputs are too; they are left as they are."""
         with blame("forward"):
-            return running.forward(model, transport.map_tensors(torch.Tensor.clone, drawn), seed, self.device)
+            return readable(running.forward(model, transport.map_tensors(torch.Tensor.clone, drawn), seed, self.device))
 
     def run(
         self,
@@ -216,7 +216,7 @@ class Reference:
         with blame("forward"):
             placed = base if spare else transport.map_tensors(torch.Tensor.clone, base)
             before, census = running.fingerprints(model, buffers=True), evidence.Census()
-            output = running.forward(model, placed, seed, self.device, census=census)
+            output = readable(running.forward(model, placed, seed, self.device, census=census))
             writes = running.written(model, before)
             self.writes = tuple({*self.writes, *writes})
             changed, aliased = trees.changed(placed, base), tuple(running.aliased(output, placed))
@@ -309,6 +309,13 @@ def _gathered(subject: Subject, secret: int, first: Any, most: int) -> dict[str,
             return {}
         draws.append(subject.draw(derive(secret, f"draw {len(draws)}")))
     return gathered.gathered(draws, most)
+
+
+def readable(output: Any) -> Any:
+    """The output. Raises `ReferenceFailed` where something in it could not be compared."""
+    if what := transport.unreadable(output):
+        raise ReferenceFailed(f"forward returned {what}")
+    return output
 
 
 def _bears(reference: Reference, state: State, drawn: Any, seed: int) -> bool:

@@ -30,7 +30,7 @@ from dice.verify.reference import workload
 from dice.verify.reference.reference import Reference
 from dice.verify.reference.subject import Subject
 from dice.verify.reference.trial import ReferenceFailed, State, Trial, derive, unchanged
-from dice.verify.tensors import sampled, transport, trees
+from dice.verify.tensors import near, sampled, transport, trees
 from dice.verify.tensors.compare import Comparison
 
 MOST_ARGUMENTS = 12  # looked at, each by constructing a model or two
@@ -199,13 +199,16 @@ def _reacts(output: Any, given: Any) -> bool:
 
 def _is_partly_finite(output: Any) -> bool:
     """Whether some tensor of it has values that are finite, and others that are not."""
-    floats = [tensor for tensor in transport.tensors(output) if tensor.is_floating_point() and tensor.numel()]
+    every = [near.wide(tensor) for tensor in transport.tensors(output)]
+    floats = [tensor for tensor in every if tensor.is_floating_point() and tensor.numel()]
     return any(bool(tensor.isfinite().any()) and not bool(tensor.isfinite().all()) for tensor in floats)
 
 
 def judge_special(trial: Trial, actual: Any) -> Comparison:
     """Whether an output has NaN and infinities where the reference's has them; other trials compare other values."""
-    ours, theirs = ([tensor.cpu() for tensor in transport.tensors(value)] for value in (trial.expected, actual))
+    ours, theirs = (
+        [near.wide(tensor.cpu()) for tensor in transport.tensors(value)] for value in (trial.expected, actual)
+    )
     same_shapes = [tensor.shape for tensor in ours] == [tensor.shape for tensor in theirs]
     if same_shapes and all(map(_specials_alike, ours, theirs)):
         return Comparison(True)

@@ -97,7 +97,9 @@ class Subject:
         self.ranges = draws.ranges(drawn)
         for tensor in transport.tensors(drawn):
             if what := inputs.unusable(tensor):
-                raise ReferenceFailed(f"get_inputs() returned a tensor {what}, which no kernel can be given")
+                raise ReferenceFailed(f"get_inputs() returned a tensor {what}")
+        if what := transport.unreadable(drawn):
+            raise ReferenceFailed(f"get_inputs() returned {what}")
         return drawn
 
     def _draw_on_gpu(self, seed: int) -> Any:

@@ -218,6 +218,8 @@ def _pair(
             return f"{path} should hold {len(expected)} values, not {len(actual)}."
         keys: Iterator[Any] = iter(range(len(expected)))
     elif isinstance(expected, dict):
+        # In the program of a kernel keys are texts.
+        expected, actual, exact = (_by_text(one) if isinstance(one, dict) else one for one in (expected, actual, exact))
         if not isinstance(actual, dict) or set(actual) != set(expected):
             found = sorted(actual) if isinstance(actual, dict) else _kind(actual)
             return f"{path} should be a dict with keys {sorted(expected)}, but is {found}."
@@ -235,6 +237,10 @@ def _pair(
         if mismatch:
             return mismatch
     return ""
+
+
+def _by_text(value: dict[Any, Any]) -> dict[str, Any]:
+    return {str(key): item for key, item in value.items()}
 
 
 def _compare_leaf(leaf: _Leaf) -> Comparison:

@@ -48,8 +48,9 @@ def relative(base: torch.Tensor, other: torch.Tensor, floor: float) -> float:
 
 
 def pairs(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Elements that belong together in two tensors of a shape, in parts of at most `STRETCH`."""
-    return zip(*(torch.split(tensor.reshape(-1), STRETCH) for tensor in (one, other)), strict=True)
+    """Elements that belong together in two tensors of a shape, in parts of at most `STRETCH`, `wide`."""
+    for parts in zip(*(torch.split(tensor.reshape(-1), STRETCH) for tensor in (one, other)), strict=True):
+        yield wide(parts[0]), wide(parts[1])
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -68,5 +69,11 @@ def stretches(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.split(tensor.reshape(-1), STRETCH) if tensor.is_contiguous() else (tensor,)
 
 
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, in float32 where its numbers have 8 bits: with those PyTorch can do next to nothing."""
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
+
+
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    one, other = wide(one), wide(other)
     return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())

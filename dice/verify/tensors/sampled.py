@@ -45,7 +45,7 @@ def stray_often(expected: torch.Tensor, actual: torch.Tensor, share: float) -> b
         if float(wrong.double().mean()) > MARGIN * share:
             return True
     if actual.is_floating_point():
-        actual = actual.nan_to_num(torch.finfo(actual.dtype).max)
+        actual = near.wide(actual).nan_to_num(torch.finfo(actual.dtype).max).to(actual.dtype)
     return compare.stray_share(expected, actual) > share
 
 

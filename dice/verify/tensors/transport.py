@@ -1,6 +1,6 @@
 """Values that cross a process border: raw bytes plus a JSON description. Nothing is ever unpickled.
 
-A value is a tree of tensors, lists, tuples (also with names), dicts with string keys, objects of dataclasses, Python
+A value is a tree of tensors, lists, tuples (also with names), dicts with plain keys, objects of dataclasses, Python
 scalars, dtypes and None. It lives in two files: `NAME.json`, the tree, and `NAME.bin`, the bytes of its tensors one
 after the other; or those are in lent memory. The reader trusts neither: sizes, types and offsets are checked before a
 tensor is made, and links are not followed. Who reads tuples with names and objects has other classes of them.
@@ -300,7 +300,7 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
         return _encode_tensor(value, data)
     fields = opened(value)
     if isinstance(fields, dict):
-        items = [[str(key), _encode(item, data, depth + 1)] for key, item in fields.items()]
+        items = [[_key(key), _encode(item, data, depth + 1)] for key, item in fields.items()]
         return {"kind": "dict" if fields is value else "object", "items": items}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -312,17 +312,33 @@ def _encode(value: object, data: _Bytes, depth: int) -> dict[str, object]:
         return {"kind": "complex", "value": [value.real, value.imag]}
     if isinstance(value, torch.dtype):
         return {"kind": "dtype", "value": str(value).removeprefix("torch.")}
-    raise WireError(f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value")
+    raise WireError(unreadable(value))
+
+
+def _key(key: object) -> bool | int | float | str | None:
+    """A key of a dict as it travels: a plain one, or the text of another."""
+    return key if key is None or isinstance(key, bool | int | float | str) else str(key)
+
+
+def unreadable(value: Any) -> str:
+    """What a value holds that cannot be written, in words, or ""."""
+    if isinstance(value, torch.Tensor):
+        if value.is_nested or value.layout != torch.strided:
+            return f"a tensor of layout {'nested' if value.is_nested else value.layout}"
+        return "" if type_name(value) in _DTYPES else f"a tensor of dtype {value.dtype}"
+    items = parts(value)
+    if items is not None:
+        return next(filter(None, map(unreadable, items)), "")
+    if value is None or isinstance(value, bool | int | float | str | complex | torch.dtype):
+        return ""
+    return f"a {type(value).__name__}, which is neither a tensor, a container of tensors nor a plain value"
 
 
 def _encode_tensor(tensor: torch.Tensor, data: _Bytes) -> dict[str, object]:
-    if tensor.layout != torch.strided:
-        raise WireError(f"a tensor of layout {tensor.layout}")
+    if what := unreadable(tensor):
+        raise WireError(what)
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    name = type_name(tensor)
-    if name not in _DTYPES:
-        raise WireError(f"a tensor of dtype {tensor.dtype}")
-    spec: JsonObject = {"kind": "tensor", "dtype": name, "shape": list(tensor.shape)}
+    spec: JsonObject = {"kind": "tensor", "dtype": type_name(tensor), "shape": list(tensor.shape)}
     if not tensor.is_contiguous() and _fills_memory(tensor.shape, tensor.stride()):
         spec["stride"] = list(tensor.stride())
     else:
@@ -366,8 +382,8 @@ def _decode(tree: Any, data: _Bytes, depth: int) -> Any:
     if kind in ("dict", "object") and isinstance(items, list):
         if not all(isinstance(item, list) and len(item) == 2 for item in items):
             raise WireError("a malformed description")
-        named = {str(key): _decode(item, data, depth + 1) for key, item in items}
-        return named if kind == "dict" else types.SimpleNamespace(**named)
+        named = {_key(key): _decode(item, data, depth + 1) for key, item in items}
+        return named if kind == "dict" else types.SimpleNamespace(**{str(key): item for key, item in named.items()})
     if kind == "scalar" and (value is None or isinstance(value, bool | int | float | str)):
         return value
     if kind == "complex" and isinstance(value, list) and len(value) == 2:

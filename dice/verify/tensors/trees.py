@@ -111,7 +111,7 @@ def between(one: Any, other: Any) -> Any:
     def middle(tensor: torch.Tensor) -> torch.Tensor:
         there = next(others, tensor)
         same = there.shape == tensor.shape and tensor.is_floating_point()
-        return (tensor + there) / 2 if same else there
+        return ((near.wide(tensor) + near.wide(there)) / 2).to(tensor.dtype) if same else there
 
     return transport.map_tensors(middle, one)
 
@@ -151,7 +151,7 @@ def is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
 
 def is_finite(value: Any) -> bool:
     floats = (tensor for tensor in transport.tensors(value) if tensor.is_floating_point() or tensor.is_complex())
-    return all(bool(part.isfinite().all()) for tensor in floats for part in near.stretches(tensor))
+    return all(bool(near.wide(part).isfinite().all()) for tensor in floats for part in near.stretches(tensor))
 
 
 def shape_of(value: Any) -> Any:

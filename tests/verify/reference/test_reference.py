@@ -413,6 +413,10 @@ def get_init_inputs():
         ("return [torch.randn(4)]", "raise BaseException('no')", r"get_inputs\(\) raised BaseException: no"),
         ("torch.randn(4)", "torch.randn(4, device='meta')", "a tensor without values"),
         ("torch.randn(4)", "torch.eye(4).to_sparse()", "a tensor of layout torch.sparse_coo"),
+        ("torch.randn(4)", "torch.ones(4).to(torch.uint16)", "a tensor of dtype torch.uint16"),
+        ("torch.randn(4)", "torch.randn(4), b'x'", r"get_inputs\(\) returned a bytes, which is neither"),
+        ("return x + 1", "return x, {1}", "forward returned a set, which is neither"),
+        ("return x + 1", "return (x + 1).numpy()", "forward returned a ndarray, which is neither"),
         ("(nn.Module)", "", r"Model\(...\) returned a Model, not a torch.nn.Module"),
     ],
 )

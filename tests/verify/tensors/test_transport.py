@@ -83,8 +83,13 @@ def test_dicts_that_were_filled_in_another_order_are_alike() -> None:
     one, other = {"b": torch.ones(2), "a": torch.zeros(3)}, {"a": torch.zeros(3), "b": torch.ones(2)}
     assert [tensor.numel() for tensor in transport.tensors(one)] == [3, 2]
     assert trees.identical(one, other) and sampled.are_equal(one, other)
+    assert compare.compare({0: 1, "1": 2}, {"1": 2, "0": 1}).equal  # in programs keys are texts
     moved = transport.map_tensors(lambda tensor: tensor + 1, one)
     assert list(moved) == ["b", "a"] and moved["b"].tolist() == [2, 2] and moved["a"].tolist() == [1, 1, 1]
+
+
+def test_keys_stay_numbers(tmp_path: Path) -> None:
+    assert trip({0: 1.5, "a": {True: None}}, tmp_path) == {0: 1.5, "a": {True: None}}
 
 
 def test_an_object_of_a_dataclass_keeps_its_fields(tmp_path: Path) -> None:
