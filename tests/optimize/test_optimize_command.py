@@ -199,7 +199,7 @@ def test_a_plain_value_among_the_inputs_may_be_any(
         (
             "return type('Out', (), {'a': x})()",
             "[torch.randn(4, 8)]",
-            "its forward returns a Out; what can be followed",
+            "forward returned a Out, which is neither",
         ),
     ],
 )

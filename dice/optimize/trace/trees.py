@@ -51,6 +51,8 @@ def leaves_of(base: str, value: Any) -> Iterator[tuple[str, Any]]:
 def plain_tree(tree: Any, own_file: str) -> Term:
     """Raises `NotTraced` for what is no tensor, list, tuple or dict of them, nor a named tuple or an object of a
     dataclass, by a class of the module's file."""
+    if tree is None or isinstance(tree, Ref | bool | int | float | str):
+        return tree
     if type(tree) in (list, tuple):
         return type(tree)(plain_tree(item, own_file) for item in tree)
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
@@ -61,8 +63,6 @@ def plain_tree(tree: Any, own_file: str) -> Term:
     items = _given(tree)
     if items is not None and _reached(owner.__qualname__, own_file) is owner:
         return Tupled(owner.__qualname__, tuple(plain_tree(item, own_file) for item in items))
-    if tree is None or isinstance(tree, Ref | bool | int | float | str):
-        return tree
     raise NotTraced(
         f"it returns a {type(tree).__name__}, and only tensors, lists, tuples and dicts of them can be returned"
     )
