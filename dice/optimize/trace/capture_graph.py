@@ -24,10 +24,11 @@ from dice.optimize.templates.write import has_rule
 from dice.optimize.trace.decompose import decompose
 from dice.optimize.trace.functional import NotTraced, make_functional, writes
 from dice.optimize.trace.simplify import simplified
-from dice.optimize.trace.trees import fields_of, leaves_of, plain_tree
+from dice.optimize.trace.trees import leaves_of, plain_tree
 from dice.optimize.unit import Guard, Parameter, Unit
 from dice.verify.execution import fake_cuda
 from dice.verify.execution.running import Device
+from dice.verify.tensors.transport import fields_of
 
 ROUNDS = 5  # of a measurement; the median of all but the first counts
 _RANDOM = re.compile(r"\b(rand|randn|randint|randperm|bernoulli|normal|uniform|exponential|multinomial|poisson)")

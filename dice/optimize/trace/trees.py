@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from dice.optimize.graph import Ref, Term, Tupled
 from dice.optimize.trace.functional import NotTraced
-from dice.verify.tensors import transport
+from dice.verify.tensors.transport import fields_of, parts
 
 
 def register_dataclasses(value: Any) -> None:
@@ -22,15 +22,8 @@ def register_dataclasses(value: Any) -> None:
             pytree.register_dataclass(owner)
         except ValueError as error:  # it has fields that its constructor is not given
             raise NotTraced(f"PyTorch cannot look into its {owner.__name__}: {error}") from None
-    for item in transport.parts(value) or ():
+    for item in parts(value) or ():
         register_dataclasses(item)
-
-
-def fields_of(value: Any) -> list[str] | None:
-    """Of an object of a dataclass; None for anything else."""
-    if isinstance(value, type | dict) or not dataclasses.is_dataclass(value):
-        return None
-    return [field.name for field in dataclasses.fields(value)]
 
 
 def leaves_of(base: str, value: Any) -> Iterator[tuple[str, Any]]:

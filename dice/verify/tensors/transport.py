@@ -203,9 +203,15 @@ def opened(value: Any) -> Any:
     """An object of a dataclass, or what became of one, as a dict of its fields, and anything else as it is."""
     if isinstance(value, types.SimpleNamespace):
         return vars(value)
+    names = fields_of(value)
+    return value if names is None else {name: getattr(value, name, None) for name in names}
+
+
+def fields_of(value: Any) -> list[str] | None:
+    """The names of the fields of an object of a dataclass; None for anything else."""
     if isinstance(value, type | dict) or not dataclasses.is_dataclass(value):
-        return value
-    return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        return None
+    return [field.name for field in dataclasses.fields(value)]
 
 
 @functools.lru_cache(maxsize=64)

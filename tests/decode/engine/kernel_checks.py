@@ -126,7 +126,7 @@ def check_rows(case: Case) -> None:
 def check_few_rows(case: Case) -> None:
     """Products of a few rows, in each way of reading the matrix; also of weights in fp8, with rows in float16."""
     for cut in few_rows.CUTS:
-        width = 4 * cut.width  # at least, so that each way reads twice, also in fp8
+        width = 4 * cut.width  # so that each way reads more than once, also in fp8, of which it reads twice as many
         for rows in (7, 11):
             x = case.random(rows, width, seed=1)
             linear = torch.nn.Linear(width, 50, bias=False, device=case.device, dtype=case.dtype)
